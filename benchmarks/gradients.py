@@ -96,7 +96,7 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
                 weigh=lambda lengths_U: lengths_U,
                 seed_of_chunk=lambda chunk: chunk,
             )
-        counted.sums.give_back()
+        counted.sums.restore()
         named = encoder.named_parameters()
         return counted.passes, {n: p.grad.double() for n, p in named if p.grad is not None}
 

@@ -16,7 +16,7 @@ from scimult.cli.main import app
 pytestmark = pytest.mark.ranks
 
 # Seeded; measured: fields_fine 0.145 -> 0.812, cite 0.120 -> 0.455, search 0.072 -> 0.492.
-# The margins leave room for other processors, whose last bits lead training elsewhere.
+# The margins allow for other processors, whose last bits change the course of training.
 MARGINS = {"fields_fine": 0.4, "cite": 0.2, "search": 0.25}
 
 

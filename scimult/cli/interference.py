@@ -48,7 +48,7 @@ def interference(
         check_model(base)
     from scimult.training.interference.run import run_interference
 
-    tables = run_interference(
+    report = run_interference(
         model,
         out,
         config=config,
@@ -58,7 +58,7 @@ def interference(
         affinity_steps=affinity_steps,
         device=device,
     )
-    for table in tables.shown:
+    for table in report.tables:
         print_table(table)
-    echo(f"suggested layout: {tables.layout.reason}\n{tables.snippet}")
+    echo(f"suggested layout: {report.layout.reason}\n{report.snippet}")
     echo(f"report in {out}")

@@ -16,7 +16,7 @@ from scimult.types import Similarity
 
 @dataclass(frozen=True)
 class InBatchScores:
-    """Scores of one batch: who is the positive, who must not count as a negative."""
+    """Scores of one batch, the column of each positive, and the columns that are no negatives."""
 
     scores_BC: Tensor
     targets_B: Tensor
@@ -24,7 +24,7 @@ class InBatchScores:
 
 
 def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return each query's loss: minus the log-probability of its positive.
+    """Return each query's negative log-probability of its positive.
 
     Parameters
     ----------
@@ -59,17 +59,17 @@ def similarity_matrix(q_BD: Tensor, c_CD: Tensor, similarity: Similarity) -> Ten
     if similarity == "cosine":
         q_BD, c_CD = F.normalize(q_BD, dim=-1), F.normalize(c_CD, dim=-1)
     if similarity == "l2":
-        # By products, as torch does it from 26 rows on: their float32 digits would cancel where
-        # texts are close. Taking differences is ten times slower, and on GPUs needs B x C x D.
+        # float64: from 26 rows on torch multiplies, and float32 digits would cancel between close
+        # texts. Differences are ten times slower and need B x C x D on GPUs.
         return -torch.cdist(q_BD.double(), c_CD.double()).to(wide)
     return q_BD @ c_CD.T
 
 
 class Temperature(nn.Module):
-    """A trained positive number: ``initial * exp(log_ratio)``, with ``log_ratio`` 0 at first.
+    """A learned temperature: ``initial * exp(log_ratio)``, with ``log_ratio`` 0 at first.
 
-    CLIP (Radford et al., 2021, section 2.3) learns log(1 / temperature). Here the parameter
-    starts at 0, around which bfloat16 is finest: the value of a bfloat16 run stays precise.
+    CLIP (Radford et al., 2021, section 2.3) learns log(1 / temperature). Starting at 0, where
+    bfloat16 is finest, keeps the value precise in bfloat16 runs.
     """
 
     def __init__(self, initial: float) -> None:
@@ -86,15 +86,15 @@ class Temperature(nn.Module):
 def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
     """Return each query's mean over its negatives of max(d(q, c+) - d(q, c-) + margin, 0).
 
-    A distance is minus a score: scores of the similarity ``l2`` make d the L2 norm of
-    SPECTER's equation 3, scores of ``cosine`` make it 1 - cosine.
+    A distance is a negated score: with similarity ``l2``, d is the L2 norm of SPECTER's
+    equation 3; with ``cosine`` the hinge is that of d = 1 - cosine.
 
     Parameters
     ----------
     batch : InBatchScores
         Scores, the column of each positive, and the columns that are not negatives.
     margin : float
-        How much closer than its negatives a positive has to be; 1 in SPECTER.
+        How much closer than its negatives a positive must be; 1 in SPECTER.
 
     Returns
     -------
@@ -102,9 +102,8 @@ def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
         Shape ``(B,)``, float32, not reduced; 0 for a query without negatives.
     """
     positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
-    negative_BC = ~batch.masked_BC
-    negative_BC = negative_BC.scatter(1, batch.targets_B[:, None], False)
+    negative_BC = (~batch.masked_BC).scatter(1, batch.targets_B[:, None], False)
     hinge_BC = torch.relu(batch.scores_BC - positive_B1 + margin)
-    # where, not a product: a masked score may be infinite.
+    # torch.where, not a product: masked scores may be infinite.
     total_B = torch.where(negative_BC, hinge_BC, 0.0).sum(1)
     return total_B / negative_BC.sum(1).clamp(min=1)

@@ -1,7 +1,7 @@
-"""Losses that follow the scores of a teacher on each query's own candidates.
+"""Losses that follow a teacher's scores on each query's own candidates.
 
 Shape legend: B queries of this rank, C candidates of all ranks, H hard negatives of this
-rank's queries. A teacher's score that is not known is NaN.
+rank's queries. An unknown teacher score is NaN.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def own_teacher_scores(
     columns_H: Tensor,
     columns: int,
 ) -> Tensor:
-    """Place the teacher's scores where the student's are: own candidates only, else NaN.
+    """Scatter the teacher's scores into the student's shape; NaN for other queries' candidates.
 
     Parameters
     ----------
     teacher_B, teacher_H : Tensor
-        Scores of each query's positive and of each hard negative.
+        Teacher scores of each query's positive and of each hard negative.
     targets_B : Tensor of int
         Column of each positive.
     rows_H, columns_H : Tensor of int
@@ -46,7 +46,7 @@ def own_teacher_scores(
 def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.0) -> Tensor:
     """Return each query's KL divergence from the teacher's to the student's distribution.
 
-    Both are a softmax over the candidates that the teacher scored for the query (RocketQAv2,
+    Each is a softmax over the candidates that the teacher scored for the query (RocketQAv2,
     Ren et al., 2021).
 
     Parameters
@@ -54,7 +54,7 @@ def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1
     batch : InBatchScores
         The student's scores.
     teacher_BC : Tensor
-        The teacher's scores, divided by its own temperature already.
+        The teacher's scores, already divided by its own temperature.
     temperature : float
         Divides the student's scores.
 
@@ -65,21 +65,21 @@ def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1
     """
     known_BC = ~teacher_BC.isnan()
     usable_B = known_BC.sum(1) > 1
-    # A softmax over nothing is not a number, and so is its gradient: a query without a list
-    # is given one and counts 0. Leaving its row out would make a GPU tell how many there are.
-    left_out_BC = ~known_BC & usable_B[:, None]
-    teacher_BC = teacher_BC.masked_fill(~known_BC, 0.0).masked_fill(left_out_BC, float("-inf"))
-    student_BC = (batch.scores_BC / temperature).masked_fill(left_out_BC, float("-inf"))
-    log_p_BC = F.log_softmax(teacher_BC, 1).masked_fill(left_out_BC, 0.0)
-    log_q_BC = F.log_softmax(student_BC, 1).masked_fill(left_out_BC, 0.0)
-    terms_BC = (log_p_BC.exp() * (log_p_BC - log_q_BC)).masked_fill(left_out_BC, 0.0)
+    # An empty softmax is NaN, and so is its gradient: unusable rows keep all columns and count 0.
+    # Dropping them would make the host wait for a GPU to count them.
+    masked_BC = ~known_BC & usable_B[:, None]
+    teacher_BC = teacher_BC.masked_fill(~known_BC, 0.0).masked_fill(masked_BC, float("-inf"))
+    student_BC = (batch.scores_BC / temperature).masked_fill(masked_BC, float("-inf"))
+    log_p_BC = F.log_softmax(teacher_BC, 1).masked_fill(masked_BC, 0.0)
+    log_q_BC = F.log_softmax(student_BC, 1).masked_fill(masked_BC, 0.0)
+    terms_BC = (log_p_BC.exp() * (log_p_BC - log_q_BC)).masked_fill(masked_BC, 0.0)
     return terms_BC.sum(1).masked_fill(~usable_B, 0.0)
 
 
 def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return each query's mean squared difference between the student's and teacher's margins.
+    """Return each query's mean squared error between the student's and the teacher's margins.
 
-    A margin is the score of the positive minus that of a negative (Hofstätter et al., 2020),
+    A margin is the positive's score minus a negative's (Hofstätter et al., 2020); the mean is
     over the negatives that the teacher scored.
 
     Parameters
@@ -87,7 +87,7 @@ def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.
     batch : InBatchScores
         The student's scores and the column of each positive.
     teacher_BC : Tensor
-        The teacher's scores, divided by its own temperature already.
+        The teacher's scores, already divided by its own temperature.
     temperature : float
         Divides the student's scores.
 
@@ -97,10 +97,10 @@ def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.
         Shape ``(B,)``, float32, not reduced; 0 for a query without a known margin.
     """
     scores_BC, targets_B1 = batch.scores_BC / temperature, batch.targets_B[:, None]
-    theirs_BC = teacher_BC.gather(1, targets_B1) - teacher_BC
-    ours_BC = scores_BC.gather(1, targets_B1) - scores_BC
-    known_BC = (~theirs_BC.isnan()).scatter(1, targets_B1, False)
-    # NaN goes before the product: its gradient would be NaN even where it is not used.
-    squared_BC = (ours_BC - theirs_BC.masked_fill(~known_BC, 0.0)).square()
+    teacher_margins_BC = teacher_BC.gather(1, targets_B1) - teacher_BC
+    margins_BC = scores_BC.gather(1, targets_B1) - scores_BC
+    known_BC = (~teacher_margins_BC.isnan()).scatter(1, targets_B1, False)
+    # NaN must go before squaring: its gradient would be NaN even where the result is masked.
+    squared_BC = (margins_BC - teacher_margins_BC.masked_fill(~known_BC, 0.0)).square()
     total_B = squared_BC.masked_fill(~known_BC, 0.0).sum(1)
     return total_B / known_BC.sum(1).clamp(min=1)

@@ -1,8 +1,8 @@
-"""Losses that follow the embeddings of a teacher, text by text, and a map to its width.
+"""Losses that follow a teacher's embeddings text by text, and a projection to its width.
 
-Shape legend: U distinct texts of a unit on this rank, K texts that they are compared with, N texts
-that the map is fitted to, D width of the model, E width of the teacher, B queries, C candidates and
-H hard negatives of this rank.
+Shape legend: U distinct texts of a micro-batch on this rank, K texts that they are compared with,
+N texts that the projection is fitted to, D width of the model, E width of the teacher, B queries,
+C candidates and H hard negatives of this rank.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scimult.types import FloatArray
 def cosine_distance(student_UE: Tensor, teacher_UE: Tensor) -> Tensor:
     """Return 1 - cosine of each text's two embeddings.
 
-    Taken as half the squared distance of the two unit vectors, which is the same number, exact
-    near 0 and with a gradient of 0 where they agree.
+    Computed as half the squared distance of the unit vectors: the same number, but exact near 0
+    and with zero gradient where they agree.
 
     Returns
     -------
@@ -37,44 +37,45 @@ def cosine_distance(student_UE: Tensor, teacher_UE: Tensor) -> Tensor:
 def relational_distance(
     student_UD: Tensor, student_KD: Tensor, teacher_UE: Tensor, teacher_KE: Tensor
 ) -> Tensor:
-    """Return each text's mean squared difference between the student's and teacher's cosines.
+    """Return each text's mean squared difference between the student's and the teacher's cosines.
 
-    That is similarity-preserving distillation (Tung and Mori, 2019) of cosines, the similarity
+    This is similarity-preserving distillation (Tung and Mori, 2019) of cosines, the similarity
     loss of embedding models (Zhang et al., 2024, "Jasper and Stella", arXiv 2412.19048): widths
-    may differ, and a rotation costs nothing. Distances (Park et al., 2019) would have to be
-    scaled by their mean in the batch; cosines of both have one scale.
+    may differ, and a rotation costs nothing. Distances (Park et al., 2019) would need scaling by
+    their batch mean; cosines share one scale.
 
     Parameters
     ----------
     student_UD, teacher_UE : Tensor
         Embeddings of this rank's texts.
     student_KD, teacher_KE : Tensor
-        Embeddings of the texts that each is compared with, in one order.
+        Embeddings of the texts they are compared with, in the same order.
 
     Returns
     -------
     Tensor
         Shape ``(U,)``, float32, or float64 for embeddings in float64.
     """
-    ours_UK = similarity_matrix(student_UD, student_KD, "cosine")
-    theirs_UK = similarity_matrix(teacher_UE, teacher_KE, "cosine")
-    return (ours_UK - theirs_UK).square().mean(1)
+    student_UK = similarity_matrix(student_UD, student_KD, "cosine")
+    teacher_UK = similarity_matrix(teacher_UE, teacher_KE, "cosine")
+    return (student_UK - teacher_UK).square().mean(1)
 
 
 def mean_over_pairs(
     losses_U: Tensor, query_B: Tensor, candidate_C: Tensor, negative_rows_H: Tensor
 ) -> Tensor:
-    """Return, of each query, the mean loss over the texts of its pair.
+    """Return, for each query, the mean loss of its pair's texts.
 
-    Those are the query, its positive, and its hard negative if it has one. Their mean over queries
-    does not depend on which ranks the pairs are on, though each rank encodes a text once.
+    A pair's texts are the query, its positive, and its hard negative if it has one. The mean over
+    queries does not depend on how pairs are distributed over ranks, though each rank encodes a
+    text only once.
 
     Parameters
     ----------
     losses_U : Tensor
         Loss of each text.
     query_B, candidate_C : Tensor of int
-        Places of queries and candidates among the texts, see `data.batches.Batch`.
+        Indices of queries and candidates among the texts, see `data.batches.Batch`.
     negative_rows_H : Tensor of int
         Query row of each hard negative.
 
@@ -92,12 +93,13 @@ def mean_over_pairs(
     return sums_B / texts_B
 
 
-# Of the mean variance of a dimension. A thousand texts leave the smallest directions to chance.
+# Relative to the mean variance per dimension: a thousand texts leave the smallest directions to
+# chance.
 _RIDGE = 0.1
 
 
 class Projection(nn.Module):
-    """Trained weights of a linear map, without a bias; shape ``(E, D)``."""
+    """A learned linear map without bias; weights have shape ``(E, D)``."""
 
     def __init__(self, weight_ED: Tensor) -> None:
         super().__init__()
@@ -110,11 +112,11 @@ class Projection(nn.Module):
 
 
 def fitted_projection(student_ND: FloatArray, teacher_NE: FloatArray) -> Tensor:
-    """Return the linear map that takes the embeddings closest to the vectors of a teacher.
+    """Fit a linear map from embeddings to a teacher's vectors by ridge regression.
 
-    Ridge regression between vectors of length 1. A model that is trained with a map that begins
-    at random is bent towards chance first; fitting the map to the model as it is spares what the
-    model knows (Kumar et al., 2022, "Fine-Tuning can Distort Pretrained Features").
+    Both sides have length 1. Training with a random map would first bend the model towards
+    chance; fitting the map to the model first preserves what it knows (Kumar et al., 2022,
+    "Fine-Tuning can Distort Pretrained Features").
 
     Returns
     -------

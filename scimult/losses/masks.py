@@ -1,8 +1,8 @@
-"""Which candidates are not negatives of which queries, and which count once.
+"""Masks of candidates that must not count as negatives, or not twice.
 
-False negatives are known by id: they are masked, not punished. Others are guessed by score.
-Masks of all queries and candidates are the largest tensors of a big batch: nothing of that
-size here has more than a byte an element.
+Known false negatives are masked by id, likely ones by score. Masks of all queries and
+candidates are the largest tensors of a big batch: nothing of that size here takes more than
+one byte per element.
 
 Shape legend: B queries, C candidates, P known positives of all B queries, flattened,
 H hard negatives of this rank's queries.
@@ -19,11 +19,10 @@ from scimult.losses.contrastive import InBatchScores
 def false_negatives(
     candidate_ids_C: Tensor, targets_B: Tensor, known_rows_P: Tensor, known_ids_P: Tensor
 ) -> Tensor:
-    """Return which candidates must not count as negatives of which queries.
+    """Return the candidates that are known positives of a query, except its own positive.
 
-    A candidate is masked for a query if its id is among the query's known positives,
-    except the one column that is this query's positive in the batch. Copies of that
-    positive in other columns are therefore masked too.
+    Only the one column of the query's positive in the batch stays unmasked: copies of it in
+    other columns are masked too.
 
     Parameters
     ----------
@@ -32,8 +31,7 @@ def false_negatives(
     targets_B : Tensor of int
         Column of each query's positive.
     known_rows_P, known_ids_P : Tensor of int
-        Pairs (query row, id of a known positive). The positive in the batch must be
-        among them.
+        Pairs (query row, id of a known positive), including the positive in the batch.
 
     Returns
     -------
@@ -47,7 +45,7 @@ def false_negatives(
 def known_pairs(
     candidate_ids_C: Tensor, rows: int, known_rows_P: Tensor, known_ids_P: Tensor
 ) -> Tensor:
-    """Return whose id is among which query's known positives, for ``rows`` queries.
+    """Return which candidates are known positives of each of ``rows`` queries.
 
     Returns
     -------
@@ -57,12 +55,12 @@ def known_pairs(
     columns = len(candidate_ids_C)
     if not columns:
         return torch.zeros(rows, 0, dtype=torch.bool, device=candidate_ids_C.device)
-    # Unlike `torch.isin`, a search needs no number from the device to know its shapes.
+    # Unlike `torch.isin`, a search does not wait for the device to learn its shapes.
     sorted_C, order_C = candidate_ids_C.sort(stable=True)
-    places_P = torch.searchsorted(sorted_C, known_ids_P).clamp(max=columns - 1)
-    hit_P = sorted_C[places_P] == known_ids_P
-    # An id's first column speaks for its copies; ids that no column has go to one more.
-    firsts_P = torch.where(hit_P, order_C[places_P], columns)
+    indices_P = torch.searchsorted(sorted_C, known_ids_P).clamp(max=columns - 1)
+    hit_P = sorted_C[indices_P] == known_ids_P
+    # An id's first column stands for its copies; absent ids go to a spare column.
+    firsts_P = torch.where(hit_P, order_C[indices_P], columns)
     known_BC = torch.zeros(rows, columns + 1, dtype=torch.bool, device=candidate_ids_C.device)
     known_BC[known_rows_P, firsts_P] = True
     return known_BC.index_select(1, first_columns(candidate_ids_C))
@@ -73,19 +71,19 @@ def first_columns(candidate_ids_C: Tensor) -> Tensor:
     sorted_C, order_C = candidate_ids_C.sort(stable=True)
     starts_C = torch.ones_like(sorted_C, dtype=torch.bool)
     starts_C[1:] = sorted_C[1:] != sorted_C[:-1]
-    places_C = torch.arange(len(sorted_C), device=sorted_C.device)
-    start_C = torch.where(starts_C, places_C, 0).cummax(0).values
+    indices_C = torch.arange(len(sorted_C), device=sorted_C.device)
+    start_C = torch.where(starts_C, indices_C, 0).cummax(0).values
     return torch.empty_like(order_C).scatter_(0, order_C, order_C[start_C])
 
 
 def repeated_candidates(
     candidate_ids_C: Tensor, targets_B: Tensor, rows_H: Tensor, columns_H: Tensor
 ) -> Tensor:
-    """Return all columns but one of each id, for each query.
+    """Return, for each query, all columns but one of every id.
 
-    The column that stays is the query's positive, or the hard negative that was drawn for it,
-    or else the first. Without this a label that is the positive of 85 queries of a batch weighs
-    85 times in the loss of every other query: as much as a score log 85 higher.
+    The remaining column is the query's positive, else the hard negative drawn for it, else the
+    first. Without this mask, a label that is the positive of 85 queries of a batch counts 85
+    times in the loss of every other query, like a score higher by log 85.
 
     Parameters
     ----------
@@ -94,7 +92,7 @@ def repeated_candidates(
     targets_B : Tensor of int
         Column of each query's positive.
     rows_H, columns_H : Tensor of int
-        Query row and column of each hard negative; a query has one at most.
+        Query row and column of each hard negative; at most one per query.
 
     Returns
     -------
@@ -112,11 +110,10 @@ def repeated_candidates(
 
 @torch.no_grad()
 def above_margin(batch: InBatchScores, margin: float) -> Tensor:
-    """Return which candidates score above their query's positive minus ``margin``.
+    """Return the candidates that score above their query's positive minus ``margin``.
 
-    They are likely positives that nobody listed (NV-Retriever, Moreira et al., 2024, section
-    3, with the model's own scores). A negative margin masks only what scores better than the
-    positive by more than that.
+    They are likely unlisted positives (NV-Retriever, Moreira et al., 2024, section 3, with the
+    model's own scores). A negative margin masks only what beats the positive by more than that.
 
     Returns
     -------
@@ -131,9 +128,9 @@ def above_margin(batch: InBatchScores, margin: float) -> Tensor:
 def foreign_negatives(
     targets_B: Tensor, rows_H: Tensor, columns_H: Tensor, candidates: int
 ) -> Tensor:
-    """Return what is neither a query's positive nor the hard negative drawn for it.
+    """Return the candidates that are neither a query's positive nor its hard negative.
 
-    Nothing is foreign to a query that has no hard negative: it keeps the easy ones.
+    A query without a hard negative has none: it keeps the easy ones.
 
     Parameters
     ----------

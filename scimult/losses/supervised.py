@@ -1,6 +1,6 @@
 """Losses of heads on targets (SciRepEval, section 4.2).
 
-Shape legend: B papers, K outputs: classes, or one number.
+Shape legend: B papers, K outputs of the head: one per class, or a single number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def head_losses(kind: str, outputs_BK: Tensor, targets_B: Tensor) -> Tensor:
-    """Return the loss of each paper.
+    """Return each paper's loss.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ def head_losses(kind: str, outputs_BK: Tensor, targets_B: Tensor) -> Tensor:
         ``multi_class``: cross-entropy with class numbers; ``multi_label``: the mean over classes of
         binary cross-entropy with 0 and 1, shape ``(B, K)``; ``regression``: the squared error.
     outputs_BK : Tensor
-        What the head gives.
+        The head's outputs.
     targets_B : Tensor
         See `TargetFile.targets`.
 

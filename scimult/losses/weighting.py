@@ -1,4 +1,4 @@
-"""Weights of tasks that are learned with them.
+"""Learned task weights.
 
 Shape legend: T tasks.
 """
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class LogVariance(nn.Module):
-    """The logarithm s of the variance of a task's noise, 0 at first (Kendall et al., 2018)."""
+    """The log variance s of a task's noise, initially 0 (Kendall et al., 2018)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class LogVariance(nn.Module):
 
 
 class TaskWeights(nn.Module):
-    """Positive weights of T tasks that always sum to T, alike at first (GradNorm)."""
+    """Positive weights of T tasks that sum to T, initially equal (GradNorm)."""
 
     def __init__(self, tasks: int) -> None:
         super().__init__()
@@ -36,11 +36,10 @@ class TaskWeights(nn.Module):
 
 
 def uncertainty_weighted(loss: Tensor, log_variance: Tensor, regression: bool) -> Tensor:
-    """Return a task's loss under its learned noise, without the term of the noise alone.
+    """Return a task's loss scaled by its learned noise, without the noise term.
 
-    Exp(-s) times the loss, half of it for a regression: equations 7 and 10 of Kendall et al.
-    (2018), "Multi-Task Learning Using Uncertainty to Weigh Losses". To the sum of tasks belongs
-    s / 2 of each.
+    This is exp(-s) times the loss, halved for regression: equations 7 and 10 of Kendall et al.
+    (2018), "Multi-Task Learning Using Uncertainty to Weigh Losses". The caller adds s / 2 per task.
     """
     return (0.5 if regression else 1.0) * (-log_variance).exp().sum() * loss
 
@@ -48,26 +47,26 @@ def uncertainty_weighted(loss: Tensor, log_variance: Tensor, regression: bool) -
 def gradnorm_loss(
     weights_T: Tensor, norms_T: Tensor, losses_T: Tensor, first_losses_T: Tensor, alpha: float
 ) -> Tensor:
-    """Return what the weights are trained by: equation 2 of GradNorm (Chen et al., 2018).
+    """Return the loss that trains the task weights, equation 2 of GradNorm (Chen et al., 2018).
 
     Parameters
     ----------
     weights_T : Tensor
         Learned weights.
     norms_T : Tensor
-        Norm of the gradient of each loss alone, without its weight.
+        Gradient norm of each unweighted loss.
     losses_T, first_losses_T : Tensor
         Each loss now, and when training began.
     alpha : float
-        How strongly tasks that learn slowly are favoured; 0 makes all norms alike.
+        How strongly slow tasks are favoured; 0 equalises all norms.
 
     Returns
     -------
     Tensor
-        A number; gradients go to the weights alone.
+        A scalar; only the weights receive gradients.
     """
     weighted_T = weights_T * norms_T.detach()
     ratios_T = (losses_T / first_losses_T).detach()
     rates_T = ratios_T / ratios_T.mean()
-    wanted_T = weighted_T.detach().mean() * rates_T**alpha
-    return (weighted_T - wanted_T).abs().sum()
+    target_T = weighted_T.detach().mean() * rates_T**alpha
+    return (weighted_T - target_T).abs().sum()

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from scimult.models.packing import PackedTexts, pack
     from scimult.models.variants import VARIANTS, variant_layouts
 
-# Every batch has another number of tokens, and for each new shape oneDNN compiles and keeps
-# a kernel with its buffers: by default 1,024 of them, which grows to gigabytes per process.
-# Torch keeps as many of its own beside, 300 kB each, for every kind of product in every thread.
-# Both read this at their first product, so it stands before anything can compute.
+# Every batch has a new number of tokens, and oneDNN compiles and caches a kernel with its buffers
+# for each new shape: 1,024 of them by default, gigabytes per process. Torch caches as many of its
+# own, 300 kB each, per kind of product and thread. Both read these at their first product, so they
+# are set before anything can compute.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "128")
 

@@ -1,4 +1,4 @@
-"""Bottleneck adapters per route, and their fusion.
+"""Bottleneck adapters per route, and AdapterFusion.
 
 Shape legend: T tokens of all rows, D width, E adapters.
 """
@@ -14,7 +14,7 @@ from scimult.models.layouts import AdapterLayout, Sublayer
 
 
 class Adapter(nn.Module):
-    """Down, ReLU, up: the change that one adapter proposes; nothing at first."""
+    """One adapter's change to a sub-layer's output: down, ReLU, up; initially zero."""
 
     def __init__(self, width: int, bottleneck: int) -> None:
         super().__init__()
@@ -33,10 +33,10 @@ class Adapter(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Attention of one route over all adapters' outputs (AdapterFusion, equation 2).
+    """One route's attention over all adapters' outputs (AdapterFusion, equation 2).
 
-    The values are V z with V = I + ``value_change``: weight decay draws V to the identity, which is
-    how AdapterFusion regularises it (section 3.2), and not to zero.
+    The values are V z with V = I + ``value_change``: weight decay pulls V towards the identity, as
+    AdapterFusion regularises it (section 3.2), not towards zero.
     """
 
     def __init__(self, width: int) -> None:
@@ -46,14 +46,14 @@ class Fusion(nn.Module):
         self.value_change = nn.Linear(width, width, bias=False)
 
     def forward(self, h_TD: Tensor, z_TED: Tensor) -> Tensor:
-        """Mix the adapters' outputs ``z_TED`` as the sub-layer's output ``h_TD`` asks for."""
+        """Mix the adapters' outputs ``z_TED``, with the sub-layer's output ``h_TD`` as query."""
         scores_TE = torch.einsum("td,ted->te", self.query(h_TD), self.key(z_TED))
         values_TED = z_TED + self.value_change(z_TED)
         mixed: Tensor = torch.einsum("te,ted->td", scores_TE.softmax(-1), values_TED)
         return mixed
 
     def start_neutral(self) -> None:
-        """Make values the outputs themselves: equal adapters fuse to what each one says."""
+        """Make the values the outputs themselves, so that equal adapters fuse to their output."""
         nn.init.zeros_(self.value_change.weight)
 
 
@@ -76,9 +76,9 @@ class FusionBank(nn.Module):
 class AdapterBank(nn.Module):
     """The adapters after one sub-layer: one per route, or fused.
 
-    With sub-layer output h, its input x and the LayerNorm of the sub-layer, ``pfeiffer``
-    reads LN(x + h) and ``houlsby`` reads h; both add their change to h before
-    the residual and the LayerNorm, so that zero change is the plain block.
+    For a sub-layer with input x, output h and LayerNorm LN, ``pfeiffer`` reads LN(x + h) and
+    ``houlsby`` reads h; both add their change to h before residual and LayerNorm, so that zero
+    change gives the plain block.
     """
 
     def __init__(self, width: int, layout: AdapterLayout) -> None:
@@ -103,7 +103,7 @@ class AdapterBank(nn.Module):
 def adapters_after(
     sublayer: Sublayer, width: int, layout: AdapterLayout | None
 ) -> AdapterBank | None:
-    """Return the adapters that stand after ``sublayer``, if any do."""
+    """Return the adapters that follow ``sublayer``, if any do."""
     if layout is None or (sublayer == "attention" and layout.placement == "pfeiffer"):
         return None
     return AdapterBank(width, layout)

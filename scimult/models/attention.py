@@ -1,4 +1,4 @@
-"""Self-attention over packed rows, in the fastest exact form that the device offers.
+"""Self-attention over packed rows, in the fastest exact form available on the device.
 
 Shape legend: B rows, L tokens of the longest row, T tokens of all rows, H heads,
 K width of a head, N chunks of a row, C queries of a chunk, J keys that a chunk sees,
@@ -14,16 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scimult.models.dropout import apply_dropout
-from scimult.models.packed_attention import attend_packed, reads_packed_rows, takes_rows
+from scimult.models.packed_attention import MOST_ROWS, attend_packed, reads_packed_rows
 from scimult.models.packing import AttentionGroup, PackingPlan
 
 
 @dataclass(frozen=True)
 class Context:
-    """Keys and values, by route, that every row of the route attends to beside its own.
-
-    Each value has the shape ``(I, 2, H, K)``.
-    """
+    """Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``."""
 
     by_route: dict[int, Tensor]
 
@@ -43,27 +40,27 @@ def attend(
     qkv_T3HK : Tensor
         Queries, keys and values of the packed tokens, shape ``(T, 3, H, K)``.
     plan : PackingPlan
-        Where the rows begin and which of them are handled together.
+        Row boundaries, and which rows are handled together.
     dropout : float
         Dropout probability on the attention weights; 0 outside training.
     window : int, optional
         A token sees this many tokens on each side and itself; None: the whole row.
     context : Context, optional
-        What rows read beside themselves; not together with a window.
+        Extra keys and values; not together with a window.
 
     Returns
     -------
     Tensor
         Shape ``(T, H, K)``.
     """
-    assert window is None or context is None, "a window has no place for a context"
+    assert window is None or context is None, "windowed attention takes no context"
     if window is not None and plan.longest <= window + 1:
         window = None
-    on, dtype, width = qkv_T3HK.device, qkv_T3HK.dtype, qkv_T3HK.shape[-1]
-    fits = context is None and takes_rows(len(plan.lengths))
-    if fits and reads_packed_rows(on, dtype, width):
+    device, dtype, width = qkv_T3HK.device, qkv_T3HK.dtype, qkv_T3HK.shape[-1]
+    fits = context is None and len(plan.lengths) <= MOST_ROWS
+    if fits and reads_packed_rows(device, dtype, width):
         return attend_packed(qkv_T3HK, plan.bounds, plan.longest, dropout, window)
-    # Split, not sliced: each slice's gradient would be as large as all tokens.
+    # Split, not sliced: the gradient of each slice would be as large as all tokens.
     parts = torch.split(qkv_T3HK, [group.num_tokens for group in plan.groups])
     outputs = [
         _attend_group(part_t3HK, group, dropout, window, context)
@@ -80,13 +77,13 @@ def _attend_group(
     context: Context | None,
 ) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
-    places = qkv_t3HK
-    if group.places_T is not None:
-        # Copies to places, and by index: a gather with padding that reads some token would add
-        # up the gradients of all padding there, and sort to do so.
-        places = qkv_t3HK.new_zeros(group.rows * group.longest, *qkv_t3HK.shape[1:])
-        places = places.index_copy_(0, group.places_T, qkv_t3HK)
-    padded_BL3HK = places.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
+    padded = qkv_t3HK
+    if group.slots_T is not None:
+        # Not a gather: its padding would read some token, and the backward pass would sort and
+        # add up the gradients of all padding there.
+        padded = qkv_t3HK.new_zeros(group.rows * group.longest, *qkv_t3HK.shape[1:])
+        padded = padded.index_copy_(0, group.slots_T, qkv_t3HK)
+    padded_BL3HK = padded.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
     qkv_3BHLK = padded_BL3HK.permute(2, 0, 3, 1, 4)
     if window is not None and group.longest > 4 * window:
         output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
@@ -103,16 +100,16 @@ def _attend_group(
                 mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
         output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
-    return flat if group.places_T is None else flat.index_select(0, group.places_T)
+    return flat if group.slots_T is None else flat.index_select(0, group.slots_T)
 
 
 def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Tensor:
     """Return which keys each query sees, shape ``(B or 1, 1, L, L)``.
 
-    Padding sees padding: a query without any key would have no softmax.
+    Padding sees padding: the softmax of a query without any key would be NaN.
     """
-    places_L = torch.arange(group.longest, device=device)
-    near_LL = (places_L[:, None] - places_L[None, :]).abs() <= window
+    positions_L = torch.arange(group.longest, device=device)
+    near_LL = (positions_L[:, None] - positions_L[None, :]).abs() <= window
     if group.mask_BL is None:
         return near_LL[None, None]
     return (near_LL & (group.mask_BL[:, None, :] | ~group.mask_BL[:, :, None]))[:, None]
@@ -123,9 +120,8 @@ def _attend_in_chunks(
 ) -> Tensor:
     """Attend within a window, in time and memory linear in L.
 
-    Rows are cut into N chunks of C queries; a chunk's queries see J = C + 2 window keys, those
-    of the chunk and a window on each side, and a band of them counts. Chunks are handled as
-    rows of their own.
+    Rows are cut into N chunks of C queries, which become rows of their own. A chunk holds
+    J = C + 2 window keys, its own and a window on each side, of which each query sees a band.
     """
     _, rows, heads, longest, width = qkv_3BHLK.shape
     chunk = 2 * window
@@ -163,16 +159,16 @@ def _attend_in_chunks(
 def _attend_padded(
     q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attend within padded rows, with what is fastest for their type and device."""
-    if multiplies_apart(q_BHLK.device, q_BHLK.dtype, dropout):
+    """Attend within padded rows by the fastest method for their dtype and device."""
+    if is_unfused(q_BHLK.device, q_BHLK.dtype, dropout):
         return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
 
 
-def multiplies_apart(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
-    """Return whether attention has a number for every pair of tokens, as its kernels are not fused.
+def is_unfused(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
+    """Return whether padded attention materialises a score for every pair of tokens.
 
-    On CPUs torch's fused kernel knows no dropout, and what it falls back to is slower.
+    On CPUs torch's fused kernel does not support dropout, and its fallback is slower than ours.
     """
     return device.type == "cpu" and (dropout > 0 or dtype == torch.bfloat16)
 
@@ -180,17 +176,17 @@ def multiplies_apart(device: torch.device, dtype: torch.dtype, dropout: float) -
 def _attend_by_products(
     q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """Two matrix products and a softmax in float32, or wider where the products are.
+    """Attend by two matrix products and a softmax, in float32 at least.
 
-    On CPUs with bfloat16 products this is 1.4 to 5 times faster, forward and backward,
-    than torch's fused kernel, which computes its backward in slow bfloat16 loops. With
-    dropout in float32 it is 1.5 times faster than torch's own composition.
+    On CPUs in bfloat16 this is 1.4 to 5 times faster, forward and backward, than torch's fused
+    kernel, whose backward pass runs slow bfloat16 loops. With dropout in float32 it is 1.5
+    times faster than torch's fallback.
     """
     q_BHLK = q_BHLK * q_BHLK.shape[-1] ** -0.5
     wide = torch.promote_types(q_BHLK.dtype, torch.float32)
     scores_BHLL = (q_BHLK @ k_BHLK.transpose(-1, -2)).to(wide)
     if mask is not None:
-        # Added, not filled in: a sum has nothing to do on the way back.
+        # Added, not filled in: a sum costs nothing in the backward pass.
         scores_BHLL = scores_BHLL + torch.where(mask, 0.0, float("-inf"))
     weights_BHLL = scores_BHLL.softmax(-1).to(q_BHLK.dtype)
     if dropout:

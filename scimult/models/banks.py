@@ -14,9 +14,8 @@ from torch import Tensor, nn
 class ExpertBank(nn.Module):
     """Parallel copies of one layer; every row passes through exactly one of them.
 
-    A shared layer is a bank of one expert, which all rows use. With several experts the
-    tokens arrive sorted by route and each expert sees its own slice: one that has no
-    rows is not run and gets no gradient.
+    A shared layer is a bank of one expert. With several, tokens arrive sorted by route and
+    each expert sees its own slice: an expert without rows is not run and gets no gradient.
     """
 
     def __init__(self, make_expert: Callable[[], nn.Module], count: int) -> None:
@@ -24,18 +23,18 @@ class ExpertBank(nn.Module):
         self.experts = nn.ModuleList(make_expert() for _ in range(count))
 
     def forward(self, x_TD: Tensor, route_slices: list[tuple[int, slice]]) -> Tensor:
-        """Apply each token's expert; ``x_TD`` is sorted as ``route_slices`` says."""
+        """Apply each token's expert; ``x_TD`` is sorted by route, as in ``route_slices``."""
         if len(self.experts) == 1:
             return self._run(0, x_TD)
         if len(route_slices) == 1:
             return self._run(route_slices[0][0], x_TD)
-        # Split, not sliced: each slice's gradient would be as large as all tokens.
+        # Split, not sliced: the gradient of each slice would be as large as all tokens.
         parts = torch.split(x_TD, [tokens.stop - tokens.start for _, tokens in route_slices])
         experts = [expert for expert, _ in route_slices]
-        return torch.cat([self._run(*one) for one in zip(experts, parts, strict=True)])
+        return torch.cat([self._run(*each) for each in zip(experts, parts, strict=True)])
 
     def of(self, route: int) -> nn.Module:
-        """Return the expert of a route."""
+        """Return the expert of a route, or the shared one."""
         return self.experts[route if len(self.experts) > 1 else 0]
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Transformer blocks whose sub-layers may exist, or be changed, once per route.
+"""Transformer blocks whose sub-layers may have one copy, or one modification, per route.
 
 Shape legend: T tokens of all rows, D width, H heads, K width of a head,
 F width inside the feed-forward layer.
@@ -25,16 +25,13 @@ from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
 
 Slices = list[tuple[int, slice]]
-# From a block's input, what its attention read, and the routes to the block's output.
+# From a block's input, its mixed heads and the route slices to the block's output.
 Rest = Callable[[Tensor, Tensor, Slices], Tensor]
 
 
 @dataclass(frozen=True)
 class InstructionLayer:
-    """What one block reads of the instructions: token states, and the tokens of each route.
-
-    ``states_ID`` are the instruction encoder's states before this block (equation 4).
-    """
+    """Token states of the instructions before one block (equation 4), and each route's tokens."""
 
     states_ID: Tensor
     tokens: dict[int, slice]
@@ -101,10 +98,10 @@ class Attention(nn.Module):
     def mix(
         self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
     ) -> Tensor:
-        """Return what the heads read, side by side, shape ``(T, D)``."""
+        """Return the concatenated heads, before the output linear, shape ``(T, D)``."""
         context = None
         if instruction is not None:
-            # With experts the tokens are in the order of the routes; without, nobody asks for it.
+            # With experts the tokens are in route order; without, the order does not matter.
             read_I3HK = self.project(instruction.states_ID, list(instruction.tokens.items()))
             context = Context(
                 {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
@@ -115,9 +112,9 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linears with GELU, residual and its own LayerNorm: the unit that FFN experts copy.
+    """Two linears with GELU, residual and LayerNorm: the unit that FFN experts copy.
 
-    Without ``norm`` it returns the sum with the residual, for a LayerNorm that experts share.
+    With ``own_norm`` off it returns the sum with the residual, for a LayerNorm that experts share.
     """
 
     def __init__(self, config: EncoderConfig, *, own_norm: bool = True) -> None:
@@ -133,9 +130,9 @@ class FeedForward(nn.Module):
         self.output_update = low_rank_updates(("projection",), inner, width, config.lora)
 
     def forward(
-        self, x_TD: Tensor, slices: Slices | None = None, beside_TD: Tensor | None = None
+        self, x_TD: Tensor, slices: Slices | None = None, pal_TD: Tensor | None = None
     ) -> Tensor:
-        """Return the sub-layer's output, shape ``(T, D)``; ``beside_TD`` joins the residual."""
+        """Return the sub-layer's output, shape ``(T, D)``; ``pal_TD`` joins the residual."""
         inner_TF = self.intermediate(x_TD)
         if self.inner_update is not None:
             inner_TF = inner_TF + self.inner_update(x_TD, slices or [])
@@ -147,7 +144,7 @@ class FeedForward(nn.Module):
         if self.adapter is not None:
             assert self.norm is not None
             h_TD = self.adapter(x_TD, h_TD, self.norm, slices or [])
-        sum_TD: Tensor = x_TD + h_TD if beside_TD is None else x_TD + h_TD + beside_TD
+        sum_TD: Tensor = x_TD + h_TD if pal_TD is None else x_TD + h_TD + pal_TD
         return sum_TD if self.norm is None else self.norm(sum_TD)
 
 
@@ -159,12 +156,12 @@ class FeedForwardBank(ExpertBank):
         own_norm = experts == config.norm_count(number, "feed_forward")
         super().__init__(lambda: FeedForward(config, own_norm=own_norm), experts)
 
-    def forward(self, x_TD: Tensor, slices: Slices, beside_TD: Tensor | None = None) -> Tensor:
+    def forward(self, x_TD: Tensor, slices: Slices, pal_TD: Tensor | None = None) -> Tensor:
         """Apply the shared sub-layer, or each token's expert."""
         if len(self.experts) > 1:
-            assert beside_TD is None, "experts and projected attention exclude each other"
+            assert pal_TD is None, "experts and projected attention are mutually exclusive"
             return super().forward(x_TD, slices)
-        output: Tensor = self.experts[0](x_TD, slices, beside_TD)
+        output: Tensor = self.experts[0](x_TD, slices, pal_TD)
         return output
 
     def _run(self, expert: int, x_TD: Tensor) -> Tensor:
@@ -175,7 +172,7 @@ class FeedForwardBank(ExpertBank):
 class Block(nn.Module):
     """One post-norm Transformer block: attention, then feed-forward.
 
-    ``rest``, where it is given, does what follows attention (`compiled.compile_blocks`).
+    ``rest``, if set, computes everything after attention (`compiled.compile_blocks`).
     """
 
     rest: Rest | None = None
@@ -197,26 +194,27 @@ class Block(nn.Module):
         projections: PalProjections | None = None,
     ) -> Tensor:
         """Return the block's output, shape ``(T, D)``."""
-        beside_TD = None
+        pal_TD = None
         if self.pal is not None:
             assert projections is not None
-            beside_TD = self.pal(x_TD, plan, projections)
+            pal_TD = self.pal(x_TD, plan, projections)
         if self.rest is not None:
             return self.rest(x_TD, self.attention.mix(x_TD, plan, instruction), plan.route_slices)
         attended_TD = self.attention(x_TD, plan, instruction)
-        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, beside_TD)
+        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, pal_TD)
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output
 
 
 def run_block(block: nn.Module, x_TD: Tensor, *arguments: Any, recompute: bool) -> Tensor:
-    """Run a block; with ``recompute`` it keeps its input alone and runs again for gradients.
+    """Run a block; with ``recompute``, keep only its input and run it again for gradients.
 
-    The second run draws the same dropout. Tensors within ``arguments`` get their gradients too.
+    The second run draws the same dropout. Tensors within ``arguments`` get gradients too.
     """
-    if not recompute:
-        output: Tensor = block(x_TD, *arguments)
-        return output
-    again: Tensor = checkpoint(block, x_TD, *arguments, use_reentrant=False)
-    return again
+    output: Tensor = (
+        checkpoint(block, x_TD, *arguments, use_reentrant=False)
+        if recompute
+        else block(x_TD, *arguments)
+    )
+    return output

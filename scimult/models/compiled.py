@@ -1,4 +1,4 @@
-"""Blocks compiled by ``torch.compile``: all that follows attention, as one function.
+"""Blocks whose part after attention is compiled by ``torch.compile``, as one function.
 
 Shape legend: T tokens of one route, D width.
 """
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from scimult.errors import ConfigError
 from scimult.models.banks import ExpertBank
 from scimult.models.blocks import Attention, Block, FeedForward, Slices
+from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
 from scimult.models.modern import ModernAttention, ModernBlock, turn
 
 
 def compile_blocks(model: Encoder) -> int:
-    """Have what follows attention compiled at its first use, for any number of tokens.
+    """Compile everything after attention at its first use, for any number of tokens.
 
-    That is output linear, dropout, residual, LayerNorm and the feed-forward sub-layer: some
+    That is output linear, dropout, residual, LayerNorm and the feed-forward sub-layer: about
     twenty small operations become a few around three products. All blocks and routes share one
-    compiled function; ModernBERT's rotations are another. Attention stays as it is: its groups
-    have other shapes in every batch, and each new combination would be compiled again. Beside
-    projected attention, feed-forward sub-layers are compiled alone. Names of parameters do not
-    change.
+    compiled function; ModernBERT's rotations are another. Attention is not compiled: its groups
+    have new shapes in every batch, and each combination would be compiled again. With projected
+    attention, only the feed-forward sub-layers are compiled. Parameter names do not change.
 
     Returns
     -------
@@ -36,21 +36,15 @@ def compile_blocks(model: Encoder) -> int:
     Raises
     ------
     ConfigError
-        If the model has adapters or low-rank updates, which see the routes of a whole batch.
+        As `check_compiles`.
     """
-    config = model.config
-    if config.adapters is not None or config.lora is not None:
-        raise ConfigError(
-            "engine.compile knows neither adapters nor low-rank updates: each batch, with its own "
-            "numbers of tokens by route, would be compiled again",
-            fix="leave engine.compile out",
-        )
-    if config.pals is not None:
+    check_compiles(model.config)
+    if model.config.pals is not None:
         layers = [module for module in model.modules() if isinstance(module, FeedForward)]
         for layer in layers:
             layer.compile(dynamic=True)
         return len(layers)
-    # One object, so that all blocks find what one of them had compiled.
+    # One object, so that all blocks share the compiled code.
     compiled = torch.compile(after_attention, dynamic=True)
     blocks = [module for module in model.modules() if isinstance(module, (Block, ModernBlock))]
     turning = torch.compile(turn, dynamic=True)
@@ -59,6 +53,22 @@ def compile_blocks(model: Encoder) -> int:
         if isinstance(block, ModernBlock):
             block.attention.turn = turning
     return len(blocks)
+
+
+def check_compiles(config: EncoderConfig) -> None:
+    """Check that `compile_blocks` supports an architecture.
+
+    Raises
+    ------
+    ConfigError
+        If it has adapters or low-rank updates, which see the routes of a whole batch.
+    """
+    if config.adapters is not None or config.lora is not None:
+        raise ConfigError(
+            "engine.compile supports neither adapters nor low-rank updates: every batch, with its "
+            "own numbers of tokens by route, would be compiled again",
+            fix="leave engine.compile out",
+        )
 
 
 def after_attention(
@@ -75,11 +85,11 @@ def after_attention(
     Parameters
     ----------
     attention : Attention or ModernAttention
-        Knows dropout, and whether it is on.
+        Supplies the dropout probability and the training mode.
     output, norm, feed_forward, last_norm : nn.Module or None
-        Those of the route, in this order; pre-norm blocks have no ``norm``.
+        The route's layers, in this order; pre-norm blocks have neither norm.
     x_TD, mixed_TD : Tensor
-        The block's input, and what its attention read, shape ``(T, D)``.
+        The block's input and its mixed heads, shape ``(T, D)``.
     """
     h_TD = apply_dropout(output(mixed_TD), attention.dropout, attention.training)
     joined_TD = x_TD + h_TD if norm is None else norm(x_TD + h_TD)
@@ -88,7 +98,7 @@ def after_attention(
 
 
 class _RestOfBlock:
-    """Runs a compiled `after_attention` with the parts of a block, route by route."""
+    """Runs the compiled `after_attention` with a block's layers, route by route."""
 
     def __init__(self, block: Block | ModernBlock, compiled: Callable[..., Tensor]) -> None:
         self._attention = block.attention
@@ -113,5 +123,5 @@ class _RestOfBlock:
         return torch.cat([self._run(*part) for part in parts])
 
     def _run(self, route: int, x_TD: Tensor, mixed_TD: Tensor) -> Tensor:
-        of_route = (p.of(route) if isinstance(p, ExpertBank) else p for p in self._parts)
-        return self._compiled(self._attention, *of_route, x_TD, mixed_TD)
+        layers = (p.of(route) if isinstance(p, ExpertBank) else p for p in self._parts)
+        return self._compiled(self._attention, *layers, x_TD, mixed_TD)

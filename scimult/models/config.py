@@ -1,4 +1,4 @@
-"""What an encoder looks like: sizes, pooling, and what it does differently by route."""
+"""The architecture of an encoder: sizes, pooling, and what differs by route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scimult.models.layouts import (
 )
 
 Pooling = Literal["cls", "mean", "position"]
-# The names of Hugging Face's ``model_type``; checkpoints/families.py has one entry for each.
+# Hugging Face's ``model_type`` names; checkpoints/families.py has an entry for each.
 FamilyName = Literal["bert", "roberta", "xlm-roberta", "modernbert"]
 Activation = Literal["gelu", "gelu_tanh"]
 
@@ -26,7 +26,7 @@ ROUTED = ("experts", "adapters", "lora", "pals", "codes", "instructions")
 
 
 class ModernLayout(StrictConfig):
-    """What ModernBERT's blocks have and BERT's do not (Warner et al., 2024, section 2.1).
+    """Options of ModernBERT's blocks (Warner et al., 2024, section 2.1).
 
     ``global_blocks`` attend to the whole text with rotary base ``global_theta``; the others
     to ``local_window`` tokens on each side with ``local_theta``.
@@ -42,15 +42,15 @@ class ModernLayout(StrictConfig):
 
 
 class EncoderConfig(StrictConfig):
-    """Architecture of a BERT-family encoder, and how it tells routes apart.
+    """Architecture of a BERT-family encoder, with at most one way to tell routes apart.
 
-    At most in one way, but for experts, whose routes may have instructions too.
+    Experts may be combined with instructions; all other ways exclude each other.
 
-    ``pooling`` is part of the architecture because embeddings made with another one are not
+    ``pooling`` is part of the architecture because embeddings pooled differently are not
     comparable; ``position`` takes the hidden state at ``pooling_position``, counted from the
-    end when negative. ``dims`` cuts embeddings to their first dimensions (Matryoshka).
-    ``max_positions`` is the longest text in tokens; RoBERTa's table of positions has
-    ``position_offset`` rows more, which no token uses.
+    end when negative. ``dims`` truncates embeddings to their first dimensions (Matryoshka).
+    ``max_positions`` is the longest text in tokens; RoBERTa's position table has
+    ``position_offset`` more rows, which no token uses.
     """
 
     family: FamilyName = "bert"
@@ -82,11 +82,11 @@ class EncoderConfig(StrictConfig):
     @model_validator(mode="after")
     def _fits_family(self) -> EncoderConfig:
         if (self.family == "modernbert") != (self.modern is not None):
-            raise ValueError(f"family {self.family} and modern {self.modern} contradict each other")
+            raise ValueError("the section modern is for family modernbert, and required there")
         if ("roberta" in self.family) != (self.position_offset > 0):
             raise ValueError(
-                f"family {self.family} and position_offset {self.position_offset} contradict each "
-                "other: RoBERTa and XLM-R have an offset (2), the others have none"
+                f"position_offset {self.position_offset} does not fit family {self.family}: "
+                "RoBERTa and XLM-R have an offset (2), the others have none"
             )
         if self.modern is None:
             return self
@@ -99,11 +99,11 @@ class EncoderConfig(StrictConfig):
         ]
         if absent or (self.experts is not None and self.experts.own_norm is not None):
             raise ValueError(
-                f"blocks of family modernbert have no {' or '.join(absent) or 'experts.own_norm'}; "
-                "use experts with own_norm null, control codes or none"
+                f"family modernbert does not support {' or '.join(absent) or 'experts.own_norm'}; "
+                "use experts with own_norm null, control codes or neither"
             )
         if self.hidden_size // self.num_heads % 2:
-            raise ValueError("rotary positions need an even hidden_size / num_heads")
+            raise ValueError("rotary positions require an even hidden_size / num_heads")
         if not set(self.modern.global_blocks) <= set(range(self.num_blocks)):
             raise ValueError(
                 f"modern.global_blocks {self.modern.global_blocks} names a block that does not "
@@ -121,12 +121,14 @@ class EncoderConfig(StrictConfig):
             raise ValueError(f"dims {self.dims} is more than the hidden_size {self.hidden_size}")
         routed = [name for name in ROUTED if getattr(self, name) is not None]
         if len(routed) > 1 and set(routed) != {"experts", "instructions"}:
-            raise ValueError(f"{' and '.join(routed)} exclude each other")
+            raise ValueError(f"{' and '.join(routed)} are mutually exclusive")
         if self.experts is not None and self.instructions is not None:
             if self.instructions.own_encoder:
-                raise ValueError("experts and an instruction encoder of its own exclude each other")
+                raise ValueError(
+                    "experts and a separate instruction encoder are mutually exclusive"
+                )
             if self.experts.count != self.instructions.count:
-                raise ValueError("experts and instructions are of the same routes")
+                raise ValueError("experts.count and instructions.count must be equal")
         if self.experts and not set(self.experts.blocks) <= set(range(self.num_blocks)):
             raise ValueError(
                 f"experts.blocks {self.experts.blocks} names a block that does not exist; "
@@ -136,7 +138,7 @@ class EncoderConfig(StrictConfig):
 
     @property
     def num_routes(self) -> int:
-        """How many routes the model tells apart; 1 if all rows are treated alike."""
+        """Number of routes; 1 if all rows are treated alike."""
         layouts = (getattr(self, name) for name in ROUTED)
         return next((layout.count for layout in layouts if layout is not None), 1)
 
@@ -152,13 +154,13 @@ class EncoderConfig(StrictConfig):
 
     @property
     def max_text_length(self) -> int:
-        """Most tokens that a text may have; a control code takes one position."""
+        """Maximum number of tokens in a text; a control code takes one position."""
         return self.max_positions - (self.codes is not None)
 
     @property
     def shared_blocks(self) -> int:
-        """How many blocks, from the first, come before anything that differs by route."""
-        # Instructions, which experts may read, are context of the first block already.
+        """Number of leading blocks before anything that differs by route."""
+        # Instructions, which experts may read, are already context of the first block.
         if any(getattr(self, name) is not None for name in ROUTED if name != "experts"):
             return 0
         if self.experts is not None and self.experts.sublayers and self.experts.count > 1:
@@ -166,14 +168,14 @@ class EncoderConfig(StrictConfig):
         return self.num_blocks
 
     def expert_count(self, block: int, sublayer: Sublayer) -> int:
-        """Return how many copies of ``sublayer`` block number ``block`` holds (1 if shared)."""
+        """Return how many copies of ``sublayer`` a block holds (1 if shared)."""
         layout = self.experts
         if layout and block in layout.blocks and sublayer in layout.sublayers:
             return layout.count
         return 1
 
     def norm_count(self, block: int, sublayer: Sublayer) -> int:
-        """Return how many copies of the LayerNorm after ``sublayer`` the block holds."""
+        """Return how many copies of the LayerNorm after ``sublayer`` a block holds."""
         count = self.expert_count(block, sublayer)
         own = self.experts.own_norm if self.experts else None
         return count if (sublayer == "feed_forward" if own is None else own) else 1

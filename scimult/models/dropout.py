@@ -15,8 +15,8 @@ def apply_dropout(x: Tensor, probability: float, training: bool = True) -> Tenso
 
     On a CPU torch draws one random number per element, the second most expensive part of a
     training step. Here one 64-bit draw decides four elements, so the probability is rounded to
-    a multiple of 2**-16; in bfloat16 to one whose scale has eight bits (0.0986 for 0.1), as a
-    rounded scale would shrink the mean. Masks depend on torch's own generator and seed.
+    a multiple of 2**-16; in bfloat16 to one whose scale has eight bits (0.0986 for 0.1), because a
+    rounded scale would shrink the mean. Masks come from torch's own generator.
     """
     if not training or probability == 0.0:
         return x

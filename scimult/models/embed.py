@@ -1,4 +1,4 @@
-"""Embedding of many tokenised texts with one model: length-batched, order kept.
+"""Embed many tokenised texts with one model, batched by length, in the given order.
 
 Shape legend: R routes, N texts, D width, B rows of a batch.
 """
@@ -13,12 +13,11 @@ from torch import Tensor
 
 from scimult import distributed
 from scimult.models.encoder import Encoder
+from scimult.models.packed_attention import MOST_ROWS
 from scimult.models.packing import pack
 from scimult.progress import bar
 from scimult.types import FloatArray, IntArray, TokenIds
 
-# A kernel of FlashAttention counts its rows in 16 bits.
-_MOST_ROWS = 65_535
 _CPU_TOKENS, _CUDA_TOKENS = 8192, 65_536
 
 
@@ -31,7 +30,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[IntArray
     start = 0
     while start < len(order):
         total, stop = 0, start
-        end = min(len(order), start + _MOST_ROWS)
+        end = min(len(order), start + MOST_ROWS)
         while stop < end and (stop == start or total + lengths[order[stop]] <= max_tokens):
             total += int(lengths[order[stop]])
             stop += 1
@@ -49,18 +48,18 @@ def embed_tokens(
     sharded: bool = False,
     show_progress: bool = False,
 ) -> FloatArray:
-    """Embed token id arrays without dropout.
+    """Embed arrays of token ids, without dropout.
 
     Parameters
     ----------
     model : Encoder
         The encoder; its parameters may be partitioned over ranks.
     tokens : sequence of int arrays
-        One array per text, special tokens included; at least one.
+        At least one array, special tokens included.
     route : int
         The route of every text.
     instruction : int array, optional
-        Token ids of another instruction than the route's own.
+        Token ids of an instruction that replaces the route's own.
     max_tokens_per_batch : int
         Token budget of one forward pass; by default 8,192 on a CPU and 65,536 on a GPU.
     sharded : bool
@@ -70,14 +69,13 @@ def embed_tokens(
     Returns
     -------
     array
-        float32, shape ``(N, D)``, in the order given.
+        float32, shape ``(N, D)``, in the given order.
     """
-    instead = {} if instruction is None else {route: instruction}
     embeddings_RND = embed_tokens_each(
         model,
         tokens,
         routes=[route],
-        instead=instead,
+        instead={} if instruction is None else {route: instruction},
         max_tokens_per_batch=max_tokens_per_batch,
         sharded=sharded,
         show_progress=show_progress,
@@ -86,7 +84,7 @@ def embed_tokens(
     return embeddings_ND
 
 
-# Not inference_mode: parameters that ZeRO-3 gathers inside it could not be trained after.
+# Not inference_mode: parameters that ZeRO-3 gathers inside it could not be trained afterwards.
 @torch.no_grad()
 def embed_tokens_each(
     model: Encoder,
@@ -98,10 +96,10 @@ def embed_tokens_each(
     sharded: bool = False,
     show_progress: bool = False,
 ) -> FloatArray:
-    """Embed token id arrays for each of several routes, in one pass of the blocks they share.
+    """Embed arrays of token ids for several routes, running the blocks they share only once.
 
-    Equal bit for bit to `embed_tokens` route by route; ``instead`` gives routes another
-    instruction than their own, and all else is as there.
+    Bit-identical to `embed_tokens` route by route, and with its parameters; ``instead`` replaces
+    the instructions of routes.
 
     Returns
     -------
@@ -109,8 +107,8 @@ def embed_tokens_each(
         float32, shape ``(R, N, D)``.
     """
     device = next(model.parameters()).device
-    usual = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
-    batches = list(length_batches([len(row) for row in tokens], max_tokens_per_batch or usual))
+    default = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
+    batches = list(length_batches([len(row) for row in tokens], max_tokens_per_batch or default))
     if sharded:
         ranks = distributed.world_size()
         batches += batches[-1:] * (-len(batches) % ranks)
@@ -118,7 +116,7 @@ def embed_tokens_each(
     training = model.training
     model.eval()
     states = [model.read_instructions([route], instead) for route in routes]
-    done: Tensor | None = None
+    host_RND: Tensor | None = None
     total, start = sum(len(rows) for rows in batches), 0
     with bar("encode", total=total, unit="text", show=show_progress) as meter:
         for rows in batches:
@@ -126,27 +124,22 @@ def embed_tokens_each(
             by_route = [
                 vectors_BD.float() for vectors_BD in model.forward_each(texts, routes, states)
             ]
-            if done is None:
-                done = _host_rows(len(routes), total, by_route[0])
-            # From a GPU into pinned memory: nothing waits before the last batch.
-            for place, vectors_BD in enumerate(by_route):
-                done[place, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
+            if host_RND is None:
+                # Pinned, so that nothing waits for a GPU before the last batch.
+                shape = (len(routes), total, by_route[0].shape[1])
+                host_RND = torch.empty(shape, pin_memory=device.type == "cuda")
+            for number, vectors_BD in enumerate(by_route):
+                host_RND[number, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
             start += len(rows)
             meter.update(len(rows))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     model.train(training)
-    assert done is not None
-    parts = [(np.concatenate(batches), done.numpy())]
+    assert host_RND is not None
+    parts = [(np.concatenate(batches), host_RND.numpy())]
     if sharded:
         parts = [part for shard in distributed.all_gather_objects(parts) for part in shard]
-    embeddings_RND = np.empty((len(routes), len(tokens), done.shape[2]), dtype=np.float32)
-    for places, embedded in parts:
-        embeddings_RND[:, places] = embedded
+    embeddings_RND = np.empty((len(routes), len(tokens), host_RND.shape[2]), dtype=np.float32)
+    for indices, embedded in parts:
+        embeddings_RND[:, indices] = embedded
     return embeddings_RND
-
-
-def _host_rows(routes: int, count: int, like_BD: Tensor) -> Tensor:
-    """Return room for so many rows of each route on the host, pinned where a GPU writes them."""
-    pinned = like_BD.device.type == "cuda"
-    return torch.empty(routes, count, like_BD.shape[1], pin_memory=pinned)

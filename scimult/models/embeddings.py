@@ -1,4 +1,4 @@
-"""Word, position and token-type embeddings, and control codes among the words.
+"""Word, position and token-type embeddings, and control codes.
 
 Shape legend: B rows, T tokens of all rows, D width.
 """
@@ -13,24 +13,24 @@ from scimult.models.dropout import apply_dropout
 from scimult.models.exact_sums import Embedding, LayerNorm
 from scimult.models.packing import PackingPlan
 
-# The control code stands after the first token, [CLS].
-CODE_PLACE = 1
+# The control code follows the first token, [CLS].
+CODE_POSITION = 1
 
 
 def code_embedding(config: EncoderConfig) -> Embedding | None:
-    """Return the control codes of a model that has them."""
+    """Return the model's control codes, if it has any."""
     return Embedding(config.codes.count, config.hidden_size) if config.codes else None
 
 
 def with_codes(words_TD: Tensor, codes: Embedding | None, plan: PackingPlan) -> Tensor:
-    """Put each row's code in the place of its filler token."""
+    """Replace each row's filler token by its control code."""
     if codes is None:
         return words_TD
-    return words_TD.index_copy(0, plan.starts_B + CODE_PLACE, codes(plan.routes_B))
+    return words_TD.index_copy(0, plan.starts_B + CODE_POSITION, codes(plan.routes_B))
 
 
 class Embeddings(nn.Module):
-    """Word, position and token-type embeddings (every token has type 0)."""
+    """Sum of word, position and token-type embeddings (every token has type 0), normalised."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class Embeddings(nn.Module):
         self.codes = code_embedding(config)
 
     def forward(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:
-        """Return the sum of the embeddings, normalised, shape ``(T, D)``.
+        """Return the embeddings, shape ``(T, D)``, of tokens in the plan's order.
 
-        ``tokens_T`` is sorted as ``plan`` says. With control codes, the token at
-        ``CODE_PLACE`` of each row is a filler that the row's code replaces.
+        With control codes, the token at ``CODE_POSITION`` of each row is a filler that the
+        row's code replaces.
         """
         positions_T = plan.positions_T
         x_TD = with_codes(self.words(tokens_T), self.codes, plan)

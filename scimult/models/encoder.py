@@ -1,4 +1,4 @@
-"""The encoder: embeddings, blocks, pooling, over packed rows.
+"""The encoder: embeddings, blocks and pooling over packed rows.
 
 Shape legend: B rows, T tokens of all rows, D width.
 """
@@ -13,24 +13,19 @@ from torch import Tensor, nn
 from scimult.models.adapters import Adapter, Fusion
 from scimult.models.blocks import Block, run_block
 from scimult.models.config import EncoderConfig
-from scimult.models.embeddings import CODE_PLACE, Embeddings
-from scimult.models.instructions import (
-    InstructionEncoder,
-    InstructionStates,
-    read_instructions,
-)
+from scimult.models.embeddings import CODE_POSITION, Embeddings
+from scimult.models.instructions import InstructionEncoder, InstructionStates, read_instructions
 from scimult.models.low_rank import LowRankUpdate
 from scimult.models.modern import ModernBlock, ModernEmbeddings, modern_norm
 from scimult.models.packing import PackedTexts, PackingPlan
 from scimult.models.pals import PalProjections
-from scimult.models.pooling import mean_of_tokens, state_at
 from scimult.types import TokenIds
 
-_NEUTRAL_AT_FIRST = (Adapter, Fusion, LowRankUpdate, PalProjections)
+_INITIALLY_NEUTRAL = (Adapter, Fusion, LowRankUpdate, PalProjections)
 
 
 class Encoder(nn.Module):
-    """A BERT-family encoder that treats rows by an integer, their route.
+    """A BERT-family encoder that treats each row by its route, an integer.
 
     Parameters
     ----------
@@ -40,9 +35,9 @@ class Encoder(nn.Module):
     Attributes
     ----------
     checkpoints_activations : bool
-        In training, keep the input of each block alone and compute the rest again for the
-        gradients (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016), with
-        the same dropout.
+        In training, keep only each block's input and recompute the rest for the gradients
+        (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016), with the same
+        dropout.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -62,16 +57,16 @@ class Encoder(nn.Module):
         self._instructions: list[TokenIds] = []
 
     def set_instructions(self, rows: Sequence[TokenIds]) -> None:
-        """Give the token ids of each route's instruction, in the order of the routes."""
+        """Set the token ids of each route's instruction, in route order."""
         layout = self.config.instructions
         assert layout is not None, "this encoder reads no instructions"
         assert len(rows) == layout.count, f"{len(rows)} instructions for {layout.count} routes"
-        assert max(map(len, rows)) <= self.config.max_positions, "an instruction is too long"
+        assert max(map(len, rows)) <= self.config.max_positions, "instruction is too long"
         self._instructions = list(rows)
 
     @property
     def instruction_lengths(self) -> list[int]:
-        """Tokens of each route's instruction."""
+        """Number of tokens in each route's instruction."""
         return [len(row) for row in self._instructions]
 
     def forward(
@@ -89,7 +84,7 @@ class Encoder(nn.Module):
         routes : int or sequence of int
             The route of all rows, or one per row.
         states : InstructionStates, optional
-            What ``read_instructions`` returned for these routes, where it is used again.
+            The result of ``read_instructions`` for these routes, if it is reused.
 
         Returns
         -------
@@ -110,8 +105,8 @@ class Encoder(nn.Module):
     ) -> list[Tensor]:
         """Return the embeddings of all rows for each of several routes.
 
-        The blocks before the first that differs by route run once. Every product has the shape
-        that it has for one route, so that embeddings equal those of `forward`, bit for bit.
+        Blocks before the first that differs by route run once. Every product has the same shape
+        as for one route, so that embeddings equal those of `forward` bit for bit.
 
         Parameters
         ----------
@@ -120,7 +115,7 @@ class Encoder(nn.Module):
         routes : sequence of int
             At least one.
         states : sequence, optional
-            What ``read_instructions`` returned for each route alone.
+            The result of ``read_instructions`` for each route alone.
 
         Returns
         -------
@@ -143,7 +138,7 @@ class Encoder(nn.Module):
     def token_states(self, texts: PackedTexts, routes: int | Sequence[int] = 0) -> Tensor:
         """Return the final hidden state of every token, shape ``(T, D)``, in packed order.
 
-        With control codes, T counts one more token per row.
+        With control codes, T includes one more token per row.
         """
         sorted_TD, plan = self._run(texts, routes, None)
         return torch.empty_like(sorted_TD).index_copy(0, plan.order_T, sorted_TD)
@@ -151,18 +146,18 @@ class Encoder(nn.Module):
     def read_instructions(
         self, routes: Iterable[int], instead: Mapping[int, TokenIds] | None = None
     ) -> InstructionStates | None:
-        """Return what rows of ``routes`` read; ``None`` for a model without instructions.
+        """Return the instruction states of ``routes``; ``None`` for a model without instructions.
 
-        ``instead`` gives routes another instruction than their own.
+        ``instead`` replaces the instructions of routes.
         """
         if self.config.instructions is None:
             return None
-        assert self._instructions, "set_instructions comes first"
+        assert self._instructions, "set_instructions was not called"
         reader = self.instruction_encoder or self
         blocks = list(reader.blocks)[: self.config.num_blocks - 1]
         rows = dict(enumerate(self._instructions)) | dict(instead or {})
         embeddings = reader.embeddings
-        assert isinstance(embeddings, Embeddings), "the config refuses instructions elsewhere"
+        assert isinstance(embeddings, Embeddings), "modernbert supports no instructions"
         return read_instructions(
             embeddings,
             blocks,
@@ -180,7 +175,7 @@ class Encoder(nn.Module):
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
     ) -> tuple[Tensor, PackingPlan]:
         if self.config.codes is not None:
-            texts = texts.with_gap(CODE_PLACE)
+            texts = texts.with_gap(CODE_POSITION)
         plan = self._plan(texts, routes)
         if states is None:
             states = self.read_instructions(route for route, _ in plan.route_slices)
@@ -190,7 +185,10 @@ class Encoder(nn.Module):
 
     def _plan(self, texts: PackedTexts, routes: int | Sequence[int]) -> PackingPlan:
         plan = texts.plan(routes)
-        self._check(plan)
+        assert plan.longest <= self.config.max_positions, "a row is longer than max_positions"
+        highest, count = plan.route_slices[-1][0], self.config.num_routes
+        routed = self.config.is_routed
+        assert not routed or highest < count, f"route {highest} of {count} does not exist"
         return plan
 
     def _run_blocks(
@@ -210,30 +208,23 @@ class Encoder(nn.Module):
 
     def _finish(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if not torch.is_grad_enabled():
-            # As large as states; the second pass of an embedding cache makes them again.
+            # As large as the states; the second pass of an embedding cache recomputes them.
             plan.rotations.clear()
         states_TD: Tensor = self.final_norm(x_TD)
         return states_TD
 
     def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
         if self.config.pooling == "mean":
-            pooled_BD = mean_of_tokens(x_TD, plan)
+            pooled_BD = _mean_of_tokens(x_TD, plan)
         else:
             at_position = self.config.pooling == "position"
-            pooled_BD = state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
+            pooled_BD = _state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
         return pooled_BD[:, : self.config.width]
-
-    def _check(self, plan: PackingPlan) -> None:
-        assert plan.longest <= self.config.max_positions, "a row is longer than max_positions"
-        highest, count = plan.route_slices[-1][0], self.config.num_routes
-        routed = self.config.is_routed
-        assert not routed or highest < count, f"route {highest} of {count} does not exist"
 
     def initialise(self, seed: int) -> None:
         """Draw all weights as BERT does: normal(0, initializer_range), biases 0, norms 1.
 
-        What is added to a plain encoder (adapters and the like) starts so that it changes
-        nothing.
+        Additions to a plain encoder (adapters and the like) start out changing nothing.
         """
         generator = torch.Generator().manual_seed(seed)
         for module in self.modules():
@@ -244,5 +235,27 @@ class Encoder(nn.Module):
             if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
                 module.bias.data.zero_()
         for module in self.modules():
-            if isinstance(module, _NEUTRAL_AT_FIRST):
+            if isinstance(module, _INITIALLY_NEUTRAL):
                 module.start_neutral()
+
+
+def _mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
+    """Return the mean token state of each row, shape ``(B, D)``, summed in float32 at least."""
+    wide_TD = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
+    none_BD = wide_TD.new_zeros(len(plan.starts_B), x_TD.shape[-1])
+    sums_BD = none_BD.index_add(0, plan.row_of_token_T, wide_TD)
+    return (sums_BD / plan.lengths_B[:, None]).to(x_TD.dtype)
+
+
+def _state_at(x_TD: Tensor, plan: PackingPlan, position: int) -> Tensor:
+    """Return the state at a position of each row, shape ``(B, D)``.
+
+    Negative positions count from the end; positions beyond a row take its nearest token.
+    """
+    if position == 0:
+        return x_TD[plan.starts_B]
+    if position > 0:
+        within_B = (plan.lengths_B - 1).clamp(max=position)
+    else:
+        within_B = (plan.lengths_B + position).clamp(min=0)
+    return x_TD[plan.starts_B + within_B]

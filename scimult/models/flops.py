@@ -1,10 +1,9 @@
 """Floating point operations of an encoder's matrix products, from the real lengths of texts.
 
-A multiply-add is two operations. Counted is what the model asks for, each token once: products
-of linears and of attention, not padding, not activations computed a second time, and neither
-norms, softmax nor embeddings, which are no products (Chowdhery et al., "PaLM", 2022,
-appendix B, count the same way). A product of A and B is repeated in the backward pass once for
-each of A and B that has a gradient, so frozen weights make training cheaper.
+A multiply-add is two operations. Only products of linears and of attention count, once per token:
+neither padding nor recomputed activations, and no norms, softmax or embeddings, which are not
+products (as in Chowdhery et al., "PaLM", 2022, appendix B). The backward pass repeats a product
+of A and B once for each of the two that has a gradient, so frozen weights make training cheaper.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from scimult.types import IntArray
 
 @dataclass
 class _Cost:
-    """Operations on the way of one route's texts through the encoder.
+    """Operations of one route's texts, gathered layer by layer.
 
     Attributes
     ----------
     per_token : int
-        Of each token.
+        Operations per token.
     per_pair : Counter of int
-        Of each pair of tokens that attend to each other, by window; 0 is the whole row.
+        Operations per attending pair of tokens, by window; 0 is the whole row.
     per_read : int
-        Of each pair of a token and an instruction token that it reads.
+        Operations per pair of a token and an instruction token.
     """
 
     training: bool
@@ -46,13 +45,13 @@ class _Cost:
     per_read: int = 0
 
     def product(self, operations: int, left_flows: bool, right_flows: bool) -> int:
-        """Return the operations of a product forward and, in training, backward."""
+        """Return the operations of a product, forward and in training also backward."""
         return operations * (1 + self.training * (left_flows + right_flows))
 
     def linear(self, layer: nn.Linear, flows: bool, times: int = 1) -> bool:
-        """Add a linear that reads ``times`` vectors per token; return whether gradients pass.
+        """Add a linear over ``times`` vectors per token; return whether its output has gradients.
 
-        ``flows`` says whether a gradient has to reach the input.
+        ``flows`` says whether its input has.
         """
         operations = 2 * layer.in_features * layer.out_features * times
         self.per_token += self.product(operations, flows, layer.weight.requires_grad)
@@ -71,12 +70,12 @@ class _Cost:
 
 @dataclass(frozen=True)
 class _RouteCost:
-    """Cost of one route's texts, and of reading its instruction once per forward pass."""
+    """Cost of one route's texts, and of its instruction, once per forward pass."""
 
     text: _Cost
     extra_tokens: int
     instruction_tokens: int
-    reading_once: int
+    instruction: int
 
     def of(self, lengths: IntArray) -> int:
         tokens = lengths + self.extra_tokens
@@ -85,17 +84,16 @@ class _RouteCost:
             for window, operations in self.text.per_pair.items()
         )
         per_token = self.text.per_token + self.text.per_read * self.instruction_tokens
-        return per_token * int(tokens.sum()) + pairs + self.reading_once
+        return per_token * int(tokens.sum()) + pairs + self.instruction
 
 
 class EncoderFlops:
-    """Counts the operations of batches; made once per model, before it is sharded.
+    """Counts the operations of batches; built once per model, before it is sharded.
 
     Parameters
     ----------
     model : Encoder
-        The encoder, with its instructions if it reads any. What has ``requires_grad`` is
-        looked at now.
+        The encoder, with its instructions if it reads any; ``requires_grad`` is read now.
     training : bool
         Count the backward pass too.
     """
@@ -106,12 +104,12 @@ class EncoderFlops:
         self._costs = [_route_cost(model, route, training) for route in range(count)]
 
     def of(self, lengths: Sequence[int], routes: int | Sequence[int]) -> int:
-        """Return the operations of one forward pass, and of its backward pass in training.
+        """Return the operations of one forward pass and, in training, its backward pass.
 
         Parameters
         ----------
         lengths : sequence of int
-            Tokens of each text, as the caller packs them: without control codes.
+            Tokens of each text as packed, without control codes.
         routes : int or sequence of int
             The route of all texts, or one per text.
         """
@@ -125,12 +123,12 @@ class EncoderFlops:
 
 
 def _pairs(tokens_B: IntArray, window: int) -> IntArray:
-    """Return how many (query, key) pairs attend, each token seeing ``window`` on each side."""
+    """Return the number of attending (query, key) pairs; a window of 0 is the whole row."""
     if not window:
         squares_B: IntArray = tokens_B * tokens_B
         return squares_B
     reach_B = np.minimum(window, np.maximum(tokens_B - 1, 0))
-    # Of the 2 w + 1 keys, the first tokens lack w, w - 1, ... 1, and so do the last.
+    # Of 2 w + 1 keys each, the first tokens lack w, w - 1, ... 1, and so do the last ones.
     within_B: IntArray = tokens_B * (2 * reach_B + 1) - reach_B * (reach_B + 1)
     return within_B
 
@@ -139,20 +137,17 @@ def _trains(*modules: nn.Module | None) -> bool:
     return any(p.requires_grad for module in modules if module for p in module.parameters())
 
 
-def _expert(bank: nn.Module, route: int) -> nn.Module:
-    """Return the layer that tokens of a route pass; banks of one expert are shared."""
-    if not isinstance(bank, ExpertBank):
-        return bank
-    return bank.experts[route if len(bank.experts) > 1 else 0]
+def _expert(layer: nn.Module, route: int) -> nn.Module:
+    return layer.of(route) if isinstance(layer, ExpertBank) else layer
 
 
 def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
-    text, once, instruction_tokens = _Cost(training), 0, 0
+    text, instruction, instruction_tokens = _Cost(training), 0, 0
     flows = _trains(model.embeddings)
     reads_flow: list[bool] | None = None
     if model.config.instructions is not None:
         instruction_tokens = model.instruction_lengths[route]
-        once, reads_flow = _instruction_cost(model, route, instruction_tokens, training)
+        instruction, reads_flow = _instruction_cost(model, route, instruction_tokens, training)
     for number, block in enumerate(model.blocks):
         if isinstance(block, ModernBlock):
             flows = _modern_block(text, block, route, flows)
@@ -161,13 +156,13 @@ def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
             reads = None if reads_flow is None else reads_flow[number]
             flows = _block(text, block, route, flows, model.pal_projections, reads)
     codes = int(model.config.codes is not None)
-    return _RouteCost(text, codes, instruction_tokens, once)
+    return _RouteCost(text, codes, instruction_tokens, instruction)
 
 
 def _instruction_cost(
     model: Encoder, route: int, tokens: int, training: bool
 ) -> tuple[int, list[bool]]:
-    """Return what one instruction costs, and by block whether its states have gradients.
+    """Return the cost of one instruction, and for each block whether its states have gradients.
 
     Its own blocks run over it, and every block of the text encoder projects its states.
     """
@@ -190,37 +185,37 @@ def _block(
     projections: PalProjections | None = None,
     reads_flow: bool | None = None,
 ) -> bool:
-    beside = False
+    pal_flows = False
     if block.pal is not None:
         assert projections is not None
-        beside = _pal(cost, block.pal, projections, route, flows)
+        pal_flows = _pal(cost, block.pal, projections, route, flows)
     flows = _attention(cost, block.attention, route, flows, reads_flow)
     feed_forward = _expert(block.feed_forward, route)
     assert isinstance(feed_forward, FeedForward)
-    flows = _feed_forward(cost, feed_forward, route, flows) or beside
+    flows = _feed_forward(cost, feed_forward, route, flows) or pal_flows
     return flows or _trains(block.feed_forward_norm)
 
 
 def _projection(cost: _Cost, layer: Attention, route: int, flows: bool) -> bool:
-    projected = cost.linear(_as_linear(_expert(layer.qkv, route)), flows)
+    projected = cost.linear(_linear(layer.qkv, route), flows)
     return _updates(cost, layer.qkv_update, route, flows) or projected
 
 
 def _attention(
     cost: _Cost, layer: Attention, route: int, flows: bool, reads_flow: bool | None
 ) -> bool:
-    width = _as_linear(_expert(layer.output, route)).in_features
+    width = _linear(layer.output, route).in_features
     mixed = _projection(cost, layer, route, flows)
     if reads_flow is None:
         cost.attention(width, mixed)
     else:
-        # Own and read keys are one tensor: if one has a gradient, both are computed.
+        # Text and instruction keys are one tensor: if either has a gradient, both are computed.
         context = mixed or reads_flow or _trains(layer.qkv)
         cost.reading(width, mixed, context)
         cost.per_pair[0] += cost.product(2 * width, mixed, context)
         cost.per_pair[0] += cost.product(2 * width, mixed or context, context)
         mixed = context
-    changed = cost.linear(_as_linear(_expert(layer.output, route)), mixed)
+    changed = cost.linear(_linear(layer.output, route), mixed)
     changed = _updates(cost, layer.output_update, route, mixed) or changed
     changed = _adapters(cost, layer.adapter, layer.norm, route, flows, changed)
     return flows or changed or _trains(_expert(layer.norm, route))
@@ -239,7 +234,7 @@ def _updates(cost: _Cost, updates: LowRankUpdates | None, route: int, flows: boo
     passes = False
     for bank in updates.lora.values() if updates is not None else ():
         expert = _expert(bank, route)
-        down, up = _as_linear(expert.down), _as_linear(expert.up)
+        down, up = _linear(expert.down), _linear(expert.up)
         passes |= cost.linear(up, cost.linear(down, flows))
     return passes
 
@@ -252,37 +247,40 @@ def _adapters(
     flows: bool,
     changed: bool,
 ) -> bool:
-    """Add adapters after a sub-layer with input ``flows`` and output ``changed``."""
+    """Add adapters after a sub-layer whose input has gradients by ``flows``, output by ``changed``.
+
+    Return whether the adapted output has gradients.
+    """
     if bank is None:
         return changed
     reads = changed or (bank.reads_normed and (flows or _trains(norm)))
-    adapters = list(bank.bank.experts) if bank.fusion else [_expert(bank.bank, route)]
+    adapters = list(bank.bank.experts) if bank.fusion else [bank.bank.of(route)]
     passes = changed
     for adapter in adapters:
-        passes |= cost.linear(_as_linear(adapter.up), cost.linear(_as_linear(adapter.down), reads))
+        passes |= cost.linear(_linear(adapter.up), cost.linear(_linear(adapter.down), reads))
     if bank.fusion is None:
         return passes
     fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
-    query = cost.linear(_as_linear(fusion.query), changed)
-    key = cost.linear(_as_linear(fusion.key), passes, times=count)
-    value = cost.linear(_as_linear(fusion.value_change), passes, times=count)
-    width = _as_linear(fusion.query).in_features
+    query = cost.linear(_linear(fusion.query), changed)
+    key = cost.linear(_linear(fusion.key), passes, times=count)
+    value = cost.linear(_linear(fusion.value_change), passes, times=count)
+    width = _linear(fusion.query).in_features
     cost.per_token += cost.product(2 * width * count, query, key)
     cost.per_token += cost.product(2 * width * count, query or key, value)
     return query or key or value
 
 
 def _pal(cost: _Cost, pal: Pal, projections: PalProjections, route: int, flows: bool) -> bool:
-    small = cost.linear(_as_linear(_expert(projections.down, route)), flows)
-    mixed = cost.linear(_as_linear(_expert(pal.qkv, route)), small)
+    small = cost.linear(_linear(projections.down, route), flows)
+    mixed = cost.linear(_linear(pal.qkv, route), small)
     cost.attention(pal.width, mixed)
-    return cost.linear(_as_linear(_expert(projections.up, route)), mixed)
+    return cost.linear(_linear(projections.up, route), mixed)
 
 
 def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> bool:
     attention: ModernAttention = block.attention
-    mixed = cost.linear(_as_linear(_expert(attention.qkv, route)), flows or _trains(attention.norm))
-    output = _as_linear(_expert(attention.output, route))
+    mixed = cost.linear(_linear(attention.qkv, route), flows or _trains(attention.norm))
+    output = _linear(attention.output, route)
     cost.attention(output.in_features, mixed, attention.window)
     flows = cost.linear(output, mixed) or flows
     layer = _expert(block.feed_forward, route)
@@ -291,6 +289,7 @@ def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> b
     return cost.linear(layer.output, inner) or flows
 
 
-def _as_linear(module: object) -> nn.Linear:
-    assert isinstance(module, nn.Linear)
-    return module
+def _linear(layer: object, route: int = 0) -> nn.Linear:
+    linear = layer.of(route) if isinstance(layer, ExpertBank) else layer
+    assert isinstance(linear, nn.Linear)
+    return linear

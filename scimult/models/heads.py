@@ -1,4 +1,4 @@
-"""Linear heads on embeddings; they train with the encoder and are no part of it."""
+"""Linear heads on embeddings, trained with the encoder but not part of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class LinearHead(nn.Module):
     Parameters
     ----------
     width, outputs : int
-        Of embeddings; of what the head gives.
+        Dimensions of embeddings, and number of outputs.
     seed : int
-        Of the weights, normal with standard deviation 0.02; biases start at 0.
+        Seed of the weights, normal with standard deviation 0.02; biases start at 0.
     """
 
     def __init__(self, width: int, outputs: int, seed: int) -> None:
@@ -27,12 +27,12 @@ class LinearHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def forward(self) -> Tensor:
-        """Return weights and, as the last column, biases; in float32 at least."""
+        """Return the weights with the biases as last column, in float32 at least."""
         wide = torch.promote_types(self.weight.dtype, torch.float32)
         return torch.cat([self.weight, self.bias[:, None]], dim=1).to(wide)
 
 
 def apply_head(value_KD1: Tensor, embeddings_BD: Tensor) -> Tensor:
-    """Return the outputs, shape ``(B, K)``, of a head whose forward returned ``value_KD1``."""
+    """Apply a head, given the value that its forward returned; shape ``(B, K)``."""
     value_KD1 = value_KD1.to(embeddings_BD.dtype)
     return F.linear(embeddings_BD, value_KD1[:, :-1], value_KD1[:, -1])

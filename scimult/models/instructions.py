@@ -20,7 +20,7 @@ from scimult.types import TokenIds
 
 @dataclass(frozen=True)
 class InstructionStates:
-    """What all blocks read of the instructions; one layer per block (equation 4)."""
+    """What each block reads of the instructions, one layer per block (equation 4)."""
 
     layers: list[InstructionLayer]
 
@@ -40,7 +40,7 @@ class InstructionEncoder(nn.Module):
 
 def read_instructions(
     embeddings: Embeddings,
-    blocks: Sequence[nn.Module] | nn.ModuleList,
+    blocks: Sequence[nn.Module],
     instructions: Mapping[int, TokenIds],
     routes: Iterable[int],
     *,
@@ -52,25 +52,25 @@ def read_instructions(
     Parameters
     ----------
     embeddings, blocks
-        Of the text encoder, or of an instruction encoder of its own; the blocks but the last.
+        Those of the text encoder, or of a separate instruction encoder; all blocks but the last.
     instructions : mapping
         Token ids of each route's instruction.
     routes : iterable of int
-        Whose instructions are needed; each is read once, however many rows use it.
+        Routes whose instructions are needed; each is run once, however many rows use it.
     by_route : bool
-        The blocks have experts: each instruction passes those of its route.
+        The blocks have experts, and each instruction passes those of its route.
     recompute : bool
         Keep no activations within the blocks: see `blocks.run_block`.
     """
-    # In the order of the plan: by route, or shortest first.
-    wanted = sorted(set(routes), key=lambda route: (by_route or len(instructions[route]), route))
+    # In plan order: by route, or shortest first.
+    ordered = sorted(set(routes), key=lambda route: (by_route or len(instructions[route]), route))
     device = embeddings.words.weight.device
-    texts: PackedTexts = pack([instructions[route] for route in wanted]).to(device)
-    plan = texts.plan(wanted if by_route else 0)
+    texts: PackedTexts = pack([instructions[route] for route in ordered]).to(device)
+    plan = texts.plan(ordered if by_route else 0)
     ends = list(accumulate(texts.lengths))
     tokens = {
         route: slice(end - length, end)
-        for route, length, end in zip(wanted, texts.lengths, ends, strict=True)
+        for route, length, end in zip(ordered, texts.lengths, ends, strict=True)
     }
     x_ID: Tensor = embeddings(texts.tokens_T[plan.order_T], plan)
     layers = [InstructionLayer(x_ID, tokens)]

@@ -1,7 +1,7 @@
-"""What makes a model's embeddings depend on the task: one small config per method.
+"""One small config per method of making embeddings depend on the task.
 
-Every layout has ``count``, the number of routes. A route is an integer that the caller gives
-each row; which task, format or side it stands for is not known here.
+Every layout has ``count``, the number of routes. A route is an integer that the caller assigns
+to each row; which task, format or side it stands for is not known here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LowRankTarget = Literal["query", "key", "value", "output", "intermediate", "proj
 class ExpertLayout(StrictConfig):
     """Which sub-layers of which blocks exist once per route (SciMult, section 3.2).
 
-    ``own_norm`` says whether the LayerNorm after such a sub-layer exists once per route too;
-    ``None`` is the released models' choice: shared after attention, own in the feed-forward.
+    ``own_norm`` says whether the LayerNorm after such a sub-layer is per route too; ``None``
+    is the released models' choice: shared after attention, per route in the feed-forward.
     """
 
     count: int = Field(ge=1)
@@ -55,15 +55,15 @@ class LowRankLayout(StrictConfig):
     @model_validator(mode="after")
     def _targets_once(self) -> LowRankLayout:
         if len(set(self.targets)) != len(self.targets):
-            raise ValueError(f"targets {self.targets} names a linear twice")
+            raise ValueError(f"targets {self.targets} lists a linear twice")
         return self
 
 
 class PalLayout(StrictConfig):
     """Projected attention layers per route (Stickland and Murray, 2019, section 3).
 
-    Their code, which SciRepEval took over, gives the projections a ``bias`` and applies GELU
-    to what comes out of the upper one (``activation``); the paper's formula has neither.
+    Their code, which SciRepEval adopted, gives the projections a ``bias`` and applies GELU to
+    the output of the upper one (``activation``); the paper's formula has neither.
     """
 
     count: int = Field(ge=1)
@@ -75,7 +75,7 @@ class PalLayout(StrictConfig):
     @model_validator(mode="after")
     def _divides(self) -> PalLayout:
         if self.width % self.heads:
-            raise ValueError(f"pals width {self.width} is not a multiple of its {self.heads} heads")
+            raise ValueError(f"pals: width {self.width} is not a multiple of heads {self.heads}")
         return self
 
 
@@ -88,8 +88,8 @@ class CodeLayout(StrictConfig):
 class InstructionLayout(StrictConfig):
     """Instructions as context of every block (SciMult, section 3.3, equation 4).
 
-    ``own_encoder``: an instruction encoder of its own (the ``prefix`` variant); otherwise the
-    text encoder's own blocks read the instruction (``instruction``).
+    With ``own_encoder`` a separate encoder reads the instruction (the ``prefix`` variant), else
+    the text encoder's own blocks do (``instruction``).
     """
 
     count: int = Field(ge=1)

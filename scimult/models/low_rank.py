@@ -15,7 +15,7 @@ from scimult.models.layouts import LowRankLayout, LowRankTarget
 
 
 class LowRankUpdate(nn.Module):
-    """``scale * B A x``: the update of one linear for one route; zero at first."""
+    """``scale * B A x``: the update of one linear for one route; initially zero."""
 
     def __init__(self, width_in: int, width_out: int, layout: LowRankLayout) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class LowRankUpdate(nn.Module):
 
 
 class LowRankUpdates(nn.Module):
-    """Updates of linears that are computed as one: ``names[i]`` is its i-th part.
+    """Updates of linears that are computed as one product, whose i-th part is ``names[i]``.
 
     Query, key and value are one product in our blocks; each can still have its own update.
     """
@@ -58,9 +58,9 @@ class LowRankUpdates(nn.Module):
 
     def forward(self, x_TD: Tensor, slices: list[tuple[int, slice]]) -> Tensor:
         """Return the updates side by side, shape ``(T, len(names) * O)``."""
-        none_TO = x_TD.new_zeros(()).expand(len(x_TD), self.width_out)
+        zero_TO = x_TD.new_zeros(()).expand(len(x_TD), self.width_out)
         parts = [
-            self.lora[name](x_TD, slices) if name in self.lora else none_TO for name in self.names
+            self.lora[name](x_TD, slices) if name in self.lora else zero_TO for name in self.names
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

@@ -1,4 +1,4 @@
-"""ModernBERT's parts: rotary positions, pre-norm blocks, gated feed-forward layers.
+"""ModernBERT's layers: rotary positions, pre-norm blocks, gated feed-forward.
 
 Warner et al., "Smarter, Better, Faster, Longer" (2024), section 2.1. Rotary positions: Su et
 al., "RoFormer" (2021), section 3.2, in the form that pairs feature i with i + K/2.
@@ -24,7 +24,7 @@ from scimult.models.embeddings import code_embedding, with_codes
 from scimult.models.exact_sums import Embedding, LayerNorm
 from scimult.models.packing import PackingPlan
 
-# From queries, keys and values, and the angles of their tokens: see `turn`.
+# From queries, keys and values, and cosine and sine of their tokens' angles: see `turn`.
 Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -47,8 +47,8 @@ class ModernEmbeddings(nn.Module):
 class ModernAttention(nn.Module):
     """LayerNorm, rotary multi-head self-attention, residual.
 
-    Query, key, value and output linears may be per task; the LayerNorm is always shared,
-    as in `blocks.Attention`. The first block has none: the embeddings are normalised.
+    Query, key, value and output linears may be per route; the LayerNorm is always shared. The
+    first block has none, because the embeddings are already normalised.
     """
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
@@ -67,12 +67,12 @@ class ModernAttention(nn.Module):
         self.turn: Turn = turn
 
     def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
-        """Return the input plus what attention adds, shape ``(T, D)``."""
+        """Return the input plus the attention output, shape ``(T, D)``."""
         output_TD = self.output(self.mix(x_TD, plan), plan.route_slices)
         return x_TD + apply_dropout(output_TD, self.dropout, self.training)
 
     def mix(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
-        """Return what the heads read, side by side, shape ``(T, D)``."""
+        """Return the concatenated heads, before the output linear, shape ``(T, D)``."""
         width = x_TD.shape[-1]
         qkv_TD3 = self.qkv(self.norm(x_TD), plan.route_slices)
         qkv_T3HK = qkv_TD3.view(-1, 3, self.heads, width // self.heads)
@@ -101,7 +101,7 @@ class GatedFeedForward(nn.Module):
         self.output = nn.Linear(inner, width, bias=bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        """Return the input plus what the layer adds, shape ``(T, D)``."""
+        """Return the input plus the feed-forward output, shape ``(T, D)``."""
         inner_TF, gate_TF = self.intermediate(self.norm(x_TD)).chunk(2, dim=-1)
         gated_TF = F.gelu(inner_TF, approximate=self.approximate) * gate_TF
         hidden_TD: Tensor = self.output(apply_dropout(gated_TF, self.dropout, self.training))
@@ -109,7 +109,7 @@ class GatedFeedForward(nn.Module):
 
 
 class ModernBlock(nn.Module):
-    """One pre-norm Transformer block: attention, then feed-forward; for ``rest`` see `Block`."""
+    """One pre-norm Transformer block: attention, then feed-forward; ``rest`` as in `Block`."""
 
     rest: Rest | None = None
 
@@ -123,7 +123,7 @@ class ModernBlock(nn.Module):
     def forward(
         self, x_TD: Tensor, plan: PackingPlan, instruction: None = None, projections: None = None
     ) -> Tensor:
-        """Return the block's output, shape ``(T, D)``; what `blocks.Block` reads is not here."""
+        """Return the block's output, shape ``(T, D)``; ``Block``'s other arguments must be None."""
         if self.rest is not None:
             return self.rest(x_TD, self.attention.mix(x_TD, plan), plan.route_slices)
         output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.route_slices)
@@ -131,15 +131,15 @@ class ModernBlock(nn.Module):
 
 
 def modern_norm(config: EncoderConfig) -> LayerNorm:
-    """Return a LayerNorm of the encoder's width, by default without bias."""
+    """Return a LayerNorm of the encoder's width, without bias by default."""
     bias = _layout(config).norm_bias
     return LayerNorm(config.hidden_size, eps=config.norm_eps, bias=bias)
 
 
 def turn(qkv_T3HK: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
-    """Turn queries and keys by each token's angles; values stay.
+    """Rotate queries and keys by each token's angles; values stay.
 
-    Features i and i + K/2 are a plane, turned by ``position * theta ** (-2 i / K)``, so that
+    Features i and i + K/2 span a plane, rotated by ``position * theta ** (-2 i / K)``, so that
     the product of a query and a key depends on the distance of their tokens.
 
     Parameters
@@ -170,20 +170,16 @@ def turn(qkv_T3HK: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
 def rotations(plan: PackingPlan, half: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of each token's angles, float32, shape ``(T, R)``.
 
-    ``theta`` is the base of the R = ``half`` frequencies; the plan keeps the angles for further
-    blocks. Frequencies are rounded to float32 before they meet the position, as in the code that
-    ModernBERT was trained with: at position 8,000 a last bit is a visible angle.
+    ``theta`` is the base of the R = ``half`` frequencies; the plan caches the result for later
+    blocks. Frequencies are rounded to float32 before they are multiplied by the position, as in
+    the code that ModernBERT was trained with: at position 8,000 a last bit is a visible angle.
     """
     if theta not in plan.rotations:
-        angles_TR = _angles(plan.positions_T, half, theta)
+        exponents_R = torch.arange(half, dtype=torch.float32, device=plan.positions_T.device) * 2
+        frequencies_R = 1.0 / theta ** (exponents_R / (2 * half))
+        angles_TR = plan.positions_T.float()[:, None] * frequencies_R
         plan.rotations[theta] = angles_TR.cos(), angles_TR.sin()
     return plan.rotations[theta]
-
-
-def _angles(positions_T: Tensor, half: int, theta: float) -> Tensor:
-    exponents_R = torch.arange(half, dtype=torch.float32, device=positions_T.device) * 2
-    frequencies_R = 1.0 / theta ** (exponents_R / (2 * half))
-    return positions_T.float()[:, None] * frequencies_R
 
 
 def _layout(config: EncoderConfig) -> ModernLayout:

@@ -1,8 +1,8 @@
-"""One text through an encoder, by numpy.
+"""Embed one text with numpy alone.
 
-Importing torch takes longer than a search does, so a process that answers one question and ends
-computes its query here; all else is computed by :class:`scimult.models.encoder.Encoder`, which the
-tests compare this with. Blocks of BERT, RoBERTa and XLM-R are covered, shared or with experts.
+Importing torch takes longer than a search, so a process that answers a single query embeds it
+here; everything else uses :class:`scimult.models.encoder.Encoder`, against which this is tested.
+Blocks of BERT, RoBERTa and XLM-R are covered, shared or with experts.
 
 Shape legend: T tokens, D width, H heads, K width of a head, F width inside the feed-forward layer.
 """
@@ -20,24 +20,24 @@ from scimult.models.config import EncoderConfig
 from scimult.types import FloatArray, TokenIds
 
 Weights = Mapping[str, FloatArray]
-"""The weights of an encoder by its names, float32; they may be memory-mapped."""
+"""An encoder's weights by parameter name, float32; they may be memory-mapped."""
 
-# Settings that are followed here, and those that only training reads.
-_FOLLOWED = frozenset(
+# Settings that are supported here, and those that only training reads.
+_SUPPORTED = frozenset(
     "family vocab_size hidden_size num_blocks num_heads intermediate_size max_positions "
     "position_offset token_types activation norm_eps pooling pooling_position dims experts".split()
 )
-_OF_TRAINING = frozenset(("dropout", "attention_dropout", "initializer_range"))
-# The normal distribution function between these ends, 2,048 values a unit: by its second
-# derivative, linear interpolation is off by 0.242 / (8 * 2048 ** 2) = 7e-9 at most.
+_FOR_TRAINING = frozenset(("dropout", "attention_dropout", "initializer_range"))
+# The normal distribution function is tabulated from -6 to 6 with 2,048 values per unit: by its
+# second derivative, linear interpolation is off by at most 0.242 / (8 * 2048 ** 2) = 7e-9.
 _END, _STEPS = 6, 1 << 11
 
 
 def is_covered(config: EncoderConfig) -> bool:
-    """Return whether an encoder can be computed here: no setting beyond those that are followed."""
+    """Return whether this module supports an encoder: all other settings are at their defaults."""
     return config.family != "modernbert" and all(
-        name in _FOLLOWED
-        or name in _OF_TRAINING
+        name in _SUPPORTED
+        or name in _FOR_TRAINING
         or getattr(config, name) == field.get_default(call_default_factory=True)
         for name, field in EncoderConfig.model_fields.items()
     )
@@ -51,35 +51,35 @@ def embedding_of(
     Parameters
     ----------
     tokens_T : array of int
-        Its token ids, special ones included; at most ``config.max_positions``.
+        Token ids, special tokens included; at most ``config.max_positions``.
     config : EncoderConfig
-        An architecture that `is_covered`.
+        An architecture for which `is_covered` holds.
     weights : mapping of str to array
-        Those of an encoder of this architecture.
+        Weights of an encoder of this architecture.
     route : int
-        Whose experts are used.
+        The route whose experts are used.
     """
-    assert is_covered(config), "this encoder is not computed here"
-    x_TD = _embedded(tokens_T, config, weights)
+    assert is_covered(config), "numpy does not support this encoder"
+    x_TD = _embed(tokens_T, config, weights)
     for number in range(config.num_blocks):
-        x_TD = _attended(x_TD, config, weights, number, route)
-        x_TD = _fed_forward(x_TD, config, weights, number, route)
-    return _pooled(x_TD, config)[: config.width]
+        x_TD = _attend(x_TD, config, weights, number, route)
+        x_TD = _feed_forward(x_TD, config, weights, number, route)
+    return _pool(x_TD, config)[: config.width]
 
 
-def _embedded(tokens_T: TokenIds, config: EncoderConfig, weights: Weights) -> FloatArray:
+def _embed(tokens_T: TokenIds, config: EncoderConfig, weights: Weights) -> FloatArray:
     first = config.position_offset
     x_TD: FloatArray = weights["embeddings.words.weight"][tokens_T]
     x_TD = x_TD + weights["embeddings.positions.weight"][first : first + len(tokens_T)]
     if config.token_types:
         x_TD = x_TD + weights["embeddings.token_types.weight"][0]
-    return _normed(x_TD, config, weights, "embeddings.norm")
+    return _normalise(x_TD, config, weights, "embeddings.norm")
 
 
-def _attended(
+def _attend(
     x_TD: FloatArray, config: EncoderConfig, weights: Weights, number: int, route: int
 ) -> FloatArray:
-    """Return the output of a block's attention, with residual and LayerNorm."""
+    """Apply a block's attention, with residual and LayerNorm."""
     name = f"blocks.{number}.attention"
     expert = route if config.expert_count(number, "attention") > 1 else 0
     heads, (count, width) = config.num_heads, x_TD.shape
@@ -91,13 +91,13 @@ def _attended(
     h_TD = _linear(mixed_TD, weights, f"{name}.output.experts.{expert}")
     several = config.norm_count(number, "attention") > 1
     norm = f"{name}.norm.experts.{route}" if several else f"{name}.norm"
-    return _normed(x_TD + h_TD, config, weights, norm)
+    return _normalise(x_TD + h_TD, config, weights, norm)
 
 
-def _fed_forward(
+def _feed_forward(
     x_TD: FloatArray, config: EncoderConfig, weights: Weights, number: int, route: int
 ) -> FloatArray:
-    """Return the output of a block's feed-forward layer, with residual and LayerNorm."""
+    """Apply a block's feed-forward layer, with residual and LayerNorm."""
     experts = config.expert_count(number, "feed_forward")
     name = f"blocks.{number}.feed_forward.experts.{route if experts > 1 else 0}"
     inner_TF = _linear(x_TD, weights, f"{name}.intermediate")
@@ -105,16 +105,15 @@ def _fed_forward(
     h_TD = _linear(inner_TF, weights, f"{name}.output")
     own = experts == config.norm_count(number, "feed_forward")
     norm = f"{name}.norm" if own else f"blocks.{number}.feed_forward_norm"
-    return _normed(x_TD + h_TD, config, weights, norm)
+    return _normalise(x_TD + h_TD, config, weights, norm)
 
 
-def _pooled(x_TD: FloatArray, config: EncoderConfig) -> FloatArray:
+def _pool(x_TD: FloatArray, config: EncoderConfig) -> FloatArray:
     if config.pooling == "mean":
         mean_D: FloatArray = x_TD.mean(axis=0)
         return mean_D
-    place = config.pooling_position if config.pooling == "position" else 0
-    last = len(x_TD) - 1
-    state_D: FloatArray = x_TD[min(place, last) if place >= 0 else max(0, len(x_TD) + place)]
+    at = config.pooling_position if config.pooling == "position" else 0
+    state_D: FloatArray = x_TD[min(at, len(x_TD) - 1) if at >= 0 else max(0, len(x_TD) + at)]
     return state_D
 
 
@@ -123,8 +122,8 @@ def _linear(x_TD: FloatArray, weights: Weights, name: str) -> FloatArray:
     return y_TD
 
 
-def _normed(x_TD: FloatArray, config: EncoderConfig, weights: Weights, name: str) -> FloatArray:
-    """Return rows of mean 0 and variance 1, scaled and shifted (Ba et al., 2016)."""
+def _normalise(x_TD: FloatArray, config: EncoderConfig, weights: Weights, name: str) -> FloatArray:
+    """Apply LayerNorm (Ba et al., 2016)."""
     x_TD = x_TD - x_TD.mean(axis=1, keepdims=True)
     variance_T1 = np.square(x_TD).mean(axis=1, keepdims=True)
     x_TD = x_TD / np.sqrt(variance_T1 + np.float32(config.norm_eps))
@@ -139,13 +138,13 @@ def _softmax(scores_HTT: FloatArray) -> FloatArray:
 
 
 def gelu(x: FloatArray) -> FloatArray:
-    """Return ``x Φ(x)``, where Φ is the normal distribution function (Hendrycks, Gimpel, 2016)."""
+    """Return ``x Φ(x)`` with the normal distribution function Φ (Hendrycks, Gimpel, 2016)."""
     grid, values = _distribution()
     return x * np.interp(x, grid, values, left=0.0, right=1.0).astype(np.float32)
 
 
 def gelu_tanh(x: FloatArray) -> FloatArray:
-    """Return the approximation of `gelu` by the hyperbolic tangent, ibid."""
+    """Return `gelu` as approximated by the hyperbolic tangent (ibid.)."""
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
     y: FloatArray = np.float32(0.5) * x * (1 + np.tanh(inner))
     return y

@@ -1,4 +1,4 @@
-"""Attention by torch's fused kernel, which reads packed rows without padding them.
+"""Attention by torch's FlashAttention kernel, which reads packed rows without padding.
 
 Shape legend: T tokens of all rows, B rows, H heads, K width of a head.
 """
@@ -14,16 +14,16 @@ from torch import Tensor
 # Wider heads have no backward pass with dropout on consumer cards (8.6, 8.9, 12.0).
 _WIDEST_HEAD = 192
 _WIDTH_UNIT = 8
-# Rows are the second dimension of the kernel's grid, which CUDA bounds.
-_MOST_ROWS = (1 << 16) - 1
+# Rows are the second dimension of the kernel's grid, which CUDA limits.
+MOST_ROWS = (1 << 16) - 1
 
 
 @cache
 def reads_packed_rows(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
-    """Return whether attention can take the kernel that needs no padding.
+    """Return whether the unpadded kernel is available.
 
-    FlashAttention-2 (Dao, 2023) as torch ships it: NVIDIA's cards from Ampere (capability 8.0)
-    on, in half precision.
+    FlashAttention-2 (Dao, 2023) as torch ships it needs half precision and an NVIDIA card from
+    Ampere (capability 8.0) on.
     """
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
@@ -31,11 +31,6 @@ def reads_packed_rows(device: torch.device, dtype: torch.dtype, head_width: int)
     return (
         built and head_width <= _WIDEST_HEAD and torch.cuda.get_device_capability(device) >= (8, 0)
     )
-
-
-def takes_rows(rows: int) -> bool:
-    """Return whether one call of the kernel can attend within so many rows."""
-    return rows <= _MOST_ROWS
 
 
 def attend_packed(
@@ -48,7 +43,7 @@ def attend_packed(
     qkv_T3HK : Tensor
         Queries, keys and values, shape ``(T, 3, H, K)``.
     bounds : Tensor
-        Where rows begin and the last one ends, int32, shape ``(B + 1,)``.
+        Starts of the rows and end of the last one, int32, shape ``(B + 1,)``.
     longest : int
         Tokens of the longest row.
     dropout : float
@@ -58,11 +53,11 @@ def attend_packed(
     """
     width = qkv_T3HK.shape[-1]
     spare = -width % _WIDTH_UNIT
-    # Zeros at the end of queries and keys add nothing to their products, those of values come
-    # out as zeros. The scale stays that of the true width.
+    # Trailing zeros add nothing to products of queries and keys, and stay zeros in values. The
+    # scale is that of the true width.
     padded = F.pad(qkv_T3HK, (0, spare)) if spare else qkv_T3HK
-    # The operator behind `torch.nn.attention.varlen`, which has no dropout and is not in torch
-    # before 2.10. These arguments are the same from torch 2.5 on.
+    # The operator behind `torch.nn.attention.varlen`, which has no dropout and needs torch 2.10.
+    # These arguments are the same from torch 2.5 on.
     output, *_ = torch.ops.aten._flash_attention_forward(
         *padded.unbind(1),
         bounds,

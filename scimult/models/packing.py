@@ -1,4 +1,4 @@
-"""Packed batches: the tokens of all rows one after another, no padding.
+"""Packed batches: the tokens of all rows concatenated, without padding.
 
 Shape legend: B rows, L tokens of the longest row of a group, T tokens of all rows, D width.
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 from scimult.hardware import send
 from scimult.types import IntArray, TokenIds
 
-# A group of rows is padded to its longest row for attention; rows this much longer than
-# the group's shortest one start a new group. Between 1.1 and 1.5 speed hardly changes.
+# Attention pads a group of rows to its longest; rows this much longer than the group's shortest
+# start a new group. Between 1.1 and 1.5 speed hardly changes.
 _GROUP_SPREAD = 1.25
 _GROUP_SLACK = 8
 _GROUP_TOKENS = 8192
@@ -26,33 +26,33 @@ _GROUP_TOKENS = 8192
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """Token ids of B rows, concatenated: ``tokens_T``, with the row lengths on the host.
+    """Concatenated token ids of B rows, with the row lengths on the host.
 
-    What was worked out about them is kept for further passes (``_kept``).
+    Plans are cached for further passes.
     """
 
     tokens_T: Tensor
     lengths: list[int]
-    _kept: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def to(self, device: torch.device | str) -> PackedTexts:
-        """Return the same rows, which are on the host, on ``device``."""
+        """Return a copy of the rows, which are on the host, on ``device``."""
         (tokens_T,) = send([self.tokens_T], device)
         return PackedTexts(tokens_T, self.lengths)
 
     def plan(self, routes: int | Sequence[int]) -> PackingPlan:
-        """Return how the rows run through the blocks, by one route or one per row."""
+        """Return how the rows run through the blocks, with one route or one per row."""
         key = routes if isinstance(routes, int) else tuple(routes)
-        if key not in self._kept:
-            self._kept[key] = PackingPlan.build(self.lengths, routes, self.tokens_T.device)
-        plan: PackingPlan = self._kept[key]
+        if key not in self._cache:
+            self._cache[key] = PackingPlan.build(self.lengths, routes, self.tokens_T.device)
+        plan: PackingPlan = self._cache[key]
         return plan
 
-    def with_gap(self, place: int) -> PackedTexts:
-        """Return the rows with one more token, 0, at ``place`` of each: see `open_gap`."""
-        if ("gap", place) not in self._kept:
-            self._kept["gap", place] = open_gap(self, place)
-        texts: PackedTexts = self._kept["gap", place]
+    def with_gap(self, position: int) -> PackedTexts:
+        """Return the rows with one more token, 0, at ``position`` of each: see `open_gap`."""
+        if ("gap", position) not in self._cache:
+            self._cache["gap", position] = open_gap(self, position)
+        texts: PackedTexts = self._cache["gap", position]
         return texts
 
     def __len__(self) -> int:
@@ -65,15 +65,12 @@ def pack(rows: Sequence[TokenIds]) -> PackedTexts:
     return PackedTexts(torch.from_numpy(tokens.astype(np.int64)), [len(row) for row in rows])
 
 
-def open_gap(texts: PackedTexts, place: int) -> PackedTexts:
-    """Insert one token, 0, at ``place`` of every row.
-
-    Rows must have at least ``place`` tokens.
-    """
+def open_gap(texts: PackedTexts, position: int) -> PackedTexts:
+    """Insert one token, 0, at ``position`` of every row, each of at least that many tokens."""
     plan = texts.plan(0)
-    # Of the rows in the order of the plan: shortest first, while texts stay as they are.
+    # The plan sorts rows by length; the texts keep their order.
     rows_T = plan.restore_B.argsort()[plan.row_of_token_T]
-    moved_T = plan.order_T + rows_T + (plan.positions_T >= place)
+    moved_T = plan.order_T + rows_T + (plan.positions_T >= position)
     tokens_T = texts.tokens_T.new_zeros(len(texts.tokens_T) + len(texts))
     tokens_T.index_copy_(0, moved_T, texts.tokens_T[plan.order_T])
     return PackedTexts(tokens_T, [length + 1 for length in texts.lengths])
@@ -81,17 +78,17 @@ def open_gap(texts: PackedTexts, place: int) -> PackedTexts:
 
 @dataclass(frozen=True)
 class AttentionGroup:
-    """Rows of similar length that attention handles as one padded block.
+    """Rows of one route and similar length that attention handles as one padded block.
 
-    ``places_T`` holds, for every packed token, its place in the flattened block; ``mask_BL``
-    is true on real tokens. Both are ``None`` when no row is padded. All rows are of one route.
+    ``slots_T`` is the index of every packed token in the flattened block; ``mask_BL`` is true
+    on real tokens. Both are ``None`` when no row is padded.
     """
 
     route: int
     num_tokens: int
     rows: int
     longest: int
-    places_T: Tensor | None
+    slots_T: Tensor | None
     mask_BL: Tensor | None
 
 
@@ -99,11 +96,10 @@ class AttentionGroup:
 class PackingPlan:
     """How one packed batch runs through every block; computed once per batch.
 
-    Rows are sorted by (route, length): each route has one slice of the tokens. ``bounds`` are
-    the first tokens of the rows and the end of the last one, int32. ``rotations`` keeps cosine
-    and sine of the tokens' rotary angles by their base, for blocks that rotate
-    (`modern.rotations`). The host knows ``lengths`` and ``routes`` of the sorted rows; what has
-    a number for each token is made on the device.
+    Rows are sorted by (route, length), so that each route is one slice of the tokens. ``bounds``
+    are the starts of the rows and the end of the last one, int32. ``rotations`` caches cosine
+    and sine of the tokens' rotary angles by base (`modern.rotations`). ``lengths`` and
+    ``routes`` of the sorted rows are on the host; per-token tensors are made on the device.
     """
 
     order_T: Tensor
@@ -125,16 +121,16 @@ class PackingPlan:
         """Plan a batch of rows with these lengths and one route, or one route per row."""
         order_B, lengths_B, routes_B = _sorted_rows(lengths, routes)
         ends_B = np.cumsum(lengths_B)
-        given_B = np.asarray(lengths, dtype=np.int64)
-        old_starts_B = (np.cumsum(given_B) - given_B)[order_B]
+        unsorted_B = np.asarray(lengths, dtype=np.int64)
+        old_starts_B = (np.cumsum(unsorted_B) - unsorted_B)[order_B]
         restore_B = np.argsort(order_B, kind="stable")
         bounds = np.concatenate([[0], ends_B]).astype(np.int32)
         arrays = (old_starts_B, ends_B - lengths_B, lengths_B, routes_B, restore_B, bounds)
-        old, starts, sizes, of_row, restore, on_device = send(
+        old, starts, sizes, route_of_row, restore, device_bounds = send(
             [torch.from_numpy(array) for array in arrays], device
         )
         tokens = int(bounds[-1])
-        # A given size spares the host from reading it back.
+        # A known size spares the host from reading it back.
         rows_T = torch.repeat_interleave(sizes, output_size=tokens)
         positions_T = torch.arange(tokens, device=device) - starts[rows_T]
         return cls(
@@ -143,9 +139,9 @@ class PackingPlan:
             row_of_token_T=rows_T,
             starts_B=starts,
             lengths_B=sizes,
-            routes_B=of_row,
+            routes_B=route_of_row,
             restore_B=restore,
-            bounds=on_device,
+            bounds=device_bounds,
             lengths=lengths_B,
             routes=routes_B,
         )
@@ -157,7 +153,7 @@ class PackingPlan:
 
     @cached_property
     def route_slices(self) -> list[tuple[int, slice]]:
-        """Each route and its tokens."""
+        """Each route and its slice of the tokens."""
         slices, start = [], 0
         for route in np.unique(self.routes).tolist():
             stop = start + int(self.lengths[self.routes == route].sum())
@@ -167,7 +163,7 @@ class PackingPlan:
 
     @cached_property
     def groups(self) -> list[AttentionGroup]:
-        """Rows of similar length, for attention that pads."""
+        """Groups of rows of similar length, for padded attention."""
         groups, start = [], 0
         for first, last in _group_bounds(self.routes, self.lengths):
             stop = start + int(self.lengths[first:last].sum())
@@ -181,18 +177,18 @@ class PackingPlan:
         if self.lengths[first] == longest:
             return AttentionGroup(*sizes, None, None)
         rows_T = self.row_of_token_T[tokens] - first
-        places_L = torch.arange(longest, device=rows_T.device)
+        positions_L = torch.arange(longest, device=rows_T.device)
         return AttentionGroup(
             *sizes,
-            places_T=rows_T * longest + self.positions_T[tokens],
-            mask_BL=places_L < self.lengths_B[first:last, None],
+            slots_T=rows_T * longest + self.positions_T[tokens],
+            mask_BL=positions_L < self.lengths_B[first:last, None],
         )
 
 
-def attention_places(lengths: Sequence[int], routes: int | Sequence[int]) -> int:
-    """Return the token places, padding included, that padded attention over a batch has."""
+def attention_slots(lengths: Sequence[int], routes: int | Sequence[int]) -> int:
+    """Return the token slots, padding included, of padded attention over a batch."""
     _, lengths_B, routes_B = _sorted_rows(lengths, routes)
-    # Sorted by length, so that the last row of a group is its longest.
+    # Rows are sorted by length: the last of a group is its longest.
     bounds = _group_bounds(routes_B, lengths_B)
     return sum((last - first) * int(lengths_B[last - 1]) for first, last in bounds)
 
@@ -200,7 +196,7 @@ def attention_places(lengths: Sequence[int], routes: int | Sequence[int]) -> int
 def _sorted_rows(
     lengths: Sequence[int], routes: int | Sequence[int]
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the order by route and length, and lengths and routes in it."""
+    """Return the order by route and length, and the lengths and routes in that order."""
     lengths_B = np.asarray(lengths, dtype=np.int64)
     routes_B = np.broadcast_to(np.asarray(routes, dtype=np.int64), lengths_B.shape)
     order_B = np.lexsort((lengths_B, routes_B))

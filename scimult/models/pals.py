@@ -1,4 +1,4 @@
-"""Projected attention layers: a small attention per route beside every block.
+"""Projected attention layers: a small attention per route, parallel to every block.
 
 Shape legend: T tokens of all rows, D width of the encoder, P width of the projection.
 """
@@ -15,7 +15,7 @@ from scimult.models.packing import PackingPlan
 
 
 class PalProjections(nn.Module):
-    """The projections into and out of the small width: per route, shared by all blocks."""
+    """Projections to and from the small width, per route and shared by all blocks."""
 
     def __init__(self, width: int, layout: PalLayout) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class PalProjections(nn.Module):
 class Pal(nn.Module):
     """``V_D g(V_E x)`` with g the block's own small multi-head attention, without output linear.
 
-    With an activation, the block's output gets ``GELU(V_D g(V_E x))``.
+    With an activation, ``GELU(V_D g(V_E x))``.
     """
 
     def __init__(self, layout: PalLayout) -> None:

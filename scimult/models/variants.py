@@ -1,4 +1,4 @@
-"""The variants by name: how each one is laid out, its options, and what it trains."""
+"""Model variants by name: layout, options, and trained parameters of each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from scimult.models.layouts import (
 )
 
 Layouts = dict[str, Any]
+# From options, routes and blocks of the encoder.
+LayoutsOf = Callable[[Any, int, int], Layouts]
 
 
 class NoOptions(StrictConfig):
@@ -32,7 +34,7 @@ class NoOptions(StrictConfig):
 
 
 class ExpertOptions(StrictConfig):
-    """Options of the expert variants; with ``instructions``, each route reads its own, too."""
+    """Options of the expert variants; with ``instructions``, each route also reads its own."""
 
     blocks: str | list[int] = "every:2"
     own_norm: bool | None = None
@@ -64,7 +66,7 @@ class PalOptions(StrictConfig):
 
 
 class CodeOptions(StrictConfig):
-    """Options of ``control_codes``: where the embedding is taken."""
+    """Options of ``control_codes``: the token whose state is the embedding."""
 
     embed_at: Literal["code", "cls"] = "code"
 
@@ -73,20 +75,19 @@ class CodeOptions(StrictConfig):
 class Variant:
     """One way to make embeddings depend on the task.
 
-    ``layouts`` turns (options, routes, blocks of the encoder) into fields of
-    ``EncoderConfig``. ``trains`` matches the names of the parameters that training changes;
-    ``None`` is all of them.
+    ``layouts`` maps (options, routes, blocks of the encoder) to fields of ``EncoderConfig``.
+    ``trains`` matches the names of trained parameters; ``None`` means all.
     """
 
     options: type[StrictConfig]
-    layouts: Callable[[Any, int, int], Layouts]
+    layouts: LayoutsOf
     trains: re.Pattern[str] | None = None
 
 
 def variant_layouts(
     variant: str, options: Mapping[str, Any], routes: int, num_blocks: int
 ) -> Layouts:
-    """Return the fields of ``EncoderConfig`` that make a named variant.
+    """Return the ``EncoderConfig`` fields of a variant.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def variant_layouts(
     options : mapping
         Options of the variant; see the classes above.
     routes : int
-        How many tasks, formats or sides are told apart.
+        Number of tasks, formats or sides that are told apart.
     num_blocks : int
         Number of blocks of the encoder.
 
@@ -113,71 +114,27 @@ def variant_layouts(
     return entry.layouts(checked, routes, num_blocks)
 
 
-def expert_layout(
-    sublayers: list[Sublayer],
-    routes: int,
-    num_blocks: int,
-    blocks: str | list[int] = "every:2",
-    own_norm: bool | None = None,
-) -> ExpertLayout:
-    """Return experts in the chosen blocks.
-
-    Parameters
-    ----------
-    sublayers : list
-        Which sub-layers exist once per route.
-    routes, num_blocks : int
-        Experts, and blocks of the encoder.
-    blocks : str or list of int
-        ``every:n`` (blocks n-1, 2n-1, ...; ``every:2`` is the released ``mod2``),
-        ``first:n``, ``last:n``, or the block numbers from 0.
-    own_norm : bool, optional
-        See :class:`scimult.models.layouts.ExpertLayout`.
-
-    Raises
-    ------
-    ConfigError
-        If ``blocks`` is not understood or names a block that does not exist.
-    """
-    numbers = _blocks(blocks, num_blocks)
-    if not numbers or min(numbers) < 0 or max(numbers) >= num_blocks:
-        raise ConfigError(
-            "blocks with experts: names a block that does not exist",
-            value=blocks,
-            fix=f"blocks are 0 to {num_blocks - 1}",
-        )
-    return ExpertLayout(count=routes, sublayers=sublayers, blocks=numbers, own_norm=own_norm)
-
-
 def _experts(*sublayers: Sublayer) -> Variant:
     def layouts(options: ExpertOptions, routes: int, num_blocks: int) -> Layouts:
-        layout = expert_layout(
-            list(sublayers), routes, num_blocks, options.blocks, options.own_norm
+        layout = ExpertLayout(
+            count=routes,
+            sublayers=list(sublayers),
+            blocks=_blocks(options.blocks, num_blocks),
+            own_norm=options.own_norm,
         )
-        read = InstructionLayout(count=routes) if options.instructions else None
-        return {"experts": layout} if read is None else {"experts": layout, "instructions": read}
+        read = {"instructions": InstructionLayout(count=routes)} if options.instructions else {}
+        return {"experts": layout, **read}
 
     return Variant(ExpertOptions, layouts)
 
 
-def _adapters(fusion: bool) -> Variant:
-    def layouts(options: AdapterOptions, routes: int, num_blocks: int) -> Layouts:
-        layout = AdapterLayout(
-            count=routes, placement=options.placement, width=options.width, fusion=fusion
-        )
-        return {"adapters": layout}
+def _one(field: str, layout: Callable[..., Any], **fixed: Any) -> LayoutsOf:
+    """Return a variant's ``layouts`` of one field, whose layout has the variant's options."""
 
-    # Fusion is the second step: the adapters themselves stay as they were trained.
-    trains = r"\.fusion\." if fusion else r"\.adapter\."
-    return Variant(AdapterOptions, layouts, re.compile(trains))
+    def layouts(options: StrictConfig, routes: int, num_blocks: int) -> Layouts:
+        return {field: layout(count=routes, **options.model_dump(), **fixed)}
 
-
-def _low_rank(options: LowRankOptions, routes: int, num_blocks: int) -> Layouts:
-    return {"lora": LowRankLayout(count=routes, **options.model_dump())}
-
-
-def _pals(options: PalOptions, routes: int, num_blocks: int) -> Layouts:
-    return {"pals": PalLayout(count=routes, **options.model_dump())}
+    return layouts
 
 
 def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
@@ -189,48 +146,69 @@ def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
     }
 
 
-def _instructions(own_encoder: bool) -> Callable[[NoOptions, int, int], Layouts]:
-    def layouts(options: NoOptions, routes: int, num_blocks: int) -> Layouts:
-        return {"instructions": InstructionLayout(count=routes, own_encoder=own_encoder)}
-
-    return layouts
-
-
 VARIANTS: dict[str, Variant] = {
     "vanilla": Variant(NoOptions, lambda options, routes, num_blocks: {}),
     "mha_expert": _experts("attention"),
     "ffn_expert": _experts("feed_forward"),
     "mha_ffn_expert": _experts("attention", "feed_forward"),
-    "instruction": Variant(NoOptions, _instructions(own_encoder=False)),
-    "prefix": Variant(NoOptions, _instructions(True), re.compile(r"^instruction_encoder\.")),
+    "instruction": Variant(NoOptions, _one("instructions", InstructionLayout, own_encoder=False)),
+    "prefix": Variant(
+        NoOptions,
+        _one("instructions", InstructionLayout, own_encoder=True),
+        re.compile(r"^instruction_encoder\."),
+    ),
     "control_codes": Variant(CodeOptions, _codes),
-    "adapters": _adapters(fusion=False),
-    "fusion": _adapters(fusion=True),
-    "lora": Variant(LowRankOptions, _low_rank, re.compile(r"\.lora\.")),
-    "pals": Variant(PalOptions, _pals),
+    "adapters": Variant(
+        AdapterOptions,
+        _one("adapters", AdapterLayout, fusion=False),
+        re.compile(r"\.adapter\."),
+    ),
+    # The second step: the trained adapters stay frozen.
+    "fusion": Variant(
+        AdapterOptions,
+        _one("adapters", AdapterLayout, fusion=True),
+        re.compile(r"\.fusion\."),
+    ),
+    "lora": Variant(LowRankOptions, _one("lora", LowRankLayout), re.compile(r"\.lora\.")),
+    "pals": Variant(PalOptions, _one("pals", PalLayout)),
 }
 
 
 def _blocks(spec: str | list[int], num_blocks: int) -> list[int]:
+    """Return the numbers of the blocks with experts.
+
+    ``every:n`` is n-1, 2n-1, ... (``every:2`` is the released ``mod2``); ``first:n``, ``last:n``
+    and lists of numbers from 0 are the others.
+    """
     if isinstance(spec, list):
-        return sorted(set(spec))
-    match = re.fullmatch(r"(every|first|last):([1-9]\d*)", spec)
-    if not match:
-        raise ConfigError(
-            "blocks with experts: not understood",
-            value=spec,
-            fix="write every:2, first:3, last:3 or a list of block numbers",
+        numbers = sorted(set(spec))
+    else:
+        match = re.fullmatch(r"(every|first|last):([1-9]\d*)", spec)
+        if not match:
+            raise ConfigError(
+                "cannot read the blocks with experts",
+                value=spec,
+                fix="write every:2, first:3, last:3 or a list of block numbers",
+            )
+        n = int(match[2])
+        numbers = list(
+            {
+                "every": range(n - 1, num_blocks, n),
+                "first": range(n),
+                "last": range(num_blocks - n, num_blocks),
+            }[match[1]]
         )
-    n = int(match[2])
-    if match[1] == "every":
-        return list(range(n - 1, num_blocks, n))
-    if n > num_blocks:
-        return [num_blocks]
-    return list(range(n)) if match[1] == "first" else list(range(num_blocks - n, num_blocks))
+    if not numbers or min(numbers) < 0 or max(numbers) >= num_blocks:
+        raise ConfigError(
+            "the blocks with experts name a block that does not exist",
+            value=spec,
+            fix=f"use blocks from 0 to {num_blocks - 1}",
+        )
+    return numbers
 
 
 def variant_of(encoder: EncoderConfig) -> str:
-    """Return the name in ``VARIANTS`` that describes what differs by route."""
+    """Return the name in ``VARIANTS`` of an encoder's variant."""
     if encoder.experts is not None:
         names = {"attention": "mha", "feed_forward": "ffn"}
         return (

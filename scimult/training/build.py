@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run; every contradiction is met before work starts."""
+"""Build the model and optimizer of a run from its configuration; contradictions fail early."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names, route_of
-from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
+from scimult.training.config import NOT_ARCHITECTURE, PretrainConfig
 from scimult.training.learned import LearnedParts
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
@@ -32,7 +32,7 @@ def build_model(config: PretrainConfig) -> Pretrained:
     Raises
     ------
     ConfigError, CheckpointError, UnknownNameError
-        If sizes, variant and checkpoint do not fit each other or the data settings.
+        If sizes, variant, checkpoint and data settings do not fit together.
     """
     section = config.model
     if section.base is not None:
@@ -48,7 +48,7 @@ def build_model(config: PretrainConfig) -> Pretrained:
 
 
 def _read_base(base: str, how_to_get: str) -> PretrainedConfig:
-    """Read the config of the base; one that is not there is told with how to get it."""
+    """Read the base's config; if there is no such base, say how to get it."""
     try:
         return read_config(base)
     except CheckpointError as error:
@@ -59,19 +59,19 @@ def _read_base(base: str, how_to_get: str) -> PretrainedConfig:
 
 
 def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
-    """Fail early: raise every error of `build_model` before the base of the run exists.
+    """Raise every error of `build_model` before the base of the run exists.
 
     Parameters
     ----------
     config : PretrainConfig
         Its ``model.base`` is where ``base`` will be saved.
     base : Pretrained
-        What a run before this one will save; its weights may be on the meta device.
+        The model that an earlier run will save; its weights may be on the meta device.
 
     Returns
     -------
     Pretrained
-        What `build_model` will return, with shapes instead of weights.
+        The result of `build_model`, with shapes instead of weights.
 
     Raises
     ------
@@ -90,9 +90,14 @@ def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
 
 def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedConfig:
     """Return the description of the run's model, warm-started from ``base``."""
-    _check_fusion(base, config.model)
+    if config.model.variant == "fusion" and base.encoder.adapters is None:
+        raise ConfigError(
+            "variant fusion mixes trained adapters, and this base has none",
+            path=config.model.base,
+            fix="train the variant adapters first and name its run as model.base",
+        )
     described = _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
-    # Longer texts than either training has seen are embedded worse: docs/decisions.md.
+    # Texts longer than either training has seen are embedded worse: docs/decisions.md.
     seen = max(base.max_length, config.data.max_length)
     described.max_length = min(seen, described.encoder.max_text_length)
     return described
@@ -103,7 +108,14 @@ def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig
     for name in ("dropout", "attention_dropout"):
         if (value := getattr(section, name)) is not None:
             sizes[name] = value
-    encoder = _encoder_config(config, sizes)
+    routes = len(route_names(TaskSet(config.tasks), section.routing))
+    layouts = variant_layouts(section.variant, section.options, routes, sizes["num_blocks"])
+    pooling = {
+        "pooling": section.pooling,
+        "pooling_position": section.pooling_position,
+        "dims": section.dims,
+    }
+    encoder = validate(EncoderConfig, sizes | pooling | layouts, "section model of the run")
     _check_lengths(config, encoder)
     return PretrainedConfig(
         encoder=encoder,
@@ -115,51 +127,29 @@ def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig
     )
 
 
-def _encoder_config(config: PretrainConfig, sizes: dict[str, Any]) -> EncoderConfig:
-    section = config.model
-    routes = len(route_names(TaskSet(config.tasks), section.routing))
-    layouts = variant_layouts(section.variant, section.options, routes, sizes["num_blocks"])
-    pooling = {
-        "pooling": section.pooling,
-        "pooling_position": section.pooling_position,
-        "dims": section.dims,
-    }
-    return validate(EncoderConfig, sizes | pooling | layouts, "section model of the run")
-
-
 def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
     if config.data.max_length > encoder.max_text_length:
         raise ConfigError(
-            f"data.max_length is beyond the model's {encoder.max_text_length} positions",
+            f"data.max_length exceeds the model's {encoder.max_text_length} positions",
             value=config.data.max_length,
             fix=f"set it to {encoder.max_text_length} or less",
         )
-    beyond = [dims for dims in config.loss.matryoshka if not 1 <= dims < encoder.width]
-    if beyond:
+    out_of_range = [dims for dims in config.loss.matryoshka if not 1 <= dims < encoder.width]
+    if out_of_range:
         raise ConfigError(
-            f"loss.matryoshka lists {beyond}; embeddings have {encoder.width} dimensions",
+            f"loss.matryoshka lists {out_of_range}; embeddings have {encoder.width} dimensions",
             fix=f"list numbers from 1 to {encoder.width - 1}",
         )
 
 
-def _check_fusion(base: PretrainedConfig, section: ModelConfig) -> None:
-    """Fusion is a second step: what it mixes must have been trained before."""
-    if section.variant == "fusion" and base.encoder.adapters is None:
-        raise ConfigError(
-            "variant fusion mixes trained adapters, and this base has none",
-            path=section.base,
-            fix="train the variant adapters first and name its run as model.base",
-        )
-
-
 def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrained:
-    """Say which parameters get gradients.
+    """Select the parameters that get gradients.
 
     Raises
     ------
     ConfigError
-        If nothing would be left to train, a pattern matches nothing, or a learning rate is
-        given for parameters that the variant does not have.
+        If nothing is left to train, a pattern matches nothing, or a learning rate is given
+        for parameters that the variant does not have.
     """
     section, model = config.model, pretrained.model
     trains = VARIANTS[section.variant].trains
@@ -167,12 +157,12 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
         trains = None
     elif section.train == "added" and trains is None:
         raise ConfigError(
-            f"model.train: added, but variant {section.variant} adds nothing on its own",
+            f"model.train added is not available for variant {section.variant}",
             fix="leave model.train out",
         )
     if config.optimizer.added_lr is not None and not added_names(model):
         raise ConfigError(
-            f"optimizer.added_lr, but variant {section.variant} has no parameters of its own",
+            f"optimizer.added_lr is set, but variant {section.variant} adds no parameters",
             fix="leave optimizer.added_lr out",
         )
     frozen = matching_names([name for name, _ in model.named_parameters()], section.freeze)
@@ -186,12 +176,12 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
 
 
 def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    """Return the names that match a pattern, in which ``*`` stands for anything.
+    """Return the names that match any pattern, in which ``*`` stands for anything.
 
     Raises
     ------
     ConfigError
-        If a pattern matches nothing; the message lists close names.
+        If a pattern matches no name; the message lists similar ones.
     """
     matching: set[str] = set()
     for pattern in patterns:
@@ -203,7 +193,7 @@ def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
             raise ConfigError(
                 "a pattern of model.freeze matches no parameter",
                 value=pattern,
-                fix=f"close names are {', '.join(close or sorted(modules)[:3])}",
+                fix=f"use names such as {', '.join(close or sorted(modules)[:3])}",
             )
         matching |= matched
     return matching
@@ -218,9 +208,9 @@ def build_optimizer(
 ) -> tuple[RoutedAdamW, torch.optim.lr_scheduler.LambdaLR]:
     """Return AdamW over the parameter groups, and its schedule.
 
-    Adam divides a factor of all gradients of a parameter out again, so that ``loss_weights``, by
-    task, would leave the own weights of a route, and of what is learned for one task, as they
-    are: there they multiply the learning rate.
+    Adam cancels a factor common to all gradients of a parameter, so that ``loss_weights``, by
+    task, would not affect parameters of a single route or task: there they multiply the
+    learning rate.
     """
     section, schedule = config.optimizer, config.schedule
     names = route_names(TaskSet(config.tasks), config.model.routing)
@@ -244,7 +234,7 @@ def build_optimizer(
 
 
 def route_weights(config: PretrainConfig, loss_weights: Mapping[str, float]) -> dict[int, float]:
-    """Return the loss weight of every route that is trained: the largest of its tasks.
+    """Return the loss weight of every trained route: the largest of its tasks.
 
     Where tasks share a route, their gradients carry the ratios of their weights.
     """

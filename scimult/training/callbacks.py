@@ -1,7 +1,4 @@
-"""What happens around the steps: dev scores, checkpoints, and reports to files and trackers.
-
-wandb and trackio, whichever was asked for and is installed, share their interface.
-"""
+"""Callbacks of a run: dev scores, checkpoints, and reports to files, terminals and trackers."""
 
 from __future__ import annotations
 
@@ -23,30 +20,30 @@ from scimult.training.summary import Window
 
 
 class DevScores(Callback):
-    """Adds the scores of ``evaluate`` to the report every ``every`` steps and at the last."""
+    """Adds the scores of ``evaluate`` to the report every ``every`` steps and after the last."""
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], every: int, steps: int) -> None:
         self._evaluate, self._every, self._steps = evaluate, every, steps
 
     def needs_model(self, step: int) -> bool:
-        """Return whether it is time to evaluate."""
+        """Return whether an evaluation is due."""
         return step % self._every == 0 or step == self._steps
 
     def on_start(self, metrics: dict[str, float]) -> None:
-        """Evaluate the untrained model, against which the run is read."""
+        """Evaluate the untrained model, as the reference point of the run."""
         metrics |= self._evaluate()
 
     def on_step(self, report: StepReport) -> None:
-        """Evaluate if it is time."""
+        """Evaluate if due."""
         if self.needs_model(report.step):
             report.metrics |= self._evaluate()
 
 
 class Checkpoints(Callback):
-    """Calls ``save`` every ``every`` steps and after the last, also of a run that is stopped.
+    """Calls ``save`` every ``every`` steps and after the last, even if the run is stopped early.
 
-    ``wanted`` says whether a step must be saved for another reason; only scores of that very
-    step may be one.
+    ``wanted`` says whether a step must be saved for another reason, which may only be the scores
+    of that very step.
     """
 
     def __init__(
@@ -55,16 +52,16 @@ class Checkpoints(Callback):
         self._save, self._every, self._steps, self._wanted = save, every, steps, wanted
 
     def needs_model(self, step: int) -> bool:
-        """Return whether it is time to save."""
+        """Return whether a checkpoint is due."""
         return step % self._every == 0 or step == self._steps or self._wanted(step)
 
     def on_step(self, report: StepReport) -> None:
-        """Save if it is time."""
+        """Save if due."""
         if self.needs_model(report.step):
             self._save(report.step)
 
     def on_stop(self, step: int) -> None:
-        """Save unless the step was saved already."""
+        """Save unless the step has been saved already."""
         if not self.needs_model(step):
             self._save(step)
 
@@ -72,8 +69,7 @@ class Checkpoints(Callback):
 class MetricsFile(Callback):
     """Appends one JSON line per step to ``metrics.jsonl``.
 
-    Lines of steps that a resumed run does again are dropped first, so that every step
-    stands once.
+    Lines of steps that a resumed run repeats are removed first, so that every step appears once.
     """
 
     def __init__(self, path: Path, first_step: int) -> None:
@@ -88,14 +84,14 @@ class MetricsFile(Callback):
         self._file = path.open("a", encoding="utf-8")
 
     def on_start(self, metrics: dict[str, float]) -> None:
-        """Write the line of step 0, which has scores only."""
+        """Write the line of step 0, which has only scores."""
         self._write({"step": 0, "metrics": metrics})
 
     def on_step(self, report: StepReport) -> None:
         """Write the step's line and flush it."""
         line = vars(report) | {"by_task": means_by_task(report.sums)}
         del line["sums"]
-        # JSON has no infinity: the norm of a step that fp16 skipped.
+        # A step that fp16 skipped has an infinite norm, which JSON cannot hold.
         if not math.isfinite(report.gradient_norm):
             line["gradient_norm"] = None
         self._write(line)
@@ -120,7 +116,7 @@ def _step_of(line: str, otherwise: int) -> int:
 
 
 class _Scalars(Callback):
-    """Reports dev scores as they come, and means over the last ``every`` steps."""
+    """Reports dev scores immediately, and means over the last ``every`` steps."""
 
     def __init__(self, every: int, steps: int) -> None:
         self._every, self._steps = every, steps
@@ -135,7 +131,7 @@ class _Scalars(Callback):
             self._write(dict(metrics), 0)
 
     def on_step(self, report: StepReport) -> None:
-        """Report what is new, in one call per step: trackers take a step only once."""
+        """Report all new scalars in one call, because trackers accept a step only once."""
         self._window.add(report)
         scalars = dict(report.metrics)
         if report.step % self._every == 0 or report.step == self._steps:
@@ -145,7 +141,7 @@ class _Scalars(Callback):
 
 
 class TensorBoard(_Scalars):
-    """Writes scalars for TensorBoard: dev scores, and means over the last ``every`` steps."""
+    """Writes dev scores and means over the last ``every`` steps for TensorBoard."""
 
     def __init__(self, folder: Path, every: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -176,7 +172,7 @@ class Console(Callback):
         _print_scores(0, metrics)
 
     def on_step(self, report: StepReport) -> None:
-        """Advance the bar; print a line if it is time."""
+        """Advance the bar; print a line if due."""
         self._window.add(report)
         self._bar.update(1)
         _print_scores(report.step, report.metrics)
@@ -195,7 +191,7 @@ class Console(Callback):
 
 
 def _describe(scalars: dict[str, float]) -> str:
-    """Return the numbers of one line: what learns, how fast, and what is out of order."""
+    """Format one console line: learning, speed, and skipped steps."""
     tasks = {
         name.removeprefix("train/loss/"): value
         for name, value in scalars.items()
@@ -234,7 +230,7 @@ _FILE = "tracker.json"
 
 
 def open_tracker(name: TrackerName) -> Any:
-    """Import a tracker's package.
+    """Import a tracker's package; wandb and trackio share their interface.
 
     Raises
     ------
@@ -245,7 +241,7 @@ def open_tracker(name: TrackerName) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"log.tracker {name} is not installed here",
+            f"log.tracker {name} is not installed",
             fix=f"pip install {name}, or leave log.tracker out",
         ) from error
 
@@ -253,8 +249,8 @@ def open_tracker(name: TrackerName) -> Any:
 class Tracker(_Scalars):
     """Reports to wandb or trackio.
 
-    A resumed run goes on under its name, which is the folder's and a few random letters, kept
-    in ``tracker.json``.
+    The run's name, its folder's plus a few random letters, is stored in ``tracker.json``, so
+    that a resumed run continues under it.
 
     Parameters
     ----------
@@ -263,11 +259,11 @@ class Tracker(_Scalars):
     folder : Path
         The run folder.
     project : str
-        Of the tracker.
+        Project name in the tracker.
     every, steps : int
-        Steps of one report; steps of the run.
+        Steps per report; steps of the run.
     config : dict
-        Shown with the run.
+        Configuration to show with the run.
     """
 
     def __init__(
@@ -287,7 +283,7 @@ class Tracker(_Scalars):
         run_name = str(read_json(path)["name"])
         options: dict[str, Any] = {"name": run_name, "config": config, "resume": "allow"}
         if name == "wandb":
-            # trackio resumes by name; wandb by id, and writes files of its own.
+            # trackio resumes by name; wandb resumes by id and writes its own files.
             options |= {"id": run_name, "dir": str(folder)}
         self._package = open_tracker(name)
         self._package.init(project=project, **options)

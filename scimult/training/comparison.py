@@ -1,4 +1,4 @@
-"""Who is compared with whom: rows of this rank, columns of all ranks, and what is masked.
+"""Comparisons of a micro-batch: rows of this rank, columns of all ranks, and masks.
 
 Shape legend: B queries of this rank, S queries of all ranks, C candidates of all ranks,
 H hard negatives of this rank's queries, U distinct texts of a micro-batch on this rank, D width,
@@ -30,11 +30,11 @@ from scimult.types import Similarity
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of this rank, of all parts that are compared together.
+    """Pairs of this rank, in all parts that are compared together.
 
     As in `Batch`, candidates are the positives of all queries, then the hard negatives;
-    ``query_B`` and ``candidate_C`` are places among the micro-batch's texts. ``queries_W`` and
-    ``candidates_W`` say how many each rank has, where there are several.
+    ``query_B`` and ``candidate_C`` are indices into the micro-batch's texts. ``queries_W`` and
+    ``candidates_W`` are the counts of every rank, if there are several.
     """
 
     query_B: Tensor
@@ -52,16 +52,17 @@ class Pairs:
     def of(
         cls, parts: Sequence[Batch], first_texts: Sequence[int], device: torch.device | str
     ) -> Pairs:
-        """Join parts whose texts begin at ``first_texts`` among the micro-batch's."""
+        """Concatenate parts whose texts begin at ``first_texts`` in the micro-batch."""
         sizes = [len(part.query_B) for part in parts]
         first_rows = [sum(sizes[:number]) for number in range(len(parts))]
 
         def candidates(values: Sequence[Tensor]) -> Tensor:
+            # All positives first, then all hard negatives.
             split = [
                 torch.split(values_C, [size, len(values_C) - size])
                 for values_C, size in zip(values, sizes, strict=True)
             ]
-            return torch.cat([column for side in zip(*split, strict=True) for column in side])
+            return torch.cat([column for kind in zip(*split, strict=True) for column in kind])
 
         def shifted(values: Iterable[Tensor], by: Sequence[int]) -> list[Tensor]:
             return [value + first for value, first in zip(values, by, strict=True)]
@@ -79,11 +80,11 @@ class Pairs:
         if teachers:
             columns["teacher_C"] = candidates(teachers)
         sent = send(list(columns.values()), device)
-        of_ranks = list(zip(*(part.sizes_W for part in parts), strict=True))
+        by_rank = list(zip(*(part.sizes_W for part in parts), strict=True))
         return cls(
             **dict(zip(columns, sent, strict=True)),
-            queries_W=[sum(queries for queries, _ in sizes) for sizes in of_ranks],
-            candidates_W=[sum(map(sum, sizes)) for sizes in of_ranks],
+            queries_W=[sum(queries for queries, _ in sizes) for sizes in by_rank],
+            candidates_W=[sum(map(sum, sizes)) for sizes in by_rank],
         )
 
     def __len__(self) -> int:
@@ -92,7 +93,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of this rank that look for their partner, a column, among those of all ranks."""
+    """Rows of this rank, each with a partner among the columns of all ranks."""
 
     rows_RD: Tensor
     columns_KD: Tensor
@@ -102,14 +103,14 @@ class Comparison:
     hard_columns_H: Tensor | None = None
 
     def scores(self, similarity: Similarity, dims: int | None = None) -> InBatchScores:
-        """Return the scores by the first ``dims`` dimensions, or by all."""
+        """Return the scores in the first ``dims`` dimensions, or in all."""
         rows_RD, columns_KD = self.rows_RD[:, :dims], self.columns_KD[:, :dims]
         scores_RK = similarity_matrix(rows_RD, columns_KD, similarity)
         return InBatchScores(scores_RK, self.targets_R, self.masked_RK)
 
 
 def queries_to_candidates(pairs: Pairs, embeddings_UD: Tensor, options: LossConfig) -> Comparison:
-    """Return this rank's queries against the candidates of all ranks."""
+    """Compare this rank's queries with the candidates of all ranks."""
     device = pairs.query_B.device
     c_CD, offset = distributed.gather_rows(embeddings_UD[pairs.candidate_C], pairs.candidates_W)
     ids_C, _ = distributed.gather_rows(pairs.candidate_ids_C, pairs.candidates_W)
@@ -132,13 +133,13 @@ def queries_to_candidates(pairs: Pairs, embeddings_UD: Tensor, options: LossConf
 
 
 def positives_to_queries(pairs: Pairs, embeddings_UD: Tensor, options: LossConfig) -> Comparison:
-    """Return this rank's positives against the queries of all ranks."""
+    """Compare this rank's positives with the queries of all ranks."""
     device = pairs.query_B.device
     q_SD, offset = distributed.gather_rows(embeddings_UD[pairs.query_B], pairs.queries_W)
     targets_B = offset + torch.arange(len(pairs), device=device)
     masked_BS = torch.zeros(len(pairs), len(q_SD), dtype=torch.bool, device=device)
     if options.mask_known_positives:
-        # The plan does not say how many positives the queries of other ranks have.
+        # The plan does not know how many positives the queries of other ranks have.
         sizes = distributed.all_gather_objects(len(pairs.known_ids_P))
         rows_P, _ = distributed.gather_rows(offset + pairs.known_rows_P, sizes)
         ids_P, _ = distributed.gather_rows(pairs.known_ids_P, sizes)

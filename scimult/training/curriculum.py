@@ -1,4 +1,4 @@
-"""Runs the stages of a curriculum one after the other: finished ones are never repeated."""
+"""Run the stages of a curriculum in order, skipping finished ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from scimult.checkpoints import Pretrained, read_config
 from scimult.checkpoints.weights import WEIGHTS_FILE
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
+from scimult.models.compiled import check_compiles
 from scimult.progress import note
 from scimult.training import build
+from scimult.training.callbacks import open_tracker
 from scimult.training.config import PretrainConfig
 from scimult.training.deepspeed_config import deepspeed_settings, resolve_precision
+from scimult.training.embedding_teacher import needs_projection
 from scimult.training.engine import process_group
 from scimult.training.folder import (
     CONFIG_NAME,
@@ -29,7 +32,7 @@ from scimult.training.run import pretrain
 from scimult.training.stages import Stage
 from scimult.training.stopping import StoppedError, StopRequest
 
-# Stands in the folder of a stage and says of which weights it was made.
+# In a stage's folder: the checksum of the weights that it started from.
 _ORIGIN_FILE = "warm_start.json"
 
 
@@ -39,10 +42,10 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     Parameters
     ----------
     stages : sequence of Stage
-        As `load_stages` returns them, earlier ones first.
+        As `load_stages` returns them, in order.
     resume : bool
-        Pass over finished stages and continue the one that was interrupted. Otherwise a
-        stage's folder that holds a run is refused.
+        Skip finished stages and continue an interrupted one. Otherwise refuse stage folders
+        that hold a run.
 
     Returns
     -------
@@ -52,8 +55,8 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     Raises
     ------
     SciMultError
-        Before the first stage starts: whatever configuration, data, bases and folders of any
-        stage do not allow. Later: as `pretrain`.
+        Before the first stage starts, if the configuration, data, base or folder of any stage
+        does not allow it; later, as `pretrain`.
     StoppedError
         If SIGTERM or SIGINT ended a stage early; the same call continues it.
     """
@@ -64,18 +67,18 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
             for stage in stages
             if _check_folder(stage, stages, plans[stage.name].data.fingerprint, resume)
         }
-        # Nobody writes before everybody has looked.
+        # No rank may write before all have checked.
         distributed.barrier()
         stop_request = StopRequest()
-        for place, stage in enumerate(stages, start=1):
-            title = f"stage {place}/{len(stages)}, {stage.name}"
+        for number, stage in enumerate(stages, start=1):
+            title = f"stage {number}/{len(stages)}, {stage.name}"
             if stage.name in finished:
-                note(f"{title}: finished before")
+                note(f"{title}: already finished")
                 continue
-            note(f"{title}: from {stage.config.model.base or 'nothing'}")
-            _keep_origin(stage)
+            note(f"{title}: from {stage.config.model.base or 'scratch'}")
+            _save_origin(stage)
             pretrain(stage.config, resume=resume, stop_request=stop_request)
-            # A request that came with a stage's last step did not end that stage.
+            # A request during a stage's last step did not end that stage.
             signals = distributed.all_gather_objects(stop_request.signal)
             if any(signals) and stage is not stages[-1]:
                 raise StoppedError(f"stage {stage.name!r}", max(signals))
@@ -83,7 +86,6 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
 
 
 def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
-    """Meet the contradictions of every stage by building all of it but weights and engine."""
     models: dict[str, Pretrained] = {}
     plans: dict[str, RunPlan] = {}
     for stage in stages:
@@ -98,14 +100,14 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
 def rehearse(
     config: PretrainConfig, base: Pretrained | None, device: torch.device
 ) -> tuple[RunPlan, Pretrained]:
-    """Meet the contradictions of a run by building all of it but weights and engine.
+    """Find contradictions in a run by building all of it but weights and engine.
 
     Parameters
     ----------
     config : PretrainConfig
         The run.
     base : Pretrained or None
-        What a run before this one, which may not have begun, will save as ``model.base``.
+        The model that an earlier run, perhaps not started yet, will save as ``model.base``.
     device : device
         Where it will run.
 
@@ -117,7 +119,7 @@ def rehearse(
     Raises
     ------
     SciMultError
-        Whatever configuration, data and base do not allow.
+        If configuration, data or base do not allow the run.
     """
     plan = plan_run(config)
     if base is None:
@@ -127,6 +129,12 @@ def rehearse(
         model = build.rehearse_model(config, base)
     check_in_batch_negatives(config, plan, model.routes)
     deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    if config.engine.compile:
+        check_compiles(model.config.encoder)
+    if plan.embedding_teacher is not None:
+        needs_projection(config, plan.embedding_teacher, model.config.encoder.width)
+    if config.log.tracker is not None:
+        open_tracker(config.log.tracker)
     return plan, model
 
 
@@ -136,23 +144,23 @@ def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool
     Raises
     ------
     ConfigError
-        If its folder holds a run and ``resume`` is off, a run of another configuration or
-        other data, or one that started from other weights than those that its base has now.
+        If its folder holds a run and ``resume`` is off, or the run has another configuration,
+        other data, or started from other weights than its base has now.
     """
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
     if not saved.exists():
         return False
     if not resume:
         raise ConfigError(
-            "folder already holds a run", path=folder, fix="choose another output or resume"
+            "folder already holds a run", path=folder, fix="choose another output, or resume"
         )
     finished = _weights(stage).is_file()
     if finished or has_checkpoint(folder):
         check_same_config(saved, stage.config)
         _check_origin(stage, stages)
     if finished and read_config(folder).provenance.get("data") != data:
-        fix = "prepare the data as they were, or choose another output"
-        raise ConfigError("finished stage was trained on other data", path=folder, fix=fix)
+        fix = "prepare the same data again, or choose another output"
+        raise ConfigError("the finished stage was trained on other data", path=folder, fix=fix)
     return finished
 
 
@@ -161,16 +169,16 @@ def _check_origin(stage: Stage, stages: Sequence[Stage]) -> None:
     if before is None:
         return
     origin, weights = _folder(stage) / _ORIGIN_FILE, _weights(before)
-    known = read_json(origin)["weights"] if origin.is_file() else None
-    if known is None or not weights.is_file() or sha256(weights) != known:
+    saved = read_json(origin)["weights"] if origin.is_file() else None
+    if saved is None or not weights.is_file() or sha256(weights) != saved:
         raise ConfigError(
-            f"stage {stage.name!r} was not made from the model that stage {before.name!r} has now",
+            f"stage {stage.name!r} did not start from the present model of stage {before.name!r}",
             path=_folder(stage),
-            fix=f"remove this folder to train it again, or put the old {before.name!r} back",
+            fix=f"remove this folder to train it again, or restore the old {before.name!r}",
         )
 
 
-def _keep_origin(stage: Stage) -> None:
+def _save_origin(stage: Stage) -> None:
     if stage.after is not None and distributed.is_main():
         base = Path(str(stage.config.model.base)) / MODEL_NAME / WEIGHTS_FILE
         write_json(_folder(stage) / _ORIGIN_FILE, {"stage": stage.after, "weights": sha256(base)})

@@ -1,4 +1,4 @@
-"""Learning curves of runs, read from their ``metrics.jsonl``."""
+"""Plot learning curves of runs from their ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def read_curves(run: Path) -> list[Curve]:
     Raises
     ------
     DataError
-        If the run has no metrics, or a line of them is damaged.
+        If the run has no metrics, or one of their lines is damaged.
     """
     path = run / METRICS
     if not path.is_file():
-        raise DataError("run has no metrics", path=path, fix="name the output folder of a run")
+        raise DataError("run has no metrics", path=path, fix="name a run's output folder")
     points: dict[str, list[tuple[int, float]]] = {}
     for line in read_metrics(path):
         values = dict(line["metrics"])
@@ -47,7 +47,7 @@ def read_curves(run: Path) -> list[Curve]:
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
-    """Return the running exponential mean, corrected for its start."""
+    """Return the exponential moving average, with bias correction."""
     mean, total, result = 0.0, 0.0, []
     for value in values:
         mean = weight * mean + (1 - weight) * value

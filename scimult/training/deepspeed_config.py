@@ -1,4 +1,4 @@
-"""What DeepSpeed is told: our own settings filled in, contradictions refused."""
+"""Resolve a run's DeepSpeed configuration: fill in our settings, refuse contradictions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scimult.progress import warn
 from scimult.training.config import PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
-# Lower stages pass over it without a word.
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
+# Lower stages ignore these silently.
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
 _DEEPSPEED_BUCKET = 500_000_000
-PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 
 
 def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
     stage = settings.get("zero_optimization", {}).get("stage", 0)
     if config.engine.compile and stage == 3:
         raise ConfigError(
-            "engine.compile does not work under ZeRO stage 3, which gathers weights within it",
+            "engine.compile does not work under ZeRO stage 3, which gathers weights inside it",
             value={"zero_optimization.stage": stage},
             fix="use another stage, or leave engine.compile out",
         )
@@ -47,10 +47,10 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
 
 
 def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Return the precision of a run; ``auto`` is what the device is fast in."""
+    """Return the precision of a run; ``auto`` picks the one that is fast on the device."""
     fast = multiplies_bfloat16(device)
     if choice == "bf16" and not fast:
-        warn("bf16 products are emulated on this device, slower than fp32: use precision auto")
+        warn("this device emulates bf16 products, slower than fp32: use engine.precision auto")
     if choice != "auto":
         return choice
     return "bf16" if fast else "fp32"
@@ -65,33 +65,41 @@ def resolve_deepspeed(
     precision: Precision,
     clip: float,
 ) -> dict[str, Any]:
-    """Fill in a DeepSpeed configuration and refuse what contradicts ours.
+    """Fill in a DeepSpeed configuration and refuse values that contradict ours.
 
     Parameters
     ----------
     source : str or dict
         Path of a JSON file, or its content. Values ``"auto"`` are filled in.
     pairs_per_step, accumulation, world_size : int
-        What the three batch sizes of DeepSpeed may say; ``pairs_per_step`` is None where
-        batches have a budget of tokens. DeepSpeed itself is told that every step is one
-        batch: `DeepSpeedEngine.one_reduction` adds up what belongs to a step.
+        Determine the permitted values of DeepSpeed's three batch sizes; ``pairs_per_step`` is
+        None for batches with a token budget. DeepSpeed itself sees every step as one batch:
+        `DeepSpeedEngine.one_reduction` adds up the passes of a step.
     precision : str
-        Decides ``bf16.enabled`` and ``fp16.enabled``.
+        Determines ``bf16.enabled`` and ``fp16.enabled``.
     clip : float
-        Largest gradient norm; 0 is none. (DeepSpeed clips at 1.0 when the key is absent.)
+        Maximum gradient norm; 0 for none. (DeepSpeed clips at 1.0 when the key is absent.)
 
     Raises
     ------
     ConfigError
         If a given value contradicts ours, the batch cannot be divided, or the file
-        chooses an optimizer or scheduler of its own.
+        chooses its own optimizer or scheduler.
     """
     path = source if isinstance(source, str) else None
-    given = read_json(source) if isinstance(source, str) else dict(source)
+    given = read_json(source) if isinstance(source, str) else source
     if not isinstance(given, dict):
         raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
+    for section in ("zero_optimization", "bf16", "fp16"):
+        if not isinstance(given.get(section, {}), dict):
+            raise ConfigError(
+                f"{section} in the DeepSpeed configuration is not a mapping",
+                path=path,
+                value=given[section],
+                fix="write a mapping of options, or leave it out",
+            )
     _refuse(given, path, precision)
-    ours: dict[str, Any] = {
+    required: dict[str, Any] = {
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": clip,
         "bf16": {"enabled": precision == "bf16"},
@@ -104,14 +112,14 @@ def resolve_deepspeed(
                 f"and {accumulation} accumulation steps",
                 fix=f"use a multiple of {accumulation * world_size}",
             )
-        ours["train_batch_size"] = pairs_per_step
-        ours["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
+        required["train_batch_size"] = pairs_per_step
+        required["train_micro_batch_size_per_gpu"] = pairs_per_step // accumulation // world_size
     extras = {
         "steps_per_print": 1_000_000_000,
         "zero_allow_untested_optimizer": True,
         # Where ZeRO offloads the optimizer, ours runs on the CPU, by the fused kernel.
         "zero_force_ds_cpu_optimizer": False,
-        # On by default, it waits for the device in every forward pass; we take times ourselves.
+        # On by default, it waits for the device in every forward pass.
         "timers": {"throughput": {"enabled": False}},
     }
     per_rank = 1 if pairs_per_step is None else pairs_per_step // world_size
@@ -120,13 +128,13 @@ def resolve_deepspeed(
         "train_micro_batch_size_per_gpu": per_rank,
         "gradient_accumulation_steps": 1,
     }
-    return extras | _fill(given, ours, path, prefix="") | batch_sizes
+    return extras | _fill(given, required, path, prefix="") | batch_sizes
 
 
 def bound_buckets(settings: dict[str, Any], trained: int) -> dict[str, Any]:
-    """Return settings whose reduction buffer holds the gradients of ``trained`` weights at most.
+    """Limit the reduction buffer to the gradients of ``trained`` weights.
 
-    By default DeepSpeed takes room for 500 million numbers in every step, whatever the model.
+    By default DeepSpeed allocates 500 million numbers in every step, whatever the model.
     """
     zero = settings.get("zero_optimization", {})
     if zero.get("stage", 0) == 0 or zero.get("reduce_bucket_size", "auto") != "auto":
@@ -136,21 +144,21 @@ def bound_buckets(settings: dict[str, Any], trained: int) -> dict[str, Any]:
 
 
 def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:
-    """Refuse what a DeepSpeed configuration may say but a run must not do."""
     for section in ("optimizer", "scheduler"):
         if section in given:
             raise ConfigError(
-                f"{section} in the DeepSpeed configuration is not used",
+                f"the DeepSpeed configuration must not set {section}",
                 path=path,
                 fix=f"remove it and set the section {section!r} of the run's config",
             )
-    if given.get("zero_optimization", {}).get("compute_grad_norm", True) is False:
+    zero = given.get("zero_optimization", {})
+    if zero.get("compute_grad_norm", True) is False:
         raise ConfigError(
-            "zero_optimization.compute_grad_norm false would hide gradients that are not finite",
+            "zero_optimization.compute_grad_norm false would hide non-finite gradients",
             path=path,
             fix="leave it out",
         )
-    stage = given.get("zero_optimization", {}).get("stage", 0)
+    stage = zero.get("stage", 0)
     if precision != "fp32" and stage == 0:
         raise ConfigError(
             f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
@@ -159,28 +167,27 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
         )
     for section, lowest in _OFFLOADS_FROM.items():
-        offload = given.get("zero_optimization", {}).get(section) or {}
-        target = offload.get("device", "none")
+        target = (zero.get(section) or {}).get("device", "none")
         if target not in ("none", "cpu"):
             raise ConfigError(
-                f"{section} can only be offloaded to the host",
+                f"{section} supports only the host's memory",
                 path=path,
                 value=target,
                 fix="use device cpu",
             )
         if target == "cpu" and stage < lowest:
             raise ConfigError(
-                f"{section} at ZeRO stage {stage}, which would ignore it",
+                f"ZeRO stage {stage} would ignore {section}",
                 path=path,
                 fix=f"use stage {' or '.join(map(str, range(lowest, 4)))}, or leave it out",
             )
 
 
 def _fill(
-    given: dict[str, Any], ours: dict[str, Any], path: str | None, prefix: str
+    given: dict[str, Any], required: dict[str, Any], path: str | None, prefix: str
 ) -> dict[str, Any]:
     filled = dict(given)
-    for key, value in ours.items():
+    for key, value in required.items():
         if isinstance(value, dict):
             filled[key] = _fill(given.get(key, {}), value, path, f"{prefix}{key}.")
         elif given.get(key, "auto") not in ("auto", value):

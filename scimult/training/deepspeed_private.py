@@ -1,8 +1,8 @@
-"""Every name that we touch of DeepSpeed beside its documented interface, and nothing else.
+"""All our uses of DeepSpeed internals, outside its documented interface.
 
-A release may change them without a word. `require_names` refuses one that did before a step is
-made; ``tests/training/test_deepspeed_private.py`` runs the rest under every ZeRO stage. The range
-in ``setup.cfg`` is what that was done with.
+Any release may change them silently. `require_names` refuses a release that lacks one before the
+first step; ``tests/training/test_deepspeed_private.py`` runs the rest under every ZeRO stage. The
+range in ``setup.cfg`` is the tested one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ _OF_STAGE: dict[int, tuple[str, ...]] = {
         "grad_partitions_flat_buffer",
     ),
 }
-_OF_PARAMETER: dict[int, tuple[str, ...]] = {0: (), 1: (), 2: (), 3: ("ds_tensor",)}
 
 
 def require_names(engine: Any) -> None:
-    """Check that an engine has all that is used below.
+    """Check that an engine has all the names used below.
 
     Raises
     ------
     ConfigError
-        Naming what this release of DeepSpeed lacks.
+        Naming those that this release of DeepSpeed lacks.
     """
     import deepspeed
 
@@ -46,7 +45,7 @@ def require_names(engine: Any) -> None:
         (deepspeed.ops, ("__compatible_ops__",)),
         (deepspeed.comm.comm, ("cdb",)),
         (engine.optimizer, _OF_STAGE[stage]),
-        (trained, _OF_PARAMETER[stage]),
+        (trained, ("ds_tensor",) if stage == 3 else ()),
     ]
     if engine.fp16_enabled():
         scaler = getattr(engine.optimizer, "loss_scaler", None)
@@ -61,9 +60,9 @@ def require_names(engine: Any) -> None:
 
 
 def use_gloo_between_cpus() -> None:
-    """Leave out the operator that DeepSpeed would compile for CPU ranks of one machine.
+    """Disable the operator that DeepSpeed would compile for CPU ranks of one machine.
 
-    It is compiled at first use; gloo needs no compiler and saves the minute (docs/decisions.md).
+    Compiling takes a minute at first use; gloo needs no compiler (docs/decisions.md).
     """
     import deepspeed
 
@@ -71,12 +70,12 @@ def use_gloo_between_cpus() -> None:
 
 
 def leave_group() -> bool:
-    """Leave the process group if DeepSpeed has taken note of it, and let DeepSpeed forget it.
+    """Leave the process group through DeepSpeed, so that the next run can make its own.
 
     Returns
     -------
     bool
-        Whether it had. A next run in this process makes a group of its own.
+        Whether DeepSpeed knew of the group; otherwise nothing is done.
     """
     from deepspeed import comm
 
@@ -87,14 +86,14 @@ def leave_group() -> bool:
 
 
 def link_moments(engine: Any) -> None:
-    """Let stages 1 and 2 find the optimizer's moments by parameter, as after a first step."""
+    """Link the optimizer's moments to parameters under stages 1 and 2, as after a first step."""
     if engine.zero_optimization_stage() in (1, 2):
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 @contextmanager
 def flat_groups(engine: Any) -> Iterator[None]:
-    """Show stage 3's flat pieces in the optimizer's groups, which it hides between steps."""
+    """Expose stage 3's flat partitions in the optimizer's groups, hidden between steps."""
     if engine.zero_optimization_stage() != 3:
         yield
         return
@@ -106,32 +105,32 @@ def flat_groups(engine: Any) -> Iterator[None]:
 
 
 def clear_gradients(engine: Any) -> None:
-    """Clear what stage 3 keeps of the gradients of a step.
+    """Clear the gradients that stage 3 keeps after a step.
 
-    It overwrites them only where the next step has some: those of experts without rows would
-    stay, and count in the norm that clipping uses.
+    It overwrites them only where the next step has gradients: those of experts without rows
+    would remain and count in the norm that clipping uses.
     """
     if engine.zero_optimization_stage() == 3:
         engine.optimizer.grad_partitions_flat_buffer.zero_()
 
 
 def partition_size(engine: Any, parameter: nn.Parameter) -> int | None:
-    """Return how many numbers of a parameter each rank has under stage 3; ``None`` elsewhere."""
+    """Return the size of each rank's partition of a parameter under stage 3, else ``None``."""
     if engine.zero_optimization_stage() != 3:
         return None
-    held: Any = parameter
-    size: int = held.ds_tensor.numel()
+    partitioned: Any = parameter
+    size: int = partitioned.ds_tensor.numel()
     return size
 
 
 def loss_scale_state(engine: Any) -> dict[str, float]:
-    """Return what fp16 has learned about scaling the loss; empty in other precisions."""
+    """Return the state of fp16's loss scaling; empty in other precisions."""
     if not engine.fp16_enabled() or not engine.optimizer.loss_scaler.dynamic:
         return {}
     return {name: getattr(engine.optimizer.loss_scaler, name) for name in _LOSS_SCALER}
 
 
 def set_loss_scale_state(engine: Any, state: dict[str, float]) -> None:
-    """Set what `loss_scale_state` returned."""
+    """Restore the result of `loss_scale_state`."""
     for name, value in state.items():
         setattr(engine.optimizer.loss_scaler, name, value)

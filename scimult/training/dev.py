@@ -1,4 +1,4 @@
-"""Retrieval on held-out pairs, and heads on held-out targets, while training runs.
+"""Dev scores during training: retrieval on held-out pairs, heads on held-out targets.
 
 Shape legend: Q dev queries, C dev candidates, D width, B dev papers, K outputs of a head.
 """
@@ -24,7 +24,7 @@ from scimult.types import IntArray, Similarity
 
 @dataclass(frozen=True)
 class DevSet:
-    """Queries, candidates and which of them belong together, for one dev file."""
+    """Queries, candidates and their relevance, for one dev file."""
 
     name: str
     task: str
@@ -44,8 +44,8 @@ def build_dev_sets(
 ) -> list[DevSet]:
     """Choose up to ``queries`` queries per dev file and a pool of candidates.
 
-    The pool holds all positives of the chosen queries, then their hard negatives and the
-    positives of other dev queries, in random order, until ``candidates`` are together.
+    The pool holds all positives of the chosen queries, filled up to ``candidates`` with a random
+    choice of their hard negatives and the positives of other dev queries.
     """
     return [
         _build(file, known[file.task], queries, candidates, np.random.default_rng([seed, number]))
@@ -55,7 +55,7 @@ def build_dev_sets(
 
 
 def mrr_name(dev_set: str) -> str:
-    """Return what the mean reciprocal rank of a dev set, or ``mean`` of all, is called."""
+    """Return the score name of a dev set's mean reciprocal rank, or of the ``mean`` of all."""
     return f"dev/{dev_set}/mrr"
 
 
@@ -92,8 +92,8 @@ def mean_reciprocal_rank(
 ) -> float:
     """Return the mean over queries of 1 / rank of the first relevant candidate.
 
-    ``routes`` are those of queries and of candidates. Every rank must call it; the texts are
-    encoded in shards.
+    ``routes`` are those of queries and of candidates. Every rank must call it; each encodes a
+    share of the texts.
     """
 
     def embed(ids: IntArray, route: int) -> torch.Tensor:
@@ -110,7 +110,7 @@ def mean_reciprocal_rank(
     scores_QC = similarity_matrix(q_QD, c_CD, similarity).numpy()
     scores_QC[dev.ignored_QC] = -np.inf
     best_Q = np.where(dev.relevant_QC, scores_QC, -np.inf).max(1)
-    # A tie counts against the model, as one constant embedding must not score 1.
+    # A tie counts against the model: constant embeddings must not score 1.
     others_QC = np.where(dev.relevant_QC, -np.inf, scores_QC)
     ranks_Q = 1 + (others_QC >= best_Q[:, None]).sum(1)
     return float((1 / ranks_Q).mean())
@@ -123,14 +123,14 @@ _SCORES = {
 }
 
 
-def some(file: TargetFile, papers: int, seed: int) -> TargetFile:
-    """Return at most so many papers with their targets, drawn at random."""
-    places = np.random.default_rng([seed, 4]).permutation(len(file))[:papers]
-    return file.take(np.sort(places))
+def sample_targets(file: TargetFile, papers: int, seed: int) -> TargetFile:
+    """Return the targets of up to ``papers`` papers, drawn at random."""
+    indices = np.random.default_rng([seed, 4]).permutation(len(file))[:papers]
+    return file.take(np.sort(indices))
 
 
 def target_score_names(file: TargetFile) -> list[str]:
-    """Return what the scores of a head on dev papers are called."""
+    """Return the names of a head's scores on dev papers."""
     return [f"dev/{file.name}/{score}" for score in _SCORES[file.kind]]
 
 
@@ -143,10 +143,10 @@ def target_scores(
     route: int,
     max_length: int,
 ) -> dict[str, float]:
-    """Return how well a head does on dev papers: by name, see `target_score_names`.
+    """Return a head's scores on dev papers, named as in `target_score_names`.
 
     Accuracy for one class, micro-averaged F1 for several, and for numbers R2 and Kendall's tau-b,
-    by which SciRepEval evaluates. Every rank must call it; the texts are encoded in shards.
+    which SciRepEval uses. Every rank must call it; each encodes a share of the texts.
     """
     rows = [tokens.tokens(int(row), max_length) for row in file.rows]
     embeddings_BD = torch.from_numpy(embed_tokens(model, rows, route=route, sharded=True))
@@ -155,13 +155,13 @@ def target_scores(
     if file.kind == "multi_class":
         scores = [float((outputs_BK.argmax(1) == targets_B).double().mean())]
     elif file.kind == "multi_label":
-        named_BK, listed_BK = outputs_BK > 0, targets_B > 0
-        right = int((named_BK & listed_BK).sum())
-        scores = [2 * right / int(named_BK.sum() + listed_BK.sum())]
+        predicted_BK, true_BK = outputs_BK > 0, targets_B > 0
+        correct = int((predicted_BK & true_BK).sum())
+        scores = [2 * correct / int(predicted_BK.sum() + true_BK.sum())]
     else:
         errors = (outputs_BK[:, 0] - targets_B).square().sum()
-        around = (targets_B - targets_B.mean()).square().sum().clamp(min=1e-12)
+        spread = (targets_B - targets_B.mean()).square().sum().clamp(min=1e-12)
         tau = float(kendalltau(outputs_BK[:, 0].numpy(), targets_B.numpy()).statistic)
-        # Alike for all papers, numbers have no order.
-        scores = [float(1 - errors / around), 0.0 if np.isnan(tau) else tau]
+        # Tau is NaN if all numbers are equal.
+        scores = [float(1 - errors / spread), 0.0 if np.isnan(tau) else tau]
     return dict(zip(target_score_names(file), scores, strict=True))

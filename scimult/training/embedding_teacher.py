@@ -1,4 +1,4 @@
-"""A teacher's vectors in a run: which texts follow them, and the map that lets widths differ.
+"""A teacher's vectors in a run: the texts that follow them, and the projection to their width.
 
 Shape legend: D width of the model, E width of the teacher, N texts that a map is fitted to.
 """
@@ -25,35 +25,35 @@ from scimult.retrieval.teacher_vectors import TeacherVectors
 from scimult.training.config import PretrainConfig
 from scimult.types import FloatArray
 
-# Pairs whose texts a projection is fitted to, before the first step.
-FITTED_PAIRS = 512
+# Pairs to whose texts a projection is fitted before the first step.
+_FITTED_PAIRS = 512
 
 
 @dataclass(frozen=True)
 class EmbeddingTeacher:
-    """The vectors that a run follows, and the tasks whose texts do."""
+    """The vectors that a run follows, and the tasks whose texts follow them."""
 
     vectors: TeacherVectors
     tasks: frozenset[str]
 
     def of(self, source: PairFile) -> TeacherVectors | None:
-        """Return the vectors that the texts of a source follow; a view of a text has none."""
+        """Return the vectors that a source's texts follow; views of texts follow none."""
         return self.vectors if source.view is None and source.task in self.tasks else None
 
 
 def open_embedding_teacher(
     config: PretrainConfig, data: PreparedData, sources: Sequence[PairFile | TargetFile]
 ) -> EmbeddingTeacher | None:
-    """Open the vectors of a run; ``None`` if it follows none.
+    """Open the vectors that a run follows; ``None`` if it follows none.
 
     Raises
     ------
     UnknownNameError
         If a task that should follow is not trained.
     ConfigError
-        If a task that should follow has self-supervised pairs alone, or targets.
+        If a task that should follow has only self-supervised pairs or targets.
     DataError
-        If the vectors are those of other texts.
+        If the vectors belong to other texts.
     """
     section = config.loss.embedding_teacher
     if section is None:
@@ -67,18 +67,18 @@ def open_embedding_teacher(
     without = [task for task in tasks if task not in whole]
     if not whole.intersection(tasks) or (section.tasks is not None and without):
         raise ConfigError(
-            "loss.embedding_teacher follows texts of pairs, and these tasks have views of texts or "
-            "targets alone",
+            "loss.embedding_teacher needs texts of pairs, but these tasks have only views of texts "
+            "or targets",
             value=without,
-            fix="leave them out of loss.embedding_teacher.tasks, or add sources with pairs",
+            fix="remove them from loss.embedding_teacher.tasks, or add sources with pairs",
         )
-    others = [
+    ignored = [
         source.name
         for source in sources
         if source.task in tasks and (isinstance(source, TargetFile) or source.view is not None)
     ]
-    if others:
-        note(f"{', '.join(others)}: views of texts, and texts with targets, follow no teacher")
+    if ignored:
+        note(f"{', '.join(ignored)}: views of texts, and texts with targets, follow no teacher")
     vectors = TeacherVectors.open(section.vectors, data.texts)
     return EmbeddingTeacher(vectors, frozenset(tasks) & whole)
 
@@ -92,34 +92,45 @@ def make_projection(
     *,
     fit: bool,
 ) -> Projection | None:
-    """Return the map to the teacher's width, if the run learns one; every rank calls this.
+    """Return the projection to the teacher's width, if the run learns one; every rank calls this.
 
     Parameters
     ----------
     fit : bool
-        Whether it is fitted to the model as it is (`fitted_projection`). A resumed run loads it.
+        Fit it to the initial model (`fitted_projection`). A resumed run loads it instead.
 
     Raises
     ------
     ConfigError
-        If widths differ and a projection is ruled out.
+        If the widths differ and the configuration rules out a projection.
     """
-    section, width = config.loss.embedding_teacher, pretrained.config.encoder.width
-    if teacher is None or section is None or section.loss == "relational":
+    width = pretrained.config.encoder.width
+    if teacher is None or not needs_projection(config, teacher, width):
         return None
-    theirs = teacher.vectors.width
-    if section.projection is False and theirs != width:
+    if not fit:
+        return Projection(torch.zeros(teacher.vectors.width, width))
+    return Projection(fitted_projection(*_sample(config, teacher, sources, tokens, pretrained)))
+
+
+def needs_projection(config: PretrainConfig, teacher: EmbeddingTeacher, width: int) -> bool:
+    """Return whether the run learns a projection from embeddings of this width to the teacher's.
+
+    Raises
+    ------
+    ConfigError
+        If the widths differ and the configuration rules out a projection.
+    """
+    section, teacher_width = config.loss.embedding_teacher, teacher.vectors.width
+    if section is None or section.loss == "relational":
+        return False
+    if section.projection is False and teacher_width != width:
         raise ConfigError(
-            f"the teacher's vectors have width {theirs}, the model's embeddings {width}",
+            f"the teacher's vectors have width {teacher_width}, the model's embeddings {width}",
             path=section.vectors,
             fix="leave loss.embedding_teacher.projection out, or follow relations: "
             "loss.embedding_teacher.loss=relational",
         )
-    if not (section.projection or theirs != width):
-        return None
-    if not fit:
-        return Projection(torch.zeros(theirs, width))
-    return Projection(fitted_projection(*_sample(config, teacher, sources, tokens, pretrained)))
+    return bool(section.projection) or teacher_width != width
 
 
 def _sample(
@@ -129,21 +140,21 @@ def _sample(
     tokens: TokenStore,
     pretrained: Pretrained,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return embeddings and vectors of the texts of some pairs, each text by its route."""
+    """Return embeddings and vectors of the texts of random pairs, each text by its route."""
     rng = np.random.default_rng(config.seed)
     pairs = [source for source in sources if isinstance(source, PairFile)]
     followed = [source for source in pairs if teacher.of(source) is not None]
     rows_of_route: dict[int, list[int]] = defaultdict(list)
     for source in followed:
         first, second = pretrained.routes(source.task)
-        share = -(-FITTED_PAIRS // len(followed))
+        share = -(-_FITTED_PAIRS // len(followed))
         for group in rng.permutation(len(source))[:share]:
             rows_of_route[first].append(int(source.queries[group]))
             rows_of_route[second].append(int(source.positives[group][0]))
-    ours, theirs = [], []
+    embeddings, vectors = [], []
     for route, rows in sorted(rows_of_route.items()):
         rows_N = np.unique(rows)
         texts = [tokens.tokens(int(row), config.data.max_length) for row in rows_N]
-        ours.append(embed_tokens(pretrained.model, texts, route=route, sharded=True))
-        theirs.append(teacher.vectors(rows_N))
-    return np.concatenate(ours), np.concatenate(theirs)
+        embeddings.append(embed_tokens(pretrained.model, texts, route=route, sharded=True))
+        vectors.append(teacher.vectors(rows_N))
+    return np.concatenate(embeddings), np.concatenate(vectors)

@@ -1,4 +1,4 @@
-"""How DeepSpeed steps; with `shards.py` and `deepspeed_private.py` the only place that knows it."""
+"""Train under DeepSpeed, used only here and in `shards.py` and `deepspeed_private.py`."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ _COUNTERS = "counters.json"
 
 @contextmanager
 def process_group(timeout_seconds: float) -> Iterator[torch.device]:
-    """Join the process group of the launcher, or make one; yield this rank's device.
+    """Join the launcher's process group, or create one; yield this rank's device.
 
-    The group is left at the end, cleanly, unless it was there before.
+    The group is left cleanly at the end, unless it existed before.
     """
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
         device = torch.device("cuda", distributed.local_rank())
         torch.cuda.set_device(device)
-        made = distributed.initialise(device, timeout_seconds)
+        created = distributed.initialise(device, timeout_seconds)
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
         device = torch.device("cpu")
-        made = distributed.initialise(device, timeout_seconds)
+        created = distributed.initialise(device, timeout_seconds)
         _share_cores()
         keep_freed_memory()
     try:
         yield device
     finally:
-        if made and not deepspeed_private.leave_group():
+        if created and not deepspeed_private.leave_group():
             distributed.shut_down()
 
 
 def _share_cores() -> None:
-    """Divide the cores among the ranks of this machine, unless the user has decided."""
+    """Divide the cores among the ranks of this machine, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
 
 
 class DeepSpeedEngine:
-    """An encoder and its optimizer, sharded as the DeepSpeed configuration says.
+    """An encoder and its optimizer, sharded by the DeepSpeed configuration.
 
     Parameters
     ----------
     model : Encoder
         The encoder, on the host, in float32.
     optimizer : RoutedAdamW
-        Optimizer over ``model``'s parameters, one group per expert.
+        Optimizer over ``model``'s parameters, in groups of one expert each.
     schedule : LRScheduler
         Stepped once per optimizer step.
     settings : dict
         A resolved DeepSpeed configuration.
     resume : Path, optional
-        What `save` wrote, on any number of ranks and under any ZeRO stage.
+        A folder written by `save`, on any number of ranks and under any ZeRO stage.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class DeepSpeedEngine:
 
         weights = {} if resume is None else read_full_weights(resume)
         if resume is not None:
-            # Before DeepSpeed copies, casts and partitions them.
+            # Before DeepSpeed copies, casts and partitions the weights.
             load_strictly(model, weights, resume)
 
         accelerator = deepspeed.accelerator.get_accelerator()
@@ -95,14 +95,14 @@ class DeepSpeedEngine:
             raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         deepspeed_private.use_gloo_between_cpus()
-        # DeepSpeed calls collectives by names that newer torch versions warn about.
+        # DeepSpeed uses names of collectives that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer
         self._schedule = schedule
         self._sums: GradientSums | None = None
-        # DeepSpeed reports the norm of sharded and of half-precision gradients only.
+        # DeepSpeed only reports the norm of sharded and half-precision gradients.
         self._unsharded_norm = torch.tensor(math.nan)
-        # What is frozen is saved as it came, not as the half-precision module holds it.
+        # Frozen weights are saved unrounded, not as the half-precision module holds them.
         self._frozen = {
             name: parameter.detach().float().cpu().clone()
             for name, parameter in model.named_parameters()
@@ -125,44 +125,44 @@ class DeepSpeedEngine:
 
     @property
     def model(self) -> Encoder:
-        """The encoder as DeepSpeed holds it; its parameters may be partitioned."""
+        """The encoder inside DeepSpeed; its parameters may be partitioned."""
         module: Encoder = self._engine.module
         return module
 
     def forward(self, texts: PackedTexts, routes: int | list[int]) -> Tensor:
-        """Embed packed texts, by one route or one per row, shape ``(B, D)``."""
+        """Embed packed texts with one route or one per row, shape ``(B, D)``."""
         embeddings: Tensor = self._engine(texts, routes)
         return embeddings
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         device: torch.device = self._engine.device
         return device
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of ``loss``."""
+        """Accumulate the gradient of ``loss``."""
         self._engine.backward(loss)
         if self._sums is not None:
             self._sums.take()
 
     @contextmanager
     def one_reduction(self) -> Iterator[None]:
-        """Add up the gradients of all ``backward`` calls inside; reduce them over ranks once.
+        """Accumulate the gradients of all ``backward`` calls inside; reduce them over ranks once.
 
-        Sums are float32 in any precision. A step of a single ``backward`` does without: its
-        reduction then overlaps with it.
+        Sums are float32 in any precision. A step with a single ``backward`` does not need this,
+        and without it reduction overlaps with the backward pass.
         """
         with ExitStack() as held:
             try:
                 held.enter_context(self._engine.coalesce_grad_reduction())
                 self._sums = GradientSums(self.model)
             except NotImplementedError:
-                # Stage 0 and some half-precision optimizers reduce at the boundary alone.
+                # Stage 0 and some half-precision optimizers reduce only at the boundary.
                 held.enter_context(self._reduction_at_boundary())
             yield
             if self._sums is not None:
-                self._sums.give_back()
+                self._sums.restore()
                 self._sums = None
 
     @contextmanager
@@ -178,8 +178,8 @@ class DeepSpeedEngine:
         Parameters
         ----------
         active : frozenset of int or str
-            Experts that saw rows, on any rank, since the last update, and names of what was used
-            of `LearnedParts`.
+            Experts that saw rows on any rank since the last update, and names of the
+            `LearnedParts` that were used.
         """
         self._optimizer.activate(active)
         if self._engine.zero_optimization_stage() == 0:
@@ -190,60 +190,60 @@ class DeepSpeedEngine:
 
     @property
     def learning_rate(self) -> float:
-        """Learning rate of the next update, before layers and added parts change it."""
+        """Base learning rate of the next update, before factors of layers and added parts."""
         factor = self._schedule.get_last_lr()[0] / self._schedule.base_lrs[0]
         return float(self._optimizer.defaults["lr"] * factor)
 
     @property
     def scales_loss(self) -> bool:
-        """Whether gradients may overflow in the course of things: their step is skipped."""
+        """Whether the loss is scaled (fp16): gradients may overflow, and their step is skipped."""
         return bool(self._engine.fp16_enabled())
 
     @property
     def gradient_norm(self) -> Tensor:
         """Norm of the last update's gradient before clipping, float64; NaN before the first.
 
-        It is where the gradients are: reading it waits for the device.
+        It is on the device of the gradients: reading it waits.
         """
         norm = self._engine.get_global_grad_norm()
         norm = self._unsharded_norm if norm is None else norm
         return torch.as_tensor(norm, dtype=torch.float64)
 
     def take_squares(self) -> Tensor:
-        """Return the squared norms by part of the last update, of this rank's share.
+        """Return this rank's share of the last update's squared gradient norms, by part.
 
-        Empty if they are not kept, or the step was skipped.
+        Empty if they are not recorded, or the step was skipped.
         """
         return self._optimizer.take_squares()
 
     def gradient_norms(self, norm: float, squares_WP: Sequence[list[float]]) -> dict[str, float]:
-        """Return the norms by part, before clipping, from the whole norm and all ranks' shares."""
+        """Return the norms by part, before clipping, from the total norm and all ranks' shares."""
         if not squares_WP[0]:
             return {}
-        # The optimizer sees gradients that DeepSpeed has already clipped, by this factor.
+        # DeepSpeed has clipped the gradients that the optimizer saw, by this factor.
         limit = float(self._engine.gradient_clipping())
         clipped_by = max(1.0, (norm + 1e-6) / limit) if limit else 1.0
-        # Without shards, every rank has the whole gradient.
+        # Unsharded, every rank has the whole gradient.
         shares = squares_WP if self._engine.zero_optimization_stage() > 0 else squares_WP[:1]
-        norms = [math.sqrt(sum(of_part)) for of_part in zip(*shares, strict=True)]
+        norms = [math.sqrt(sum(squares)) for squares in zip(*shares, strict=True)]
         named = zip(self._optimizer.parts, norms, strict=True)
         return {part: norm * clipped_by for part, norm in named}
 
     @property
     def skipped_steps(self) -> int:
-        """Updates left out so far because a gradient overflowed under fp16."""
+        """Updates skipped so far because a gradient overflowed under fp16."""
         return int(self._engine.skipped_steps)
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss is multiplied with under fp16; ``None`` in other precisions."""
+        """Factor of the loss under fp16; ``None`` in other precisions."""
         return float(self._engine.optimizer.loss_scale) if self.scales_loss else None
 
     def save(self, folder: Path) -> None:
         """Write weights, moments and counters below ``folder``; every rank must call it.
 
-        The main rank writes whole tensors in float32 (12 bytes a trained parameter), one
-        file after another.
+        The main rank writes whole float32 tensors (12 bytes per trained parameter), one file
+        after another.
         """
         self._write(folder / WEIGHTS_FILE, self.full_weights())
         for moment in MOMENTS:
@@ -259,13 +259,13 @@ class DeepSpeedEngine:
         distributed.on_main(lambda: write_json(folder / _COUNTERS, counters))
 
     def _write(self, path: Path, tensors: dict[str, Tensor]) -> None:
-        """Write on the main rank; if it cannot, no rank goes on to the next collective."""
+        """Write on the main rank; if that fails, no rank enters the next collective."""
         distributed.on_main(lambda: write_tensors(path, tensors))
 
     def _load(self, folder: Path, weights: dict[str, Tensor]) -> None:
         counters = read_json(folder / _COUNTERS)
         for name in self._shards.names:
-            # The module's own may be rounded to half precision.
+            # The module's weights may be rounded to half precision.
             self._shards.put(name, weights[name])
         for moment in MOMENTS:
             for name, whole in read_tensors(folder / f"{moment}.safetensors").items():
@@ -292,7 +292,7 @@ class DeepSpeedEngine:
 
 
 def read_full_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the float32 weights that ``DeepSpeedEngine.save`` wrote.
+    """Return the float32 weights written by ``DeepSpeedEngine.save``.
 
     Raises
     ------

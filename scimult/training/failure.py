@@ -1,4 +1,4 @@
-"""Runs that go wrong: which texts a step had seen that was not finite, where a rank hangs."""
+"""Diagnose failing runs: the texts of a non-finite step, the stack of a hanging rank."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from scimult.types import IntArray
 
 
 class FailureFile(Callback):
-    """Writes ``not_finite_step_N.json``: per rank its loss, gradient norm and text ids.
+    """Writes each rank's losses, gradient norm and text ids to ``not_finite_step_N.json``.
 
     Parameters
     ----------
     folder : Path
         The run folder.
     ids_at : callable
-        From rows of the text store to text ids.
+        Maps rows of the text store to text ids.
     """
 
     def __init__(self, folder: Path, ids_at: Callable[[IntArray], list[str]]) -> None:
         self._folder, self._ids_at = folder, ids_at
 
     def on_failure(self, failed: FailedStep) -> Path:
-        """Write what all ranks had in hand; the file is there when it returns."""
+        """Write the batches of all ranks; every rank returns after the file exists."""
         path = self._folder / f"not_finite_step_{failed.step}.json"
         ranks = distributed.all_gather_objects(_describe(failed, self._ids_at))
         if distributed.is_main():
@@ -44,7 +44,7 @@ class FailureFile(Callback):
 
 
 def _describe(failed: FailedStep, ids_at: Callable[[IntArray], list[str]]) -> dict[str, Any]:
-    """Return what JSON can hold: numbers that are not finite become strings."""
+    """Return the failed step in JSON values; numbers, which may not be finite, become strings."""
     batches = [batch for micro_batch in failed.micro_batches for batch in micro_batch.parts]
     parts = []
     for batch, result in zip(batches, failed.results, strict=True):
@@ -66,20 +66,20 @@ def _texts(batch: Part, ids_at: Callable[[IntArray], list[str]]) -> dict[str, li
     }
 
 
-# All ranks give up within moments of each other; a launcher kills the rest when one has.
+# Ranks give up within moments of each other, and a launcher kills the others when one exits.
 _SECONDS_TO_REPORT = 2.0
 
 
 class Watchdog(Callback):
     """Ends this process when no step has ended for ``seconds``.
 
-    A rank that waits for another cannot know why it waits. Every rank therefore watches
-    itself and prints its stack before it ends: the one that hangs shows where.
+    A rank that waits for another cannot know why. Every rank therefore watches itself and prints
+    its stack before it exits: the stack of the hanging one shows where.
 
     Parameters
     ----------
     seconds : float
-        Longest time from one step's end to the next, evaluation and checkpoint included.
+        Maximum time between the ends of two steps, evaluation and checkpoint included.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -101,7 +101,7 @@ class Watchdog(Callback):
             thread.join()
 
     def on_step(self, report: StepReport) -> None:
-        """Start to count anew."""
+        """Restart the clock."""
         self._last = f"after step {report.step}"
         self._alive.set()
 
@@ -115,8 +115,8 @@ class Watchdog(Callback):
         sys.stderr.write(
             f"error: rank {distributed.rank()} on {socket.gethostname()} hangs {self._last}: no "
             f"step ended within {self._seconds / 60:g} minutes (engine.timeout_minutes). "
-            "Ranks in a collective wait for one that stands elsewhere. The same command continues "
-            "from the newest checkpoint. Stack:\n"
+            "Ranks in a collective are waiting for one that is elsewhere. The same command "
+            "continues from the newest checkpoint. Stack:\n"
         )
         sys.stderr.flush()
         faulthandler.dump_traceback(sys.stderr, all_threads=True)

@@ -1,4 +1,4 @@
-"""The folder of one run: what is opened, checked, written and exported."""
+"""The folder of one run: config, checkpoints, metrics, exported model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.checkpoints.heads import HeadDescription, save_heads
 from scimult.checkpoints.weights import load_strictly
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import only_writer, require_room
+from scimult.files import folder_bytes, only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.training import build
@@ -31,6 +31,7 @@ from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
 from scimult.training.record import FILE as RUN_FILE
+from scimult.training.runs import METRICS
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
 
@@ -38,28 +39,26 @@ CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"
 CHECKPOINTS = "checkpoints"
 
-# Sections that decide which batches a run sees and what it computes: a resumed run must
-# not change them.
+# Sections that determine batches and computation, which a resumed run must not change.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
-# What may change: a checkpoint holds whole tensors.
+# These may change, because checkpoints hold whole tensors.
 _FREE_AT_RESUME = ("ranks", "zero_stage")
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Return whether a run folder holds a checkpoint, whole or damaged."""
+    """Return whether a run folder holds a checkpoint, intact or damaged."""
     return any((folder / CHECKPOINTS).glob("step-*"))
 
 
 def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
-    A key that the saved one lacks, because it was written before there was such a key, has
-    its default.
+    Keys that an older version did not write have their defaults.
 
     Raises
     ------
     ConfigError
-        Naming the sections that differ, or a key that is not known any more.
+        Naming the sections that differ, or a key that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
@@ -97,17 +96,17 @@ class RunFolder:
     def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.
 
-        Until ``held`` is closed no other process can train here.
+        Until ``held`` is closed, no other process can train here.
 
         Raises
         ------
         ConfigError
-            If the folder holds a run and ``resume`` is off, or one of another configuration.
+            If the folder holds a run and ``resume`` is off, or a run of another configuration.
         CheckpointError
-            If the checkpoint is of other data or precision, or all are damaged.
+            If the checkpoint has other data or another precision, or all are damaged.
         StorageError
-            If the folder cannot be written, another process trains in it, or its disk has no
-            room for what the run keeps.
+            If the folder cannot be written, another process trains in it, or its disk lacks
+            room for checkpoints and model.
         """
         return distributed.on_main(lambda: self._open(resume, model, held))
 
@@ -116,51 +115,51 @@ class RunFolder:
         saved = self.path / CONFIG_NAME
         if saved.exists() and not resume:
             raise ConfigError(
-                "folder already holds a run", path=self.path, fix="choose another output or resume"
+                "folder already holds a run", path=self.path, fix="choose another output, or resume"
             )
         checkpoint = self._store.newest()
         if checkpoint is not None:
             drops = max(model.config.dropout, model.config.attention_dropout) > 0
             self._check_same_run(saved, checkpoint, drops)
-        elif saved.exists() and not self._is_of_a_run(saved):
-            problem = "file is not the config of a run, and would be replaced by it"
+        elif saved.exists() and not self._is_run_config(saved):
+            problem = "the run would overwrite this file, which is not a run's config"
             raise ConfigError(problem, path=saved, fix="choose another output, or move the file")
         self._check_room(model)
         save_config(self._config, saved)
         return checkpoint
 
-    def _is_of_a_run(self, saved: Path) -> bool:
-        """Return whether we wrote the config: a run's own has every key, a user's a few."""
+    def _is_run_config(self, saved: Path) -> bool:
+        """Return whether a run wrote the config: a run writes every key, a user only a few."""
         started = (self.path / RUN_FILE).exists()
         return started or read_yaml(saved).keys() == PretrainConfig.model_fields.keys()
 
     def _check_room(self, model: Encoder) -> None:
-        """Meet a full or read-only disk now rather than at the first checkpoint."""
+        """Detect a full or read-only disk before the first checkpoint."""
         section = self._config.checkpoint
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         weights = 4 * sum(p.numel() for p in model.parameters())
-        # Two moments per trained weight; the newest is written before the oldest goes.
+        # Two moments per trained weight; the newest is written before the oldest is removed.
         checkpoints = section.keep + section.keep_best + 1
-        needed = checkpoints * (weights + 8 * trained) + weights - self._store.size()
+        needed = checkpoints * (weights + 8 * trained) + weights - folder_bytes(self._store.folder)
         require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:
         check_same_config(saved, self._config)
         for name, value in self._state.items():
-            written = checkpoint.info.get(name)
-            if written == value:
+            saved_value = checkpoint.info.get(name)
+            if saved_value == value:
                 continue
-            # Batches by tokens are planned for a number of ranks.
+            # Batches with a token budget are planned for a number of ranks.
             by_tokens = name == "ranks" and self._config.batch.max_tokens is not None
             if name in _FREE_AT_RESUME and not by_tokens:
-                masks = ", dropout draws other masks" if drops and name == "ranks" else ""
+                masks = " and dropout masks differ" if drops and name == "ranks" else ""
                 note(
-                    f"resuming with {name} {value}, written with {written}: "
+                    f"resuming with {name} {value}, saved with {saved_value}: "
                     f"sums round differently{masks}"
                 )
                 continue
             raise CheckpointError(
-                f"checkpoint was written with {name} {written!r}, this run has {value!r}",
+                f"checkpoint was saved with {name} {saved_value!r}, this run has {value!r}",
                 path=checkpoint.path,
                 fix="resume with the same setting, or warm-start a new run from it",
             )
@@ -173,29 +172,25 @@ class RunFolder:
         pretrained: Pretrained,
         heads: Mapping[str, HeadDescription],
     ) -> None:
-        """Write the trained model once, and its heads where they are kept.
-
-        Every rank returns when it is there.
-        """
+        """Save the trained model, and its heads if configured; every rank must call it."""
         step = last_step
         if self._config.checkpoint.export == "best" and selection.best is not None:
             step = selection.best.step
-            note(f"the model is that of step {step}, the best by {selection.metric}")
-        # Every rank holds a part of the last step's weights; others lie in a file.
+            note(f"exporting step {step}, the best by {selection.metric}")
+        # The last step's weights are spread over ranks; those of other steps are in a file.
         weights = engine.full_weights() if step == last_step else {}
 
         def write() -> None:
             full = weights or read_full_weights(self._store.at(step).path)
-            taken = take_learned(full)
-            learned = learned_numbers(self._config, taken)
+            learned = take_learned(full)
             config = self._config.model_dump(mode="json")
             provenance = {"config": config, "data": self._state["data"], "step": step}
-            pretrained.config.provenance |= learned | provenance
+            pretrained.config.provenance |= learned_numbers(self._config, learned) | provenance
             save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
             if self._config.checkpoint.keep_heads:
                 prefix = head_name("")
-                own = {name.removeprefix(prefix): taken[name] for name in taken}
-                save_heads(self.model, own, heads)
+                by_task = {name.removeprefix(prefix): learned[name] for name in learned}
+                save_heads(self.model, by_task, heads)
 
         distributed.on_main(write)
 
@@ -207,7 +202,7 @@ class RunFolder:
         first_step: int,
         steps: int,
     ) -> list[Callback]:
-        """Return the callbacks in order: dev scores come before those that report them."""
+        """Return the callbacks in order: dev scores before those that report them."""
         config = self._config
         callbacks: list[Callback] = []
         if scores is not None:
@@ -215,7 +210,7 @@ class RunFolder:
         callbacks.append(selection)
         if distributed.is_main():
             callbacks.append(Console(first_step, steps, config.log.every))
-            callbacks.append(MetricsFile(self.path / "metrics.jsonl", first_step))
+            callbacks.append(MetricsFile(self.path / METRICS, first_step))
             if config.log.tensorboard:
                 callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
             if config.log.tracker is not None:
@@ -240,10 +235,10 @@ class RunFolder:
 
 
 def load_step(run: Path | str, step: int) -> Pretrained:
-    """Return the model that a run had after ``step`` optimizer steps, in float32.
+    """Load a run's model as it was after ``step`` optimizer steps, in float32.
 
-    The run may have ended or not, on any number of ranks and under any ZeRO stage. Until
-    it has ended, its base model must still be where it was.
+    The run may have finished or not, on any number of ranks and under any ZeRO stage. Until it
+    has finished, its base model must still exist.
 
     Parameters
     ----------
@@ -255,18 +250,18 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     Raises
     ------
     CheckpointError
-        If there is no such run or checkpoint, or if it is damaged.
+        If there is no such run or checkpoint, or it is damaged.
     """
     run = Path(run)
-    if not (run / "config.yaml").is_file():
+    if not (run / CONFIG_NAME).is_file():
         problem = "folder is not a run" if run.is_dir() else "folder does not exist"
         raise CheckpointError(
             problem, path=run, fix="name the folder that holds config.yaml and checkpoints"
         )
-    config = load_config(PretrainConfig, run / "config.yaml")
-    checkpoint = CheckpointStore(run / "checkpoints", config.checkpoint.keep).at(step)
-    ended = (run / "model" / "config.json").is_file()
-    described = load_pretrained(run) if ended else build.build_model(config)
+    config = load_config(PretrainConfig, run / CONFIG_NAME)
+    checkpoint = CheckpointStore(run / CHECKPOINTS, config.checkpoint.keep).at(step)
+    exported = (run / MODEL_NAME / "config.json").is_file()
+    described = load_pretrained(run) if exported else build.build_model(config)
     model = Encoder(described.config.encoder)
     weights = read_full_weights(checkpoint.path)
     learned = learned_numbers(config, take_learned(weights))

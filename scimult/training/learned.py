@@ -1,9 +1,9 @@
-"""What is trained beside the encoder, used by the loss and not part of embeddings.
+"""Parameters that are trained with the encoder but used only by the loss.
 
 A *part* is a module whose forward takes nothing and returns one new tensor, its *value*: a
-temperature, the weights of a head, a projection. Losses see values, never modules. So the
-embedding cache stops at values as it stops at embeddings, and carries their gradients further
-back with the last chunk.
+temperature, the weights of a head, a projection. Losses see values, never modules, so that the
+embedding cache can stop at values as it stops at embeddings, and propagate their gradients with
+the last chunk.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Values = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class LearnedPart:
-    """A module, and the tasks whose losses use its value."""
+    """A module and the tasks whose losses use its value."""
 
     module: nn.Module
     tasks: frozenset[str]
 
 
 class LearnedParts:
-    """All parts of a run by name, below the encoder while it trains.
+    """All parts of a run by name, attached to the encoder during training.
 
     There, DeepSpeed shards, clips, steps, saves and loads their parameters with all others.
 
@@ -45,7 +45,7 @@ class LearnedParts:
     model : Encoder
         Gets the parts as its module ``learned``, if there are any.
     parts : mapping of name to LearnedPart
-        A part is updated in steps that hold one of its tasks, and stays bit-identical in others.
+        A part is updated in steps that include one of its tasks, and stays bit-identical in others.
 
     Raises
     ------
@@ -56,28 +56,30 @@ class LearnedParts:
     def __init__(self, model: Encoder, parts: Mapping[str, LearnedPart]) -> None:
         for name in parts:
             if "." in name:
-                fix = "name the task without a dot"
-                raise ConfigError("a trained part cannot have this name", value=name, fix=fix)
+                fix = "rename the task"
+                raise ConfigError(
+                    "names of trained parts cannot contain a dot", value=name, fix=fix
+                )
         self._parts = dict(parts)
         if parts:
             modules = {name: part.module for name, part in parts.items()}
             model.add_module(MODULE, nn.ModuleDict(modules))
 
     def names(self, tasks: Collection[str]) -> list[str]:
-        """Return the names of the parts that some of these tasks use."""
+        """Return the names of the parts that any of these tasks uses."""
         return [name for name, part in self._parts.items() if part.tasks.intersection(tasks)]
 
     def values(self, tasks: Collection[str]) -> dict[str, Tensor]:
-        """Return the values that some of these tasks use; all ranks must ask for the same tasks."""
+        """Return the values that any of these tasks uses; all ranks must pass the same tasks."""
         return {name: self.value(name) for name in self.names(tasks)}
 
     def value(self, name: str) -> Tensor:
-        """Return the value of one part; all ranks must ask for the same."""
+        """Return the value of one part; all ranks must request the same."""
         value: Tensor = self._parts[name].module()
         return value
 
     def weights(self, weight_of_task: Mapping[str, float]) -> dict[str, float]:
-        """Return the weight of the task of every part that serves one task alone."""
+        """Return, for every part of a single task, that task's weight."""
         return {
             name: weight_of_task.get(next(iter(part.tasks)), 1.0)
             for name, part in self._parts.items()
@@ -86,24 +88,24 @@ class LearnedParts:
 
 
 def part_of(parameter_name: str) -> str | None:
-    """Return the part that a parameter of an encoder in training belongs to, if to any."""
+    """Return the part to which a parameter of an encoder in training belongs, if any."""
     first, _, rest = parameter_name.partition(".")
     return rest.partition(".")[0] if first == MODULE else None
 
 
 def take_learned(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Remove from ``weights`` what an encoder does not have; return it by ``part.parameter``."""
+    """Remove the learned parts from ``weights``; return them by ``part.parameter``."""
     names = [name for name in weights if part_of(name) is not None]
     return {name.removeprefix(f"{MODULE}."): weights.pop(name) for name in names}
 
 
 def temperature_name(task: str, options: LossConfig) -> str:
-    """Return the name of the temperature that a task has, if it is learned."""
+    """Return the name of a task's temperature, if it is learned."""
     return f"{TEMPERATURE}/{task}" if task in options.by_task else TEMPERATURE
 
 
 def head_name(task: str) -> str:
-    """Return the name of the head of a task."""
+    """Return the name of a task's head."""
     return f"{HEAD}/{task}"
 
 
@@ -119,20 +121,20 @@ def learned_parts(
     outputs: Mapping[str, int] | None = None,
     projection: LearnedPart | None = None,
 ) -> LearnedParts:
-    """Give the model what the losses of a run train beside it.
+    """Attach the parts to a model that the losses of a run need.
 
     Parameters
     ----------
     config : PretrainConfig
-        Says which.
+        Determines the parts.
     model : Encoder
-        The encoder, on the host.
+        The encoder.
     tasks : collection of str
-        Those that the run trains.
+        The trained tasks.
     outputs : mapping of task to int, optional
-        How many outputs each head has.
+        Number of outputs of each head.
     projection : LearnedPart, optional
-        The map to the vectors of a teacher, where one is learned.
+        The map to a teacher's vectors, if one is learned.
     """
     parts: dict[str, LearnedPart] = {}
     for name, temperature in _temperatures(config.loss, tasks).items():
@@ -153,7 +155,7 @@ def learned_parts(
 
 
 def _temperatures(options: LossConfig, tasks: Collection[str]) -> dict[str, Temperature]:
-    """Return the learned temperatures by name, as they are before training."""
+    """Return the learned temperatures by name, with their initial values."""
     losses = {temperature_name(task, options): options.by_task.get(task) for task in tasks}
     return {
         name: Temperature(loss.temperature)
@@ -162,13 +164,14 @@ def _temperatures(options: LossConfig, tasks: Collection[str]) -> dict[str, Temp
     }
 
 
-def learned_numbers(config: PretrainConfig, taken: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return what `take_learned` found, as far as it is single numbers worth a note."""
+def learned_numbers(config: PretrainConfig, learned: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the temperatures and log variances among the tensors of `take_learned`."""
     numbers: dict[str, float] = {}
-    for name, learned in _temperatures(config.loss, [task.name for task in config.tasks]).items():
-        # A task that the run does not train has none.
-        if (log_ratio := taken.get(f"{name}.log_ratio")) is not None:
-            learned.load_state_dict({"log_ratio": log_ratio})
-            numbers[name] = learned().item()
-    variances = {name: value for name, value in taken.items() if name.startswith(LOG_VARIANCE)}
+    tasks = [task.name for task in config.tasks]
+    for name, temperature in _temperatures(config.loss, tasks).items():
+        # Tasks that the run does not train have none.
+        if (log_ratio := learned.get(f"{name}.log_ratio")) is not None:
+            temperature.load_state_dict({"log_ratio": log_ratio})
+            numbers[name] = temperature().item()
+    variances = {name: value for name, value in learned.items() if name.startswith(LOG_VARIANCE)}
     return numbers | {name.removesuffix(".value"): v.item() for name, v in variances.items()}

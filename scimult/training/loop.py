@@ -1,4 +1,4 @@
-"""The training loop: steps, their reports, callbacks; knows no model and no file."""
+"""The training loop: steps, reports and callbacks, independent of models and files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from scimult.training.stopping import StoppedError, StopRequest
 
 @dataclass
 class StepReport:
-    """What one optimizer step did, over all ranks.
+    """Result of one optimizer step over all ranks.
 
-    ``accuracy`` is ``None`` without pairs, ``sums`` are those of the queries and papers of each
-    task (`metrics.STATISTICS`), ``usage`` is what `meter.usage` returns, and ``gradient_norms``
-    has the parts of the model, where they are kept. ``skipped_steps`` counts the updates that
-    fp16 left out since the run began.
+    ``accuracy`` is ``None`` without pairs, ``sums`` has the statistics of each task's queries and
+    papers (`metrics.STATISTICS`), ``usage`` is the result of `meter.usage`, and
+    ``gradient_norms`` has the parts of the model, if they are recorded. ``skipped_steps`` counts
+    the updates that fp16 has skipped since the run began.
     """
 
     step: int
@@ -49,7 +49,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class FailedStep:
-    """What this rank had in hand when a step was not finite."""
+    """Batches and results of this rank in a step that was not finite."""
 
     step: int
     micro_batches: list[MicroBatch]
@@ -61,7 +61,7 @@ class Callback:
     """Reacts to the course of a run; every rank calls its callbacks in the same order."""
 
     def needs_model(self, step: int) -> bool:
-        """Return whether `on_step` must see the model as this step leaves it; so on all ranks."""
+        """Return whether `on_step` needs the model of exactly this step; equal on all ranks."""
         return False
 
     def on_start(self, metrics: dict[str, float]) -> None:
@@ -72,11 +72,11 @@ class Callback:
 
     @property
     def is_over(self) -> bool:
-        """Whether enough steps were made; asked before every step, the same on all ranks."""
+        """Whether training should end; checked before every step, equal on all ranks."""
         return False
 
     def on_failure(self, failed: FailedStep) -> Path | None:
-        """Run when a step was not finite; return the file that tells of it, if one was written."""
+        """Run when a step was not finite; return the file that describes it, if one was written."""
         return None
 
     def on_stop(self, step: int) -> None:
@@ -87,26 +87,26 @@ class Callback:
 
 
 class NonFiniteError(SciMultError):
-    """The loss or the gradient became infinite or NaN."""
+    """A loss or gradient became infinite or NaN."""
 
 
 class Trainer:
-    """Runs planned micro-batches, step by step, and tells callbacks of every step.
+    """Runs planned micro-batches step by step and reports every step to callbacks.
 
     Parameters
     ----------
     module : TrainModule
-        What does a step.
-    unit_at : callable
-        Returns what this rank does in a micro-batch, purely by number.
+        Does the steps.
+    micro_batch_at : callable
+        Returns this rank's share of a micro-batch, purely by number.
     stop_request : StopRequest
-        Asked after every step; if any rank was told to stop, all do.
+        Checked after every step; if any rank was asked to stop, all do.
     callbacks : sequence of Callback
         Called in order after each step.
     reports_late : bool
-        Whether the report of a step is read when the next one was begun, so that the device
-        never waits for the host. Not where a callback needs the model of the step, nor
-        at the last one. A step that is not finite is then found one step late.
+        Read the report of a step after the next one has begun, so that the device never waits
+        for the host; except at the last step and where a callback needs the step's model.
+        A non-finite step is then found one step late.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class Trainer:
         Returns
         -------
         int
-            Steps done, fewer than ``steps`` if a callback said that it is over.
+            Steps done, fewer than ``steps`` if a callback ended training.
 
         Raises
         ------
         NonFiniteError
-            On every rank, if loss or gradient of a step are not finite.
+            On every rank, if the loss or gradient of a step is not finite.
         StoppedError
             On every rank, if one was asked to stop before the last step.
         """
@@ -153,7 +153,7 @@ class Trainer:
             if not self._may_wait(done, steps):
                 self._report(launched)
                 behind = None
-            # After the callbacks: evaluating takes long enough for a request to come in it.
+            # After the callbacks, because a request may arrive during an evaluation.
             signals = distributed.all_gather_objects(self._stop_request.signal)
             if any(signals) and done < steps:
                 if behind is not None:
@@ -177,7 +177,7 @@ class Trainer:
         raise StoppedError(f"step {step}", number)
 
     def _report(self, launched: LaunchedStep) -> None:
-        """Read the numbers of a step, on all ranks, and call the callbacks with them."""
+        """Read the numbers of a step on all ranks and pass them to the callbacks."""
         report = self._read(launched)
         for callback in self._callbacks:
             callback.on_step(report)
@@ -188,24 +188,24 @@ class Trainer:
         tokens = sum(result.tokens for result in results)
         ranks = distributed.all_gather_objects((numbers, tokens, launched.work))
         sums = add_sums([rank.sums for rank, *_ in ranks])
-        whole = total(sums)
+        means = total(sums)
         norms = [] if engine.scales_loss else [rank.gradient_norm for rank, *_ in ranks]
-        # DeepSpeed calls some norms that are not finite -1.
-        if not (math.isfinite(whole["loss"]) and all(math.isfinite(n) and n >= 0 for n in norms)):
+        # DeepSpeed reports some non-finite norms as -1.
+        if not (math.isfinite(means["loss"]) and all(math.isfinite(n) and n >= 0 for n in norms)):
             norm = numbers.gradient_norm
-            self._stop(
-                whole["loss"], FailedStep(launched.step, launched.micro_batches, results, norm)
+            self._fail(
+                means["loss"], FailedStep(launched.step, launched.micro_batches, results, norm)
             )
         now = time.perf_counter()
-        # The device began when it was told to, or when it was done with the step before.
+        # The device began at the launch, or when it had finished the step before.
         seconds = now - max(launched.started, self._reported)
         self._reported = now
         return StepReport(
             step=launched.step,
             tasks=[result.task for result in results],
             sources=[result.source for result in results],
-            loss=whole["loss"],
-            accuracy=whole.get("accuracy"),
+            loss=means["loss"],
+            accuracy=means.get("accuracy"),
             masked=sum(rank.masked for rank, *_ in ranks),
             tokens=sum(tokens for _, tokens, _ in ranks),
             seconds=seconds,
@@ -220,12 +220,12 @@ class Trainer:
             loss_scale=launched.loss_scale,
         )
 
-    def _stop(self, loss: float, failed: FailedStep) -> NoReturn:
-        written = [callback.on_failure(failed) for callback in self._callbacks]
-        what = "gradient norm" if math.isfinite(loss) else "loss"
+    def _fail(self, loss: float, failed: FailedStep) -> NoReturn:
+        paths = [callback.on_failure(failed) for callback in self._callbacks]
+        quantity = "gradient norm" if math.isfinite(loss) else "loss"
         raise NonFiniteError(
-            f"{what} is not finite at step {failed.step}; the texts of its batches are listed here",
-            path=next((path for path in written if path is not None), None),
+            f"{quantity} is not finite at step {failed.step}; this file lists its texts",
+            path=next((path for path in paths if path is not None), None),
             fix="look for broken texts, lower optimizer.lr, raise loss.temperature or use another "
             "precision; the last checkpoint is intact",
         )

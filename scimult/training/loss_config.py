@@ -1,4 +1,4 @@
-"""The section ``loss`` of a run: what is minimised, for all tasks and for each."""
+"""The section ``loss`` of a run: the losses of all tasks, and of each."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ RELATIONAL_SHARE = 20.0
 
 
 class EmbeddingTeacherConfig(StrictConfig):
-    """A loss beside the chosen one: follow a teacher's vector of each text.
+    """An additional loss: follow a teacher's vector of each text.
 
-    ``cosine`` is 1 - cosine of the text's embedding and its vector; ``relational`` the squared
-    difference of the two cosines of each pair of texts in a batch; ``both`` their sum. The loss of
-    a pair is the mean over its texts: query, positive, hard negative. ``weight`` times it is
-    added to what ``loss.name`` chooses.
+    ``cosine`` is 1 - cosine of a text's embedding and its vector; ``relational`` is the squared
+    difference of model's and teacher's cosine for each pair of texts in a batch; ``both`` is their
+    sum. A pair's loss is the mean over its texts: query, positive, hard negative. It is added,
+    times ``weight``, to the loss that ``loss.name`` selects.
     """
 
-    vectors: str = Field(description="folder that scimult teach wrote")
+    vectors: str = Field(description="folder written by scimult teach")
     loss: Literal["cosine", "relational", "both"] = "cosine"
     weight: float = Field(1.0, gt=0)
     relational_weight: float | None = Field(
-        None, gt=0, description="of both: that of relational; 20 times weight"
+        None, gt=0, description="with both: weight of relational; 20 times weight"
     )
     tasks: list[str] | None = Field(
-        None, min_length=1, description="whose texts follow; null: all tasks'"
+        None, min_length=1, description="tasks whose texts follow the teacher; null: all"
     )
     projection: bool | None = Field(
         None,
-        description="of cosine: a linear map from the model's width to the teacher's, learned and "
-        "dropped at export; null: where the widths differ",
+        description="with cosine: a linear map from the model's width to the teacher's, learned "
+        "and dropped at export; null: if the widths differ",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Give ``both`` its second weight, so that it is saved."""
+        """Fill in the second weight of ``both``, so that it is saved."""
         if not isinstance(given, dict) or given.get("loss") != "both":
             return given
         weight = given.get("weight", 1.0)
@@ -51,8 +51,8 @@ class EmbeddingTeacherConfig(StrictConfig):
     def _fits(self) -> EmbeddingTeacherConfig:
         if self.loss != "both" and self.relational_weight is not None:
             raise ValueError(
-                "loss.embedding_teacher.relational_weight belongs to loss: both; "
-                f"{self.loss} has weight alone"
+                "loss.embedding_teacher.relational_weight requires loss: both; "
+                f"{self.loss} has only weight"
             )
         if self.loss == "relational" and self.projection:
             raise ValueError(
@@ -62,7 +62,7 @@ class EmbeddingTeacherConfig(StrictConfig):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Weights of cosine and relational; 0 for one that is not used."""
+        """Weights of cosine and relational; 0 if unused."""
         if self.loss == "both":
             assert self.relational_weight is not None
             return self.weight, self.relational_weight
@@ -70,11 +70,11 @@ class EmbeddingTeacherConfig(StrictConfig):
 
 
 class InfoNCEConfig(StrictConfig):
-    """Equation 2 of SciMult; ``symmetric_info_nce`` is its mean with positives against queries."""
+    """Equation 2 of SciMult; ``symmetric_info_nce`` averages it with positives against queries."""
 
     name: Literal["info_nce", "symmetric_info_nce"]
     temperature: float = Field(1.0, gt=0, description="divides the scores")
-    learn_temperature: bool = Field(False, description="from temperature as the start")
+    learn_temperature: bool = Field(False, description="temperature is the initial value")
 
 
 class TripletConfig(StrictConfig):
@@ -86,11 +86,11 @@ class TripletConfig(StrictConfig):
 
 
 class HeadConfig(StrictConfig):
-    """A linear head on embeddings, with the loss that SciRepEval (section 4.2) has for its targets.
+    """A linear head on embeddings, with the loss of SciRepEval (section 4.2) for its targets.
 
-    ``multi_class`` is cross-entropy, ``multi_label`` binary cross-entropy, the mean over classes,
-    and ``regression`` the squared error. ``dropout`` comes before the head; SciRepEval's code has
-    0.2, and starts weights with standard deviation 0.02 as here.
+    ``multi_class`` is cross-entropy, ``multi_label`` the mean over classes of binary
+    cross-entropy, and ``regression`` the squared error. ``dropout`` precedes the head; SciRepEval's
+    code uses 0.2, and initialises weights with standard deviation 0.02, as here.
     """
 
     name: Literal["multi_class", "multi_label", "regression"]
@@ -98,7 +98,7 @@ class HeadConfig(StrictConfig):
 
 
 def _named(loss: Any) -> Any:
-    """Let a loss without options be written as its name."""
+    """Accept a loss without options as its bare name."""
     return {"name": loss} if isinstance(loss, str) else loss
 
 
@@ -108,7 +108,7 @@ TaskLoss: TypeAlias = Annotated[
     Field(discriminator="name"),
     BeforeValidator(_named),
 ]
-# Formats of SciRepEval that a head's task may have.
+# SciRepEval format required of each head's task.
 FORMAT_OF_HEAD = {
     "multi_class": "classification",
     "multi_label": "classification",
@@ -118,7 +118,7 @@ FORMAT_OF_HEAD = {
 
 LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
 _INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}
-# The options that belong to one loss, with the values of its paper.
+# The options of each loss, with its paper's values.
 LOSS_OPTIONS: dict[str, dict[str, Any]] = {
     "info_nce": _INFO_NCE,
     "symmetric_info_nce": _INFO_NCE,
@@ -130,40 +130,40 @@ class DistillationConfig(StrictConfig):
     """A second loss: follow a teacher's scores of each query's positive and hard negative.
 
     ``kl`` compares distributions over the scored candidates, ``margin_mse`` differences of
-    scores. The loss is ``weight`` times it plus ``contrastive_weight`` times the loss that
-    ``loss.name`` chooses; a query without scores has the latter alone.
+    scores. The total is ``weight`` times this loss plus ``contrastive_weight`` times the one that
+    ``loss.name`` selects; a query without scores has only the latter.
     """
 
     name: Literal["kl", "margin_mse"]
     weight: float = Field(1.0, gt=0)
     contrastive_weight: float = Field(1.0, ge=0)
     temperature: float = Field(1.0, gt=0, description="divides the model's scores")
-    teacher_temperature: float = Field(1.0, gt=0, description="divides the teacher's")
+    teacher_temperature: float = Field(1.0, gt=0, description="divides the teacher's scores")
 
 
 class LossConfig(StrictConfig):
-    """Which loss each task has, which candidates are negatives, and how losses are added up.
+    """The loss of each task, its negatives, and how losses are combined.
 
     ``info_nce`` is equation 2 of SciMult; ``symmetric_info_nce`` its mean with the same loss
-    from positives to the queries of the batch; ``triplet`` is equation 2 of SPECTER. Options
-    that belong to another loss are refused. ``by_task`` gives a task another loss with options of
-    its own, or the head of its targets. ``mask_margin`` leaves out candidates that score
-    above the positive minus this margin. ``matryoshka`` lists numbers of leading dimensions
-    whose losses are averaged with that of the whole embedding.
+    from positives to the queries of the batch; ``triplet`` is equation 2 of SPECTER. Options of
+    another loss are refused. ``by_task`` gives a task another loss with its own options, or the
+    head for its targets. ``mask_margin`` excludes candidates that score above the positive minus
+    this margin. ``matryoshka`` lists numbers of leading dimensions whose losses are averaged with
+    that of the whole embedding.
 
-    ``reduction`` says what a pass minimises: the mean over its pairs, or the sum over its tasks
-    of the mean over each one's (SciRepEval). ``weighting`` multiplies each task's loss: ``fixed``
-    with ``weights``, ``uncertainty`` with learned ones (Kendall et al., 2018), ``gradnorm`` with
-    those that balance the norms of gradients (Chen et al., 2018; ``gradnorm_alpha`` is their
-    alpha). The last two need ``reduction: tasks``.
+    ``reduction`` determines what a pass minimises: the mean over its pairs, or the sum over tasks
+    of each task's mean (SciRepEval). ``weighting`` multiplies each task's loss: ``fixed`` by
+    ``weights``, ``uncertainty`` by learned weights (Kendall et al., 2018), ``gradnorm`` by weights
+    that balance gradient norms (Chen et al., 2018; ``gradnorm_alpha`` is their alpha). The last
+    two need ``reduction: tasks``.
     """
 
     name: LossName = "info_nce"
-    temperature: float | None = Field(None, gt=0, description="of info_nce: divides the scores")
-    learn_temperature: bool | None = Field(None, description="from temperature as the start")
-    margin: float | None = Field(None, gt=0, description="of triplet")
+    temperature: float | None = Field(None, gt=0, description="with info_nce: divides the scores")
+    learn_temperature: bool | None = Field(None, description="temperature is the initial value")
+    margin: float | None = Field(None, gt=0, description="with triplet")
     negatives: Literal["own", "all"] | None = Field(
-        None, description="of triplet: the query's hard negative, or all candidates"
+        None, description="with triplet: the query's hard negative, or all candidates"
     )
     mask_known_positives: bool = True
     repeated_candidates: Literal["once", "each"] = Field(
@@ -173,10 +173,10 @@ class LossConfig(StrictConfig):
     by_task: dict[str, TaskLoss] = Field(default_factory=dict)
     reduction: Literal["pairs", "tasks"] = "pairs"
     weighting: Literal["fixed", "uncertainty", "gradnorm"] = "fixed"
-    gradnorm_alpha: float | None = Field(None, ge=0, description="of gradnorm; 1.5")
+    gradnorm_alpha: float | None = Field(None, ge=0, description="with gradnorm; 1.5")
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="by task, also of the learning rate of what serves it alone; else 1",
+        description="per task, also for the learning rate of parameters it alone uses; 1",
     )
     matryoshka: list[int] = Field(default_factory=list)
     distillation: DistillationConfig | None = None
@@ -185,7 +185,7 @@ class LossConfig(StrictConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """Give absent options of the chosen loss their values, so that they are saved."""
+        """Fill in the defaults of the chosen loss, so that they are saved."""
         if not isinstance(given, dict):
             return given
         defaults = dict(LOSS_OPTIONS.get(str(given.get("name", "info_nce")), {}))
@@ -203,17 +203,17 @@ class LossConfig(StrictConfig):
             given = sorted(key for key in foreign if getattr(self, key) is not None)
             if given:
                 raise ValueError(
-                    f"loss.name {self.name} has no {' or '.join(given)}: of loss.name {other}"
+                    f"loss.name {self.name} has no {' or '.join(given)}; loss.name {other} has"
                 )
-        alone = self.distillation is not None and self.distillation.contrastive_weight == 0
+        only_distils = self.distillation is not None and self.distillation.contrastive_weight == 0
         for loss in (self.default, *self.by_task.values()):
             margin = loss.margin if isinstance(loss, TripletConfig) else None
             if margin is not None and self.mask_margin is not None and self.mask_margin >= margin:
                 raise ValueError(
-                    f"loss.mask_margin {self.mask_margin} leaves out every candidate within "
+                    f"loss.mask_margin {self.mask_margin} excludes every candidate within "
                     f"loss.margin {margin}, so that the loss would be 0"
                 )
-            if alone and isinstance(loss, InfoNCEConfig) and loss.learn_temperature:
+            if only_distils and isinstance(loss, InfoNCEConfig) and loss.learn_temperature:
                 raise ValueError(
                     "loss.learn_temperature has nothing to learn from with "
                     "loss.distillation.contrastive_weight 0"
@@ -223,14 +223,14 @@ class LossConfig(StrictConfig):
     @model_validator(mode="after")
     def _weighting_fits(self) -> LossConfig:
         if self.weighting != "fixed" and self.weights:
-            raise ValueError(f"loss.weights belongs to weighting fixed, not {self.weighting}")
+            raise ValueError(f"loss.weights requires loss.weighting fixed, not {self.weighting}")
         if self.weighting != "fixed" and self.reduction != "tasks":
             raise ValueError(
-                f"loss.weighting {self.weighting} weighs the mean loss of each task: set "
+                f"loss.weighting {self.weighting} weights the mean loss of each task: set "
                 "loss.reduction to tasks"
             )
         if self.weighting != "gradnorm" and self.gradnorm_alpha is not None:
-            raise ValueError("loss.gradnorm_alpha belongs to weighting gradnorm")
+            raise ValueError("loss.gradnorm_alpha requires loss.weighting gradnorm")
         return self
 
     @property
@@ -247,7 +247,7 @@ class LossConfig(StrictConfig):
         )
 
     def contrastive(self, task: str) -> ContrastiveLoss:
-        """Return the loss of a task's pairs."""
+        """Return the contrastive loss of a task."""
         loss = self.by_task.get(task, self.default)
         assert not isinstance(loss, HeadConfig), f"task {task} has a head"
         return loss

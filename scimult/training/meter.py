@@ -1,4 +1,4 @@
-"""How busy the hardware is with real work: tokens, padding, operations, memory.
+"""Measure the hardware's useful work: tokens, padding, operations, memory.
 
 Shape legend: B rows of one forward pass.
 """
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from scimult.hardware import known_peak, measured_peak, peak_gpu_memory, peak_memory
-from scimult.models import Encoder, EncoderConfig, PackedTexts
+from scimult.models import Encoder, PackedTexts
 from scimult.models.flops import EncoderFlops
 from scimult.models.packed_attention import reads_packed_rows
-from scimult.models.packing import attention_places
+from scimult.models.packing import attention_slots
 from scimult.progress import note
 from scimult.training.config import Peak
 from scimult.training.passes import Forward
@@ -23,25 +23,25 @@ from scimult.training.passes import Forward
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank did in one step.
+    """One rank's work in one step.
 
     Attributes
     ----------
     tokens : int
         Real tokens.
-    padded_places : int
-        Token places, if each forward pass had padded its rows to the longest.
-    attention_places : int
-        Token places of our attention; equal to ``tokens`` where nothing is padded.
+    padded_slots : int
+        Token slots, had each forward pass padded its rows to the longest.
+    attention_slots : int
+        Token slots of our attention; equal to ``tokens`` where nothing is padded.
     operations : int
-        Of forward and backward pass: see `models.flops`.
+        Operations of forward and backward pass: see `models.flops`.
     memory, gpu_memory : int
-        Most bytes held so far; ``gpu_memory`` is ``None`` on a CPU.
+        Peak bytes so far; ``gpu_memory`` is ``None`` on a CPU.
     """
 
     tokens: int
-    padded_places: int
-    attention_places: int
+    padded_slots: int
+    attention_slots: int
     operations: int
     memory: int
     gpu_memory: int | None
@@ -50,17 +50,17 @@ class Work:
 def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str, float]:
     """Return one step's numbers from the work of all ranks.
 
-    ``padding_if_padded`` is the share of places that would hold padding, had each rank padded
-    its rows to the longest; ``padding_in_attention`` the share that does in our attention
-    (linears run over packed tokens and have none). ``model_flop_utilisation`` is the
-    operations per second and rank over ``peak``; it is left out without a peak.
+    ``padding_if_padded`` is the share of padding, had each rank padded its rows to the longest;
+    ``padding_in_attention`` the actual share in our attention (linears run over packed tokens
+    and have none). ``model_flop_utilisation`` is the operations per second and rank over
+    ``peak``; it is omitted without a peak.
     """
     tokens = sum(rank.tokens for rank in ranks)
     operations = sum(rank.operations for rank in ranks)
     numbers = {
         "tokens_per_second": tokens / seconds,
-        "padding_if_padded": _empty(tokens, sum(rank.padded_places for rank in ranks)),
-        "padding_in_attention": _empty(tokens, sum(rank.attention_places for rank in ranks)),
+        "padding_if_padded": _empty(tokens, sum(rank.padded_slots for rank in ranks)),
+        "padding_in_attention": _empty(tokens, sum(rank.attention_slots for rank in ranks)),
         "model_flops": float(operations),
         "peak_memory_bytes": float(max(rank.memory for rank in ranks)),
     }
@@ -72,24 +72,24 @@ def usage(ranks: Sequence[Work], seconds: float, peak: float | None) -> dict[str
     return numbers
 
 
-def _empty(tokens: int, places: int) -> float:
-    return 1 - tokens / places if places else 0.0
+def _empty(tokens: int, slots: int) -> float:
+    return 1 - tokens / slots if slots else 0.0
 
 
 class Meter:
     """Counts the work of this rank's forward passes that have a backward pass.
 
-    A pass without gradients (the first one of an embedding cache, dev scores) is a means, not
-    work of the model, and is not counted.
+    Passes without gradients (the first one of an embedding cache, dev scores) are overhead and
+    do not count.
 
     Parameters
     ----------
     model : Encoder
-        Before it is sharded.
+        The model, before it is sharded.
     device : device
         Where it will run.
     dtype : dtype
-        In which its products are computed.
+        Dtype of its products.
     peak : float or None
         Operations per second of the device: see `resolve_peak`.
     """
@@ -100,11 +100,14 @@ class Meter:
         self.peak = peak
         self._flops = EncoderFlops(model, training=True)
         self._device = device
-        self._pads = not _attends_unpadded(model.config, device, dtype)
+        head_width = model.config.hidden_size // model.config.num_heads
+        # The unpadded kernel does not support instructions as extra context.
+        has_context = model.config.instructions is not None
+        self._pads = has_context or not reads_packed_rows(device, dtype, head_width)
         self._passes: list[tuple[list[int], int | list[int]]] = []
 
     def watching(self, forward: Forward) -> Forward:
-        """Return ``forward``, with every pass of it noted."""
+        """Return ``forward``, with its passes counted."""
 
         def watched(texts: PackedTexts, routes: int | list[int]) -> Tensor:
             if torch.is_grad_enabled() and texts.lengths:
@@ -114,41 +117,35 @@ class Meter:
         return watched
 
     def take(self) -> Work:
-        """Return the work since it was last taken."""
+        """Return the work since the last call."""
         passes, self._passes = self._passes, []
         tokens = sum(sum(lengths) for lengths, _ in passes)
         pads = self._pads
         return Work(
             tokens=tokens,
-            padded_places=sum(len(lengths) * max(lengths) for lengths, _ in passes),
-            attention_places=sum(attention_places(*one) for one in passes) if pads else tokens,
-            operations=sum(self._flops.of(*one) for one in passes),
+            padded_slots=sum(len(lengths) * max(lengths) for lengths, _ in passes),
+            attention_slots=sum(attention_slots(*each) for each in passes) if pads else tokens,
+            operations=sum(self._flops.of(*each) for each in passes),
             memory=peak_memory(),
             gpu_memory=peak_gpu_memory(self._device),
         )
 
 
 def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return a device's operations per second; ``None`` if utilisation is not to be reported.
+    """Return a device's peak operations per second; ``None`` if utilisation is not reported.
 
     Parameters
     ----------
     choice : float, "auto" or "measure"
-        In TFLOP/s; or the data sheet's number if the device is in our table; or measured now.
+        TFLOP/s; or the data sheet's number, if known; or a measurement made now.
     device, dtype
-        Where and in what products are computed.
+        Device and dtype of the products.
     """
     if choice == "auto":
         return known_peak(device, dtype)
     if choice == "measure":
-        peak, promised = measured_peak(device, dtype), known_peak(device, dtype)
-        beside = "" if promised is None else f", {peak / promised:.0%} of the data sheet's"
-        note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s{beside}")
+        peak, listed = measured_peak(device, dtype), known_peak(device, dtype)
+        share = "" if listed is None else f", {peak / listed:.0%} of the data sheet's"
+        note(f"measured peak of {device.type} in {dtype}: {peak / 1e12:.3f} TFLOP/s{share}")
         return peak
     return choice * 1e12
-
-
-def _attends_unpadded(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> bool:
-    # Instructions, which rows read beside themselves, have no place in the kernel.
-    head_width = config.hidden_size // config.num_heads
-    return config.instructions is None and reads_packed_rows(device, dtype, head_width)

@@ -1,4 +1,4 @@
-"""What a batch says about learning, by task: loss, in-batch accuracy, how hard negatives are.
+"""Training metrics by task: loss, in-batch accuracy, margins, hard negatives, scores of heads.
 
 Shape legend: B queries of this rank, C candidates of all ranks, H hard negatives of this
 rank's queries, K outputs of a head, S statistics (`STATISTICS`).
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scimult.losses.contrastive import InBatchScores
 
-# Counts of queries, or papers with targets, and sums over them. What does not concern a task is 0.
+# Counts of queries, or of papers with targets, and sums over them; 0 where they do not apply.
 _OF_QUERIES = ("ranked", "correct", "compared", "margin", "with_hard", "hard_wins")
 _OF_TARGETS = (
     "classified",
@@ -27,10 +27,10 @@ _OF_TARGETS = (
     "squares",
     "errors",
 )
-# Of following a teacher's vectors, which `taught.TaughtObjective` adds.
+# Added by `taught.TaughtObjective`.
 _OF_TAUGHT = ("taught", "teacher")
 STATISTICS = ("queries", "loss", *_OF_QUERIES, *_OF_TARGETS, *_OF_TAUGHT)
-# A mean of a report: its name, the sum and the count that it is made of.
+# Reported means: name, sum and count.
 _MEANS = (
     ("loss", "loss", "queries"),
     ("accuracy", "correct", "ranked"),
@@ -39,7 +39,7 @@ _MEANS = (
     ("class_accuracy", "right", "classified"),
     ("teacher", "teacher", "taught"),
 )
-# What adds up over steps, not over tasks.
+# These aggregate over steps, but not over tasks.
 _OF_ONE_TASK = ("class_accuracy", "micro_f1", "r2")
 Sums = dict[str, list[float]]
 
@@ -50,19 +50,19 @@ def query_statistics(
 ) -> Tensor:
     """Return the statistics of each query, to be summed over queries.
 
-    ``correct``: the positive scores highest of all that is not masked. ``margin``: its score
-    minus that of the hardest negative, over the ``compared`` queries, those that have a
-    negative. ``hard_wins``: the hardest of the query's own hard negatives scores at least as
-    high as the positive, over the queries ``with_hard`` ones that are not masked.
+    ``correct``: the positive scores highest of all unmasked candidates. ``margin``: its score
+    minus that of the hardest negative, over the ``compared`` queries, those with a negative.
+    ``hard_wins``: the hardest of the query's own hard negatives scores at least as high as the
+    positive, over the queries ``with_hard`` negatives that are not masked.
 
     Parameters
     ----------
     scores : InBatchScores
-        Of this rank's queries and the candidates of all ranks.
+        Scores of this rank's queries against the candidates of all ranks.
     losses_B : Tensor
         Each query's loss.
     hard_rows_H, hard_columns_H : Tensor of int
-        Query row and column of each hard negative that was drawn.
+        Query row and column of each hard negative.
 
     Returns
     -------
@@ -95,9 +95,10 @@ def query_statistics(
 def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B: Tensor) -> Tensor:
     """Return the statistics of papers with targets, summed over them.
 
-    ``right`` of ``classified`` papers have their class as the highest. Of many labels, ``found``
-    are ``listed`` and have a probability above 1/2, as ``named`` ones. Of ``measured`` papers
-    there are the sums of numbers, their squares and the squares of errors.
+    For classes, ``right`` counts the ``classified`` papers whose class scores highest. For
+    labels, ``named`` counts predictions (probability above 1/2), ``listed`` true labels, and
+    ``found`` those that are both. For the numbers of ``measured`` papers there are their sums,
+    sums of squares, and sums of squared errors.
 
     Returns
     -------
@@ -126,17 +127,17 @@ def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B
 
 
 def add_sums(parts: Sequence[Mapping[str, Sequence[float]]]) -> Sums:
-    """Return the sums over micro-batches or ranks, by task in the order of their names."""
-    total: Sums = {}
+    """Add statistics over micro-batches or ranks, by task in alphabetical order."""
+    totals: Sums = {}
     for part in parts:
         for task, sums in part.items():
-            before = total.get(task, [0.0] * len(STATISTICS))
-            total[task] = [a + b for a, b in zip(before, sums, strict=True)]
-    return dict(sorted(total.items()))
+            before = totals.get(task, [0.0] * len(STATISTICS))
+            totals[task] = [a + b for a, b in zip(before, sums, strict=True)]
+    return dict(sorted(totals.items()))
 
 
 def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
-    """Return each task's means; one over no queries is left out."""
+    """Return each task's means; a mean over no queries is omitted."""
     means = {}
     for task, values in sums.items():
         named = dict(zip(STATISTICS, values, strict=True))
@@ -146,21 +147,21 @@ def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
         if named["named"] + named["listed"]:
             means[task]["micro_f1"] = 2 * named["found"] / (named["named"] + named["listed"])
         if named["measured"]:
-            around = named["squares"] - named["numbers"] ** 2 / named["measured"]
-            if around > 0:
-                means[task]["r2"] = 1 - named["errors"] / around
+            spread = named["squares"] - named["numbers"] ** 2 / named["measured"]
+            if spread > 0:
+                means[task]["r2"] = 1 - named["errors"] / spread
     return means
 
 
 def total(sums: Sums) -> dict[str, float]:
-    """Return the loss over all tasks, and the other means over the queries of all."""
+    """Return the means over the queries of all tasks."""
     values = [sum(column) for column in zip(*sums.values(), strict=True)]
     means = means_by_task({"": values})[""]
     return {name: mean for name, mean in means.items() if name not in _OF_ONE_TASK}
 
 
 class TaskWindow:
-    """Means by task over all queries since they were last taken."""
+    """Means by task over all queries since the last `take`."""
 
     def __init__(self) -> None:
         self._sums: Sums = {}
@@ -170,6 +171,6 @@ class TaskWindow:
         self._sums = add_sums([self._sums, sums])
 
     def take(self) -> dict[str, dict[str, float]]:
-        """Return the means by task and start anew."""
+        """Return the means by task and start over."""
         means, self._sums = means_by_task(self._sums), {}
         return means

@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches made ahead, the encoder, what makes a loss of its embeddings.
+"""One optimizer step: build micro-batches ahead, encode them, compute the loss, update.
 
 Shape legend: U distinct texts of a micro-batch on this rank, D width, S statistics of queries
 (`metrics.STATISTICS`), P parts of the model.
@@ -37,10 +37,10 @@ from scimult.training.weighting import Weighting
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What one rank computed in a step.
+    """One rank's numbers of a step.
 
-    ``sums`` are those of its queries by task, ``masked`` counts columns, ``squares_P`` are its
-    share of the squared gradient norms of the parts of the model, where they are kept.
+    ``sums`` are statistics of its queries by task, ``masked`` counts columns, ``squares_P`` is its
+    share of the squared gradient norms of the model's parts, if they are recorded.
     """
 
     sums: Sums
@@ -49,18 +49,18 @@ class StepNumbers:
     squares_P: list[float]
 
 
-class NumbersOnTheWay:
-    """Copies what a report needs as soon as the device has it, and waits only where it is read.
+class PendingNumbers:
+    """Copies a step's numbers to the host asynchronously, and waits only when they are read.
 
-    The copies stand behind the work of their step and before that of the next one: the device
-    goes on while the host reads them.
+    The copies are queued between this step's work and the next one's, so that the device
+    continues while the host reads them.
 
     Parameters
     ----------
     results : sequence of PartResult
-        Of every part of the step's micro-batches.
+        Results of every part of the step's micro-batches.
     gradient_norm : Tensor
-        Before clipping, one number.
+        Norm before clipping, one number.
     squares_P : Tensor
         See `StepNumbers`.
     """
@@ -71,7 +71,7 @@ class NumbersOnTheWay:
         self._tasks = [result.task for result in results]
         statistics = torch.stack([result.statistics_S for result in results])
         masked = torch.stack([result.masked for result in results])
-        # Copies from a GPU go to pinned memory: nothing else would let the host go on.
+        # Asynchronous copies from a GPU go to pinned memory.
         self._copies = [
             values.detach().to("cpu", torch.float64, non_blocking=True)
             for values in (statistics, masked, gradient_norm, squares_P)
@@ -82,7 +82,7 @@ class NumbersOnTheWay:
             self._arrived.record()
 
     def read(self) -> StepNumbers:
-        """Return the numbers, once they are there."""
+        """Return the numbers, once they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
         statistics, masked, norm, squares_P = self._copies
@@ -96,12 +96,12 @@ class NumbersOnTheWay:
 
 @dataclass(frozen=True)
 class LaunchedStep:
-    """A step that the device was told to do, with what its report needs; all else is read later."""
+    """A step that has been queued on the device, with everything its report needs."""
 
     step: int
     micro_batches: list[MicroBatch]
     results: list[PartResult]
-    numbers: NumbersOnTheWay
+    numbers: PendingNumbers
     work: Work
     lr: float
     skipped_steps: int
@@ -110,7 +110,7 @@ class LaunchedStep:
 
 
 class TrainModule:
-    """What a step trains, and by which loss.
+    """Does optimizer steps: engine, objective and loss weighting of a run.
 
     Parameters
     ----------
@@ -119,20 +119,20 @@ class TrainModule:
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
     objective : callable
-        Turns embeddings into losses.
+        Computes losses from embeddings.
     weighting : Weighting
-        Makes one number of the losses of a micro-batch. Reports have the losses without weights.
+        Combines the losses of a micro-batch. Reports have unweighted losses.
     learned : LearnedParts
-        What is trained beside the encoder.
+        Parameters outside the encoder.
     meter : Meter
-        Counts the work of every forward pass.
+        Counts the work of forward passes.
     accumulation : int
         Micro-batches per step.
     chunk_tokens : int or None
         Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
         whole micro-batch.
     seed : int
-        Of dropout.
+        Seed of dropout.
     """
 
     def __init__(
@@ -160,14 +160,14 @@ class TrainModule:
         self._seed = seed
 
     def launch(self, step: int, micro_batch_at: Callable[[int], MicroBatch]) -> LaunchedStep:
-        """Tell the device to do a step and to copy its numbers to the host; read none of them.
+        """Queue a step and the copy of its numbers to the host, without reading them.
 
         Parameters
         ----------
         step : int
-            Steps done before.
-        unit_at : callable
-            Returns what this rank does in a micro-batch, by number.
+            Number of steps already done.
+        micro_batch_at : callable
+            Returns this rank's share of a micro-batch, by number.
         """
         started, engine = time.perf_counter(), self.engine
         lr = engine.learning_rate
@@ -185,7 +185,7 @@ class TrainModule:
             step=step + 1,
             micro_batches=micro_batches,
             results=results,
-            numbers=NumbersOnTheWay(results, engine.gradient_norm, engine.take_squares()),
+            numbers=PendingNumbers(results, engine.gradient_norm, engine.take_squares()),
             work=self.meter.take(),
             lr=lr,
             skipped_steps=engine.skipped_steps,
@@ -201,9 +201,11 @@ class TrainModule:
             loss = self.weighting(results, micro_batch, embeddings_UD, learned)
             return loss / self._accumulation, results
 
-        # Dropout depends on the micro-batch, rank and chunk alone, so a resumed run draws the same.
+        # Depends only on micro-batch, rank and chunk, so that a resumed run draws the same dropout.
         def seed_of_chunk(chunk: int) -> int:
-            return _seed_of(self._seed, number, chunk)
+            entropy = [self._seed, number, distributed.rank(), chunk]
+            words = np.random.SeedSequence(entropy).generate_state(2)
+            return int(words[0]) << 31 | int(words[1]) >> 1
 
         learned = partial(self.learned.values, micro_batch.tasks)
         if self._chunk_tokens is None:
@@ -220,36 +222,31 @@ class TrainModule:
         )
 
 
-def _seed_of(seed: int, micro_batch: int, chunk: int) -> int:
-    words = np.random.SeedSequence([seed, micro_batch, distributed.rank(), chunk]).generate_state(2)
-    return int(words[0]) << 31 | int(words[1]) >> 1
-
-
 class MicroBatchesAhead:
-    """Makes micro-batches in a thread of its own, one ahead of the one that was asked for.
+    """Builds micro-batches in a thread, one ahead of the last one requested.
 
     A GPU would otherwise wait at every step while the host reads texts and looks up known
-    positives: milliseconds, as many as a small encoder's step takes there. Everything goes
-    through the one thread, so that ``unit_at`` is never called twice at a time.
+    positives: milliseconds, as long as a small encoder's step. All calls go through the one
+    thread, so that ``micro_batch_at`` never runs concurrently.
 
     Parameters
     ----------
-    unit_at : callable
-        Returns what this rank does in a micro-batch, purely by number.
+    micro_batch_at : callable
+        Returns this rank's share of a micro-batch, purely by number.
     micro_batches : int
-        How many micro-batches there are.
+        Total number of micro-batches.
     """
 
     def __init__(self, micro_batch_at: Callable[[int], MicroBatch], micro_batches: int) -> None:
         self._micro_batch_at = micro_batch_at
         self._micro_batches = micro_batches
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="units")
-        self._made: dict[int, Future[MicroBatch]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="micro-batches")
+        self._ahead: dict[int, Future[MicroBatch]] = {}
 
     def __call__(self, number: int) -> MicroBatch:
-        """Return a micro-batch; what was raised while it was made is raised here."""
-        asked = self._made.get(number) or self._thread.submit(self._micro_batch_at, number)
-        self._made = {}
+        """Return a micro-batch, or raise the error of building it."""
+        requested = self._ahead.get(number) or self._thread.submit(self._micro_batch_at, number)
+        self._ahead = {}
         if number + 1 < self._micro_batches:
-            self._made[number + 1] = self._thread.submit(self._micro_batch_at, number + 1)
-        return asked.result()
+            self._ahead[number + 1] = self._thread.submit(self._micro_batch_at, number + 1)
+        return requested.result()

@@ -1,4 +1,4 @@
-"""Which parts of a micro-batch share their negatives, and whether every pair has some.
+"""Decide which parts of a micro-batch share negatives, and check that every pair has some.
 
 Shape legend: U micro-batches, S sources.
 """
@@ -18,18 +18,18 @@ from scimult.training.config import NegativesAcross, PretrainConfig
 from scimult.training.loss_config import TripletConfig
 from scimult.training.plan import RunPlan
 
-# From source and task to what the parts of a micro-batch have in common that share their negatives.
+# From a part's source and task to a key; parts with equal keys share their negatives.
 GroupOf = Callable[[str, str], Hashable]
 RoutesOfTask = Callable[[str], Sequence[int]]
-# Micro-batches that are looked at for pairs without company.
-_UNITS = 1000
+# Micro-batches to search for pairs without in-batch negatives.
+_CHECKED_MICRO_BATCHES = 1000
 
 
 def shared_negatives(across: NegativesAcross | None, routes_of_task: RoutesOfTask) -> GroupOf:
-    """Return what parts have in common that share their negatives.
+    """Return the function that groups parts which share negatives.
 
-    Embeddings of different routes lie in different spaces: across a whole batch too, parts
-    share negatives only where the routes of their queries and of their candidates agree.
+    Embeddings of different routes lie in different spaces: even across a whole batch, parts
+    share negatives only if the routes of their queries and of their candidates agree.
     """
     if across == "batch":
         return lambda source, task: tuple(routes_of_task(task))
@@ -39,19 +39,19 @@ def shared_negatives(across: NegativesAcross | None, routes_of_task: RoutesOfTas
 
 
 def by_source(source: str, task: str) -> Hashable:
-    """Return what only the pairs of one source have in common."""
+    """Group pairs by their source."""
     return source, task
 
 
 def check_in_batch_negatives(
     config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask
 ) -> None:
-    """Look for sources whose pairs have no other pair in a mixed batch to be compared with.
+    """Check mixed batches for sources whose pairs lack in-batch negatives.
 
     Raises
     ------
     ConfigError
-        If that is so in every batch.
+        If a source's pairs lack them in every batch.
     """
     batch, distillation = config.batch, config.loss.distillation
     if batch.mix != "in_batch" or (
@@ -59,7 +59,8 @@ def check_in_batch_negatives(
     ):
         return
     assert batch.pairs_per_step is not None
-    rows_US = share_out(plan.rates, batch.pairs_per_step // batch.accumulation, _UNITS)
+    pairs_per_pass = batch.pairs_per_step // batch.accumulation
+    rows_US = share_out(plan.rates, pairs_per_pass, _CHECKED_MICRO_BATCHES)
     group_of = shared_negatives(batch.negatives_across, routes_of_task)
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, source in enumerate(plan.sources):
@@ -71,14 +72,14 @@ def check_in_batch_negatives(
         if all(isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses):
             continue
         pairs_U = rows_US[:, members].sum(1)
-        alone = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
+        without = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
         names = ", ".join(plan.sources[number].name for number in members)
-        if alone == 1:
+        if without == 1:
             raise ConfigError(
-                "no batch holds two pairs of these sources: they have no in-batch negatives",
+                "no batch holds two pairs of these sources, so they have no in-batch negatives",
                 value=names,
                 fix="raise the rate or batch.pairs_per_step, share negatives with more sources "
                 "(batch.negatives_across), or set batch.mix: alternate",
             )
-        if alone > 0:
-            warn(f"{names}: {alone:.0%} of the pairs come alone, without in-batch negatives")
+        if without > 0:
+            warn(f"{names}: {without:.0%} of the pairs have no in-batch negatives")

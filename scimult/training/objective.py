@@ -1,4 +1,4 @@
-"""From a micro-batch's embeddings to a loss for each of its parts.
+"""Compute the loss of each part of a micro-batch from its embeddings.
 
 Shape legend: B queries of this rank, C candidates of all ranks, U distinct texts of a micro-batch
 on this rank, D width, R rows and K columns of a comparison, H hard negatives of this rank.
@@ -50,11 +50,10 @@ _NOTHING: Values = {}
 
 @dataclass(frozen=True)
 class PartResult:
-    """What this rank's pairs, or papers with targets, of one source gave in a micro-batch.
+    """Result of this rank's pairs, or papers with targets, of one source in a micro-batch.
 
-    Tensors are where they were computed: reading one waits for the device. ``loss`` is the
-    sum over queries, ``masked`` counts columns, and ``statistics_S`` are the sums of
-    `metrics.STATISTICS`.
+    Tensors stay on their device: reading one waits for it. ``loss`` is the sum over queries,
+    ``masked`` counts columns, and ``statistics_S`` are the sums of `metrics.STATISTICS`.
     """
 
     source: str
@@ -74,32 +73,32 @@ class PartResult:
 def distilled(
     losses_B: Tensor, scores: InBatchScores, teacher_BC: Tensor, options: DistillationConfig
 ) -> Tensor:
-    """Return each query's loss with that of following the teacher, both weighted."""
-    follow = listwise_kl if options.name == "kl" else margin_mse
-    theirs_BC = teacher_BC / options.teacher_temperature
-    follow_B = follow(scores, theirs_BC, options.temperature)
-    return options.contrastive_weight * losses_B + options.weight * follow_B
+    """Return the weighted sum of each query's loss and its distillation loss."""
+    distillation = listwise_kl if options.name == "kl" else margin_mse
+    teacher_BC = teacher_BC / options.teacher_temperature
+    distillation_B = distillation(scores, teacher_BC, options.temperature)
+    return options.contrastive_weight * losses_B + options.weight * distillation_B
 
 
-# As `Objective` is called.
+# The signature of `Objective`.
 PartsObjective = Callable[[Sequence[Part], Tensor, Values], list[PartResult]]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Each task's loss: over in-batch negatives of all ranks plus hard negatives, or of a head.
+    """Each task's loss: contrastive, over in-batch and hard negatives of all ranks, or a head's.
 
     Parameters
     ----------
     similarity : str
         How queries and candidates are compared.
     options : LossConfig
-        Which loss each task has, which candidates are negatives, which dimensions are compared
-        (Matryoshka: Kusupati et al., 2022).
+        The loss and the negatives of each task, and the dimensions to compare (Matryoshka:
+        Kusupati et al., 2022).
     device : device
-        Where the embeddings are.
+        Device of the embeddings.
     group_of : callable
-        From source and task of a part to a key; parts of one key share their negatives
+        Maps source and task of a part to a key; parts with equal keys share their negatives
         (`negatives.shared_negatives`), whatever the loss of each.
     """
 
@@ -111,7 +110,7 @@ class Objective:
     def __call__(
         self, parts: Sequence[Part], embeddings_UD: Tensor, learned: Values = _NOTHING
     ) -> list[PartResult]:
-        """Return the loss of this rank's rows, part by part; every rank calls it alike.
+        """Return the results of this rank's parts, in order; every rank must call it.
 
         Parameters
         ----------
@@ -120,7 +119,7 @@ class Objective:
         embeddings_UD : Tensor
             Embeddings of the parts' distinct texts, one part after another.
         learned : mapping of name to Tensor, optional
-            The values of what is learned beside the encoder.
+            Values of the learned parts.
         """
         first_texts = [0, *accumulate(len(part.rows) for part in parts)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -132,16 +131,16 @@ class Objective:
             else:
                 groups[self.group_of(part.source, part.task)].append(number)
         for numbers in groups.values():
-            together = [part for n in numbers if isinstance(part := parts[n], Batch)]
-            pairs = Pairs.of(together, [first_texts[number] for number in numbers], self.device)
-            compared = self._compare(together, pairs, embeddings_UD, learned)
+            group = [part for n in numbers if isinstance(part := parts[n], Batch)]
+            pairs = Pairs.of(group, [first_texts[number] for number in numbers], self.device)
+            compared = self._compare(group, pairs, embeddings_UD, learned)
             results |= zip(numbers, compared, strict=True)
         return [results[number] for number in range(len(parts))]
 
     def _head(self, part: TargetBatch, texts_UD: Tensor, learned: Values) -> PartResult:
         head = self.options.heads[part.task]
-        places_B, targets_B = send([part.text_B, part.targets_B], self.device)
-        inputs_BD = F.dropout(texts_UD[places_B], head.dropout)
+        indices_B, targets_B = send([part.text_B, part.targets_B], self.device)
+        inputs_BD = F.dropout(texts_UD[indices_B], head.dropout)
         outputs_BK = apply_head(learned[head_name(part.task)], inputs_BD)
         losses_B = head_losses(head.name, outputs_BK, targets_B)
         return PartResult(
@@ -161,7 +160,14 @@ class Objective:
         comparison = queries_to_candidates(pairs, embeddings_UD, self.options)
         own = [isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses]
         if any(own):
-            foreign_BC = _foreign(comparison, pairs) & self._rows_of(parts, own)[..., None]
+            assert comparison.hard_columns_H is not None
+            foreign_BC = foreign_negatives(
+                comparison.targets_R,
+                pairs.negative_rows_H,
+                comparison.hard_columns_H,
+                len(comparison.columns_KD),
+            )
+            foreign_BC = foreign_BC & self._rows_of(parts, own)[..., None]
             comparison = replace(comparison, masked_RK=comparison.masked_RK | foreign_BC)
         scores = comparison.scores(self.similarity)
         losses_B, masked_B = self._losses(parts, comparison, scores, learned)
@@ -181,7 +187,7 @@ class Objective:
             scores, losses_B.detach(), pairs.negative_rows_H, comparison.hard_columns_H
         ).double()
         sizes = [len(part.query_B) for part in parts]
-        of_parts = (torch.split(column, sizes) for column in (losses_B, masked_B, statistics_BS))
+        split = (torch.split(column, sizes) for column in (losses_B, masked_B, statistics_BS))
         return [
             PartResult(
                 source=part.source,
@@ -192,7 +198,7 @@ class Objective:
                 tokens=part.num_tokens,
                 statistics_S=statistics.sum(0),
             )
-            for part, losses, masked, statistics in zip(parts, *of_parts, strict=True)
+            for part, losses, masked, statistics in zip(parts, *split, strict=True)
         ]
 
     def _losses(
@@ -202,7 +208,7 @@ class Objective:
         scores: InBatchScores,
         learned: Values,
     ) -> tuple[Tensor, Tensor]:
-        """Return of each row the loss over all cuts, and how many columns were masked."""
+        """Return each row's loss over all Matryoshka cuts, and its number of masked columns."""
         masked_RK = scores.masked_BC
         if self.options.mask_margin is not None:
             masked_RK = masked_RK | above_margin(scores, self.options.mask_margin)
@@ -215,23 +221,22 @@ class Objective:
         return losses_R / (1 + len(cuts)), masked_RK.sum(1)
 
     def _rows_of(self, parts: Sequence[Batch], chosen: Sequence[bool]) -> Tensor:
-        """Return which rows belong to chosen parts, shape ``(B,)``, or one value for all."""
+        """Return which rows belong to chosen parts, shape ``(B,)`` or one value for all."""
         if all(chosen):
             return torch.ones((), dtype=torch.bool, device=self.device)
         rows = [torch.full((len(p.query_B),), c) for p, c in zip(parts, chosen, strict=True)]
         return send([torch.cat(rows)], self.device)[0]
 
     def _by_task(self, parts: Sequence[Batch], scores: InBatchScores, learned: Values) -> Tensor:
-        """Return each row's loss, that of its task; parts of one loss go together."""
+        """Return each row's loss by its task; adjacent parts with the same loss go together."""
         first, losses = 0, []
-        # A task of no loss of its own shares that of others, with its temperature.
+        # Tasks without their own loss share the default one and its temperature.
         for name, run in groupby(parts, lambda part: temperature_name(part.task, self.options)):
-            of_run = list(run)
-            last = first + sum(len(part.query_B) for part in of_run)
-            rows = slice(first, last)
-            some = InBatchScores(*(rows_of[rows] for rows_of in vars(scores).values()))
-            loss = self.options.contrastive(of_run[0].task)
-            losses.append(_contrastive(loss, some, learned.get(name)))
+            alike = list(run)
+            last = first + sum(len(part.query_B) for part in alike)
+            subset = InBatchScores(*(column[first:last] for column in vars(scores).values()))
+            loss = self.options.contrastive(alike[0].task)
+            losses.append(_contrastive(loss, subset, learned.get(name)))
             first = last
         return torch.cat(losses)
 
@@ -240,14 +245,3 @@ def _contrastive(loss: ContrastiveLoss, scores: InBatchScores, learned: Tensor |
     if isinstance(loss, TripletConfig):
         return triplet_margin(scores, loss.margin)
     return info_nce(scores, loss.temperature if learned is None else learned)
-
-
-def _foreign(comparison: Comparison, pairs: Pairs) -> Tensor:
-    """Return, for each query, all candidates but its positive and its own hard negative."""
-    assert comparison.hard_columns_H is not None
-    return foreign_negatives(
-        comparison.targets_R,
-        pairs.negative_rows_H,
-        comparison.hard_columns_H,
-        len(comparison.columns_KD),
-    )

@@ -1,4 +1,4 @@
-"""Parameter groups by expert, an AdamW that leaves unused experts alone, sums of gradients."""
+"""Parameter groups by expert, AdamW that skips unused experts, float32 gradient accumulation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters by (expert, decayed or not, learning rate, added or not).
 
-    Biases and LayerNorm weights, all vectors, are not decayed. The entry ``expert`` of a group is
-    the expert that its parameters serve, or ``SHARED``, or the name of a part that is learned
-    beside the encoder; ``part`` says the same in words, with the names in ``experts``, and tells
-    what a variant adds for all routes from the plain encoder.
+    Biases and LayerNorm weights, all vectors, are not decayed. A group's entry ``expert`` is the
+    expert of its parameters, ``SHARED``, or the name of a learned part; ``part`` names the same
+    in words, with the names in ``experts``, and distinguishes a variant's additions for all
+    routes from the plain encoder.
     """
     groups: dict[tuple[int | str, bool, float, bool], list[nn.Parameter]] = defaultdict(list)
     names = dict(model.named_parameters())
@@ -68,22 +68,26 @@ def _part(expert: int | str, is_added: bool, experts: Sequence[str]) -> str:
 
 
 def added_names(model: Encoder) -> frozenset[str]:
-    """Return the parameters that a plain encoder of this size lacks, and all experts'."""
+    """Return the parameters that a plain encoder of this size lacks, and those of all experts."""
     plain = model.config.model_copy(update=dict.fromkeys(ROUTED))
     with torch.device("meta"):
-        ours, theirs = (dict(Encoder(c).named_parameters()) for c in (model.config, plain))
-    return frozenset(name for name in ours if name not in theirs or expert_of(name, ours) != SHARED)
+        names, plain_names = (
+            dict(Encoder(config).named_parameters()) for config in (model.config, plain)
+        )
+    return frozenset(
+        name for name in names if name not in plain_names or expert_of(name, names) != SHARED
+    )
 
 
 def _depth(name: str, num_blocks: int) -> int:
-    """Return how many blocks stand above a parameter; all of them above the embeddings."""
+    """Return the number of blocks above a parameter; above embeddings, all of them."""
     if match := _BLOCK.search(name):
         return num_blocks - 1 - int(match[1])
     return num_blocks if _EMBEDDINGS.search(name) else 0
 
 
 def expert_of(name: str, names: Collection[str]) -> int:
-    """Return the expert that a parameter serves; ``SHARED`` in a bank of one expert."""
+    """Return the expert to which a parameter belongs; ``SHARED`` in a bank of one expert."""
     match = _EXPERT.match(name)
     if match is None:
         return SHARED
@@ -92,16 +96,14 @@ def expert_of(name: str, names: Collection[str]) -> int:
 
 
 class RoutedAdamW(torch.optim.AdamW):
-    """AdamW that steps shared groups always and an expert's groups only when it saw rows.
+    """AdamW that always steps shared groups, but groups of experts and learned parts only if used.
 
-    So it does with what is learned beside the encoder for some tasks alone.
-
-    Sharded optimizers hand every group a gradient, zero where no row was routed, and Adam
+    Sharded optimizers give every group a gradient, zero where no row was routed, and Adam
     would move those weights by momentum and decay. Skipping the group keeps them
-    bit-identical. `activate` says which before each step, alike on all ranks. With
-    ``keeps_norms``, `take_squares` returns those of the gradients that the last step saw, by
+    bit-identical. `activate` sets the used ones before each step, equally on all ranks. With
+    ``keeps_norms``, `take_squares` returns the squared norms of the last step's gradients, by
     ``parts``: ``shared``, ``added``, ``expert/NAME`` and ``learned/NAME``, as `parameter_groups`
-    calls them. Weights are updated by torch's fused kernel, on CPUs too.
+    names them. Weights are updated by torch's fused kernel, on CPUs too.
     """
 
     def __init__(
@@ -114,26 +116,26 @@ class RoutedAdamW(torch.optim.AdamW):
         self.parts = list(dict.fromkeys(group["part"] for group in groups))
 
     def activate(self, experts: frozenset[int | str]) -> None:
-        """Say whose groups the next steps may change beside the shared ones."""
+        """Set the experts and learned parts that the next steps may change."""
         self._active = experts
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step the shared groups and those of the active experts."""
+        """Step the shared groups and the active ones."""
         all_groups = self.param_groups
-        routed = self._active | {SHARED}
+        stepped = self._active | {SHARED}
         if self._keeps_norms:
             self._add_squares(all_groups)
-        self.param_groups = [group for group in all_groups if group["expert"] in routed]
+        self.param_groups = [group for group in all_groups if group["expert"] in stepped]
         try:
             return super().step(closure) if self.param_groups else None
         finally:
             self.param_groups = all_groups
 
     def take_squares(self) -> Tensor:
-        """Return the squared norm of each part's gradient since norms were last taken, float64.
+        """Return the squared norm of each part's gradient since the last call, float64.
 
-        Of this rank's share, where gradients are sharded; in the order of ``parts``. Empty if
-        there was no step, or norms are not kept.
+        In the order of ``parts``; if gradients are sharded, of this rank's share. Empty if there
+        was no step, or norms are not recorded.
         """
         squares, self._squares = self._squares, {}
         if not squares:
@@ -142,7 +144,7 @@ class RoutedAdamW(torch.optim.AdamW):
         return torch.stack([squares.get(part, zero) for part in self.parts]).double()
 
     def _add_squares(self, groups: list[dict[str, Any]]) -> None:
-        """Sharded engines call `step` once per group, each rank with its share of gradients."""
+        # Sharded engines call `step` once per group, each rank with its share of gradients.
         for group in groups:
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if gradients:
@@ -151,11 +153,11 @@ class RoutedAdamW(torch.optim.AdamW):
                 self._squares[group["part"]] = before + norm.square()
 
     def make_moments(self) -> None:
-        """Give every parameter its initial moments now; checkpoints expect to find them."""
+        """Create every parameter's initial moments, which checkpoints expect."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter] = {
-                    # The fused kernel counts where the parameter is.
+                    # The fused kernel keeps its count on the parameter's device.
                     "step": torch.zeros((), device=parameter.device),
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
@@ -163,12 +165,11 @@ class RoutedAdamW(torch.optim.AdamW):
 
 
 class GradientSums:
-    """Takes the gradients of a module pass by pass and gives their sums back, rounded once.
+    """Accumulates a module's half-precision gradients in float32, rounding the sum only once.
 
-    Autograd adds each pass to what is there in the parameter's own dtype; over hundreds of
-    chunks, bfloat16 loses more by that than within any of them. Costs four bytes a parameter
-    while a step has several passes. Gradients keep their tensors, because sharded engines
-    refuse others.
+    Autograd adds each pass in the parameter's own dtype; over hundreds of chunks, bfloat16
+    loses more by that than within any of them. Costs four bytes per parameter during steps of
+    several passes. Gradients keep their tensors, because sharded engines refuse others.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -177,7 +178,7 @@ class GradientSums:
         self._sums: dict[nn.Parameter, Tensor] = {}
 
     def take(self) -> None:
-        """Add the gradients of the pass that was just made, and zero them for the next one."""
+        """Add the gradients of the last pass, and zero them for the next one."""
         for parameter in self._parameters:
             if parameter.grad is None:
                 continue
@@ -187,9 +188,9 @@ class GradientSums:
                 self._sums[parameter] = parameter.grad.float()
             parameter.grad.zero_()
 
-    def give_back(self) -> None:
-        """Make the gradients the sums of all passes."""
+    def restore(self) -> None:
+        """Set the gradients to the sums over all passes."""
         for parameter, total in self._sums.items():
-            assert parameter.grad is not None, "the engine has dropped a gradient before the end"
+            assert parameter.grad is not None, "the engine dropped a gradient too early"
             parameter.grad.copy_(total)
         self._sums = {}

@@ -1,4 +1,4 @@
-"""Forward and backward through a micro-batch's texts, at once or in chunks with an embedding cache.
+"""Forward and backward passes over a micro-batch, at once or in chunks with an embedding cache.
 
 Shape legend: U distinct texts of this rank, D width.
 """
@@ -18,23 +18,22 @@ from scimult import distributed
 from scimult.data.batches import MicroBatch
 from scimult.hardware import send
 from scimult.models import Encoder, PackedTexts, length_batches, pack
-from scimult.models.attention import multiplies_apart
+from scimult.models.attention import is_unfused
 from scimult.progress import note
 from scimult.training.learned import Values
 from scimult.training.objective import PartResult
 from scimult.types import IntArray, TokenIds
 
 Forward = Callable[[PackedTexts, int | list[int]], Tensor]
-# From the embeddings of a micro-batch's texts, and the values of what is learned beside the encoder
-# (`LearnedParts.values`), to the loss.
+# From the embeddings of a micro-batch's texts, and the values of its learned parts, to the loss.
 MicroBatchLoss = Callable[[Tensor, Values], tuple[Tensor, list[PartResult]]]
 LearnedValues = Callable[[], Values]
-# One padding token: stands in where a rank has no text of a route that others have.
+# One padding token, as a placeholder where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
-# Numbers of the hidden size that a block keeps of a token for the way back, with dropout.
+# Activations per token that a block keeps for the backward pass, in hidden sizes, with dropout.
 _KEPT = 20
 _ACTIVATION_BYTES = 2 << 30
-# Below this a block's products take a GPU no longer than the host takes to ask for the next one.
+# Below this, a GPU computes a block's products as fast as the host launches them.
 _BUSY_TOKENS = 16_000
 
 
@@ -42,8 +41,8 @@ _BUSY_TOKENS = 16_000
 class Graph:
     """The part of the engine that passes need.
 
-    ``forward`` embeds packed texts, by one route or one per row; ``backward`` adds the gradient
-    of a loss; ``device`` is where the model is.
+    ``forward`` embeds packed texts, with one route or one per row; ``backward`` accumulates the
+    gradient of a loss; ``device`` is the model's.
     """
 
     forward: Forward
@@ -55,8 +54,8 @@ class Graph:
 class MicroBatchTexts:
     """The distinct texts of all parts of a micro-batch on this rank, one part after another.
 
-    ``every_route`` lists the routes that the micro-batch has on any rank: ranks must run the same
-    experts, because sharded ones are gathered by all.
+    ``every_route`` lists the routes that the micro-batch has on any rank: all ranks must run the
+    same experts, because sharded ones are gathered collectively.
     """
 
     rows: list[TokenIds]
@@ -71,26 +70,26 @@ class MicroBatchTexts:
         rows: list[TokenIds] = []
         routes: list[int] = []
         for part in micro_batch.parts:
-            of_side = routes_of_task(part.task)
+            route_of_side = routes_of_task(part.task)
             rows += part.rows
-            routes += [of_side[side] for side in part.sides]
+            routes += [route_of_side[side] for side in part.sides]
         every_route = {route for task in micro_batch.tasks for route in routes_of_task(task)}
         return cls(rows, routes, sorted(every_route))
 
 
 def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
-    """Return how many tokens of short texts need the memory that the activations of texts need.
+    """Return each text's activation cost, in equivalent short-text tokens.
 
-    A block keeps some ``_KEPT`` D numbers of a token for the way back, with dropout.
-    Attention, where it is not fused, keeps three of every head for each pair of tokens:
-    scores, weights, and weights after dropout. A pair is then 1 / (7 ``head_width``) of a token.
+    A block keeps about ``_KEPT`` D numbers per token for the backward pass, with dropout. Unfused
+    attention keeps three per head and pair of tokens: scores, weights, and weights after
+    dropout. A pair then costs 1 / (7 ``head_width``) of a token.
 
     Parameters
     ----------
     lengths_U : IntArray
         Tokens of each text.
     head_width : int or None
-        Width of an attention head; ``None`` where attention is fused.
+        Width of an attention head; ``None`` if attention is fused.
     """
     if head_width is None:
         return lengths_U
@@ -98,32 +97,31 @@ def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
 
 
 def unfused_head_width(model: Encoder, device: torch.device) -> int | None:
-    """Return the width of a head of ``model`` for `activation_tokens`."""
+    """Return the ``head_width`` of a model for `activation_tokens`."""
     config, dtype = model.config, next(model.parameters()).dtype
-    apart = multiplies_apart(device, dtype, config.attention_dropout)
-    return config.hidden_size // config.num_heads if apart else None
+    unfused = is_unfused(device, dtype, config.attention_dropout)
+    return config.hidden_size // config.num_heads if unfused else None
 
 
 def resolve_chunk_tokens(
     choice: int | Literal["auto"] | None, model: Encoder, device: torch.device
 ) -> int | None:
-    """Return what a chunk of the embedding cache may weigh; ``None`` for passes as a whole.
+    """Return the token budget of an embedding cache's chunk; ``None`` for whole passes.
 
-    ``auto``: on CPUs, so many tokens of short texts that their activations take 2 GB in
-    float32, however large the machine; whole passes elsewhere. On a GPU a choice too small to
-    keep it busy is remarked upon.
+    ``auto`` is, on CPUs of any size, the number of short-text tokens whose activations take 2 GB
+    in float32; elsewhere it means whole passes. A choice too small to keep a GPU busy is noted.
     """
     if choice != "auto":
         if choice is not None and device.type == "cuda" and choice < _BUSY_TOKENS:
             note(
-                f"batch.chunk_tokens {choice:,}: a GPU waits for the host between chunks below "
-                f"some {_BUSY_TOKENS:,} tokens; as many as fit into its memory are fastest"
+                f"batch.chunk_tokens {choice:,} is small: below about {_BUSY_TOKENS:,} tokens a "
+                "GPU waits for the host between chunks; use as many as fit into its memory"
             )
         return choice
     if device.type != "cpu":
         return None
     blocks = model.config.num_blocks
-    # Recomputed blocks keep their input alone, and one of them at a time all of it.
+    # With recomputation, blocks keep only their input, and all activations of one block at a time.
     kept_widths = blocks + _KEPT if model.checkpoints_activations else blocks * _KEPT
     return max(1, _ACTIVATION_BYTES // (4 * kept_widths * model.config.hidden_size))
 
@@ -131,7 +129,7 @@ def resolve_chunk_tokens(
 def pass_whole(
     graph: Graph, texts: MicroBatchTexts, loss_of: MicroBatchLoss, learned: LearnedValues
 ) -> list[PartResult]:
-    """Encode all texts in one forward pass and go back through the loss."""
+    """Encode all texts in one forward pass and backpropagate their loss."""
     absent = sorted(set(texts.every_route) - set(texts.routes))
     rows, routes = texts.rows + [_FILLER] * len(absent), texts.routes + absent
     route = routes[0] if len(set(routes)) == 1 else routes
@@ -151,29 +149,29 @@ def pass_in_chunks(
     weigh: Callable[[IntArray], IntArray],
     seed_of_chunk: Callable[[int], int],
 ) -> list[PartResult]:
-    """Do what ``pass_whole`` does with the activations of one chunk in memory at a time.
+    """Do the same as ``pass_whole``, holding the activations of only one chunk at a time.
 
-    All chunks are encoded without a graph, the loss gives the gradient of every embedding,
-    and each chunk is encoded again to take its gradient further back (Gao et al., 2021,
-    "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"). The gradient is
-    that of ``pass_whole``; with dropout, a chunk draws the same masks both times.
+    All chunks are encoded without a graph, the loss yields the gradient of every embedding, and
+    each chunk is encoded again to backpropagate its share (Gao et al., 2021, "Scaling Deep
+    Contrastive Learning Batch Size under Memory Limited Setup"). The gradient equals that of
+    ``pass_whole``; with dropout, a chunk draws the same masks both times.
 
     Parameters
     ----------
     graph : Graph
-        Adds up the gradients of all chunks.
+        Accumulates the gradients of all chunks.
     texts : MicroBatchTexts
         This rank's texts; every rank calls with the same micro-batch.
     loss_of : callable
-        The micro-batch's loss.
+        Computes the micro-batch's loss.
     learned : callable
-        Returns the values of what is learned beside the encoder, as far as the micro-batch uses it.
+        Returns the values of the learned parts that the micro-batch uses.
     chunk_tokens : int
-        What the texts of a chunk may weigh; a heavier text is a chunk of its own.
+        Cost limit of a chunk's texts; a more expensive text gets a chunk of its own.
     weigh : callable
-        From lengths of texts to what they weigh, see `activation_tokens`.
+        Maps lengths of texts to their cost, see `activation_tokens`.
     seed_of_chunk : callable
-        Seed of the dropout of a chunk by its number.
+        Returns the dropout seed of a chunk by its number.
     """
     weights_U = weigh(np.array([len(row) for row in texts.rows], dtype=np.int64))
     if max(distributed.all_gather_objects(int(weights_U.sum()))) <= chunk_tokens:
@@ -203,7 +201,7 @@ def pass_in_chunks(
     assert embeddings_UD.grad is not None
     gradients = torch.split(embeddings_UD.grad[order_U], sizes)
     for number, gradient_UD in enumerate(gradients):
-        # Its gradient with respect to the weights is the chunk's share of the loss's.
+        # The gradient of this product is the chunk's share of the loss gradient.
         chained = (encode(number, *packed.popleft()) * gradient_UD).sum()
         if number == len(chunks) - 1:
             for name, value in learned().items():
@@ -222,18 +220,18 @@ def _embed(graph: Graph, texts: PackedTexts, route: int | list[int]) -> Tensor:
 def _chunks(
     texts: MicroBatchTexts, weights_U: IntArray, chunk_tokens: int
 ) -> Iterator[tuple[IntArray, int]]:
-    """Yield (places of texts, route) of every chunk, as many for each route on all ranks.
+    """Yield (text indices, route) of every chunk, with equally many chunks per route on all ranks.
 
     Collectives of sharded experts need the same routes in the same order everywhere; a rank
-    that has fewer texts of a route gets empty chunks.
+    with fewer texts of a route gets empty chunks.
     """
     routes_U = np.array(texts.routes, dtype=np.int64)
-    mine: list[list[IntArray]] = []
+    by_route: list[list[IntArray]] = []
     for route in texts.every_route:
-        places = np.flatnonzero(routes_U == route)
-        batches = length_batches(weights_U[places].tolist(), chunk_tokens)
-        mine.append([places[rows] for rows in batches])
-    counts = np.array(distributed.all_gather_objects([len(chunks) for chunks in mine])).max(0)
-    for route, chunks, count in zip(texts.every_route, mine, counts, strict=True):
+        indices = np.flatnonzero(routes_U == route)
+        batches = length_batches(weights_U[indices].tolist(), chunk_tokens)
+        by_route.append([indices[rows] for rows in batches])
+    counts = np.array(distributed.all_gather_objects([len(chunks) for chunks in by_route])).max(0)
+    for route, chunks, count in zip(texts.every_route, by_route, counts, strict=True):
         for number in range(count):
             yield (chunks[number] if number < len(chunks) else routes_U[:0]), route

@@ -1,4 +1,4 @@
-"""Which pairs a run trains on, in which batches, for how long."""
+"""Plan a run: its sources, batches and number of steps."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from scimult.training.loss_config import HeadConfig
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run trains on: its sources, as streams of pairs or targets, and the share of each.
+    """A run's sources, as streams of pairs or targets, and their shares.
 
-    ``known`` has the known positives of every query by task, ``dev_sets`` and ``dev_targets``
-    what is held out.
+    ``known`` has the known positives of every query by task; ``dev_sets`` and ``dev_targets`` are
+    held out.
     """
 
     data: PreparedData
@@ -62,13 +62,13 @@ class RunPlan:
 
     @property
     def head_outputs(self) -> dict[str, int]:
-        """How many outputs each head has, by task."""
+        """Number of outputs of each head, by task."""
         targets = [source for source in self.sources if isinstance(source, TargetFile)]
         return {file.task: file.outputs for file in targets}
 
     @property
     def heads(self) -> dict[str, HeadDescription]:
-        """What the outputs of each head mean, by task."""
+        """Meaning of each head's outputs, by task."""
         return {
             entry.task: HeadDescription(
                 kind=entry.kind,
@@ -82,7 +82,7 @@ class RunPlan:
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:
-    """Open the prepared data of a run and choose from them.
+    """Open the prepared data of a run and select its sources.
 
     Raises
     ------
@@ -91,12 +91,12 @@ def plan_run(config: PretrainConfig) -> RunPlan:
     """
     section = config.data
     if not Path(section.prepared).exists():
-        made = f"scimult prepare --config FILE --out {section.prepared}"
+        command = f"scimult prepare --config FILE --out {section.prepared}"
         raise ConfigError(
             "data.prepared does not exist",
             path=section.prepared,
             fix=config.how_to_get.data.strip()
-            or f"name a prepared folder, or make this one: {made} (configs/data has such files)",
+            or f"name a prepared folder, or make this one: {command} (configs/data has such files)",
         )
     data = PreparedData.open(section.prepared)
     sources = select_sources(data, section, TaskSet(config.tasks), config.loss.heads)
@@ -132,8 +132,10 @@ def build_dev_sets(
 
     Raises
     ------
-    ConfigError, UnknownNameError
-        If dev scores decide about the run, and there are none or not the one that is named.
+    ConfigError
+        If the run selects steps by dev scores, and there are none.
+    UnknownNameError
+        If ``dev.metric`` is not one of the scores.
     """
     names = {source.name for source in sources}
     files = [file for file in data.pairs("dev") if file.name in names]
@@ -145,17 +147,17 @@ def build_dev_sets(
         seed=config.dev.seed,
     )
     targets = [file for file in data.targets("dev") if file.name in names and len(file)]
-    targets = [dev.some(file, config.dev.queries, config.dev.seed) for file in targets]
+    targets = [dev.sample_targets(file, config.dev.queries, config.dev.seed) for file in targets]
     if config.selects and not (dev_sets or targets):
         raise ConfigError(
-            "dev.patience and checkpoint.keep_best need dev pairs, and the sources have none",
+            "dev.patience and checkpoint.keep_best need dev pairs, but the sources have none",
             path=config.data.prepared,
             fix="prepare with dev pairs, or leave both out",
         )
     scores = [dev.mrr_name(dev_set.name) for dev_set in dev_sets]
     scores += [name for file in targets for name in dev.target_score_names(file)]
     scores += [dev.mrr_name("mean")] if dev_sets else []
-    # Without pairs, the default names no score, and no one may look at it.
+    # Without dev pairs the default metric does not exist, which matters only if it is used.
     if dev_sets or config.selects:
         one_of("score in dev.metric", config.dev.metric, scores)
     return dev_sets, targets
@@ -164,31 +166,30 @@ def build_dev_sets(
 def select_sources(
     data: PreparedData, section: DataConfig, tasks: TaskSet, heads: Mapping[str, HeadConfig]
 ) -> list[PairFile | TargetFile]:
-    """Return the training files that the configuration names, all of known tasks.
+    """Return the training files that the configuration selects, all of known tasks.
 
-    Targets are trained where ``heads`` has one for their task. The order is that of the folder,
-    pairs first; for ``sequential`` sampling that of ``data.sources``.
-
-    Those of tasks that ``data.hard_negatives`` does not list come without any.
+    Targets are trained if ``heads`` has one for their task. The order is that of the folder,
+    pairs first; for ``sequential`` sampling that of ``data.sources``. Files of tasks that
+    ``data.hard_negatives`` does not list lose their hard negatives.
 
     Raises
     ------
     UnknownNameError, ConfigError
         If a source is not in the prepared folder, a task is not in the run's ``tasks``,
-        or heads and targets do not fit each other.
+        or heads and targets do not match.
     """
     files: list[PairFile | TargetFile] = [*data.pairs("train"), *data.targets("train")]
     _check_heads(data, files, heads)
     for name in section.sources or ():
-        meant = [file for file in files if name in (file.name, file.source)]
+        matching = [file for file in files if name in (file.name, file.source)]
         names = {name for file in files for name in (file.source, file.name)}
         one_of("source in data.sources", name, names)
-        if not any(_is_trained(file, heads) for file in meant):
+        if not any(_is_trained(file, heads) for file in matching):
             raise ConfigError(
-                "a source of data.sources has targets alone, and no head learns them",
+                "a source of data.sources has only targets, and no head learns them",
                 path=data.folder,
                 value=name,
-                fix=f"set loss.by_task: {{{meant[0].task}: {_kind(meant[0])}}}",
+                fix=f"set loss.by_task: {{{matching[0].task}: {_kind(matching[0])}}}",
             )
     trained = [
         file
@@ -209,16 +210,16 @@ def select_sources(
 
 
 def _with_hard_negatives(
-    files: list[PairFile | TargetFile], wanted: bool | list[str]
+    files: list[PairFile | TargetFile], listed: bool | list[str]
 ) -> list[PairFile | TargetFile]:
-    """Return the files, without hard negatives those of tasks that are not listed."""
-    if isinstance(wanted, bool):
+    """Return the files, without the hard negatives of tasks that are not listed."""
+    if isinstance(listed, bool):
         return files
     known = {file.task for file in files if isinstance(file, PairFile)}
-    for name in wanted:
+    for name in listed:
         one_of("task in data.hard_negatives", name, known)
     return [
-        file.without_negatives() if isinstance(file, PairFile) and file.task not in wanted else file
+        file.without_negatives() if isinstance(file, PairFile) and file.task not in listed else file
         for file in files
     ]
 
@@ -240,7 +241,7 @@ def _check_heads(
         if not kinds:
             targets = {file.task for file in files if isinstance(file, TargetFile)}
             raise ConfigError(
-                f"loss.by_task gives {task!r} a head, and no source has targets of it",
+                f"loss.by_task gives {task!r} a head, but no source has targets for it",
                 path=data.folder,
                 value=f"targets of {', '.join(sorted(targets)) or 'no task'}",
                 fix="give a source such targets in the data configuration and prepare again, or "
@@ -249,7 +250,7 @@ def _check_heads(
         if kinds != {head.name}:
             fitting = ", ".join(sorted(kinds))
             raise ConfigError(
-                f"loss.by_task.{task} is {head.name}, and the data of this task fit {fitting}",
+                f"loss.by_task.{task} is {head.name}, but the data of this task fit {fitting}",
                 path=data.folder,
                 value=head.name,
                 fix=f"set loss.by_task.{task} to {fitting}",
@@ -259,19 +260,19 @@ def _check_heads(
 def loss_weights(
     config: PretrainConfig, sources: Sequence[PairFile | TargetFile]
 ) -> dict[str, float]:
-    """Return the loss weight of every task that the run trains.
+    """Return the loss weight of every trained task.
 
     Raises
     ------
     UnknownNameError, ConfigError
-        If a weight is given for another task, or all tasks have the same one but 1.
+        If a weight is given for another task, or all weights are equal but not 1.
     """
     weights = dict.fromkeys((file.task for file in sources), 1.0)
     for task, weight in config.loss.weights.items():
         weights[one_of("task in loss.weights", task, weights)] = weight
     if len(set(weights.values())) == 1 and 1.0 not in weights.values():
         raise ConfigError(
-            "loss.weights gives all trained tasks the same weight, which Adam divides out again",
+            "loss.weights gives all trained tasks the same weight, which Adam cancels out",
             value=weights,
             fix="leave it out and set optimizer.lr, or give tasks different weights",
         )
@@ -281,12 +282,12 @@ def loss_weights(
 def teacher_scores(
     config: PretrainConfig, data: PreparedData, sources: list[PairFile]
 ) -> TeacherScores | None:
-    """Return the scores that the loss follows; ``None`` if it follows none.
+    """Return the teacher scores for distillation; ``None`` if there is no distillation.
 
     Raises
     ------
     ConfigError
-        If the data have no scores, or a source has none and nothing else to learn from.
+        If the data have no scores, or a source has neither scores nor a contrastive loss.
     """
     section = config.loss.distillation
     if section is None:
@@ -298,15 +299,15 @@ def teacher_scores(
     without = [name for name, share in shares.items() if share == 0]
     if len(without) == len(shares) or (without and section.contrastive_weight == 0):
         raise ConfigError(
-            "loss.distillation, but no teacher scored a positive and a hard negative of one query",
+            "loss.distillation needs teacher scores of a query's positive and hard negative",
             path=data.folder,
             value=without,
-            fix="give the answers of the sources a column teacher (docs/formats.md) and prepare "
-            "again, or leave these sources or loss.distillation out",
+            fix="give the answers of these sources a column teacher (docs/formats.md) and prepare "
+            "again, or leave out the sources or loss.distillation",
         )
     for name, share in shares.items():
         if share < 1:
-            note(f"{name}: {share:.1%} of the queries have teacher scores to follow")
+            note(f"{name}: {share:.1%} of the queries have teacher scores")
     return teacher
 
 
@@ -318,9 +319,9 @@ def build_sampler(
     Parameters
     ----------
     config : PretrainConfig
-        Decides batches and length.
+        Determines batches and length.
     plan : RunPlan
-        The sources' pairs, and the share of each.
+        The sources' pairs, and their shares.
     lengths_N : array of int
         Tokens of every text, as stored.
 
@@ -369,10 +370,10 @@ def build_sampler(
 
 
 def _steps(config: PretrainConfig, micro_batches_per_epoch: float) -> int:
-    """Return ``schedule.steps``, or those of ``schedule.epochs``: as many pairs as there are."""
+    """Return ``schedule.steps``, or the steps of ``schedule.epochs``, which see each pair once."""
     if config.schedule.steps is not None:
         return config.schedule.steps
     assert config.schedule.epochs is not None
     steps = config.schedule.epochs * micro_batches_per_epoch / config.batch.accumulation
-    # Rates are fractions: their rounding must not add a step.
+    # Rounding errors of the rates must not add a step.
     return max(1, ceil(round(steps, 6)))

@@ -1,4 +1,4 @@
-"""The state of a run, kept in ``run.json`` of its folder: running, finished, stopped, failed."""
+"""Record a run's state in its ``run.json``: running, finished, stopped or failed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FILE = "run.json"
 
 @contextmanager
 def recorded(folder: Path, steps: int) -> Iterator[None]:
-    """Write down that a run works, and how it ended; the main rank alone writes.
+    """Record on the main rank that a run is running, and how it ended.
 
-    What kills the process outright leaves the state ``running`` behind, with host and process
-    number to find out.
+    A process that is killed outright leaves the state ``running``, with host and process id to
+    check.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def recorded(folder: Path, steps: int) -> Iterator[None]:
     except BaseException as error:
         state = "stopped" if isinstance(error, StoppedError) else "failed"
         message = str(error) or type(error).__name__
-        # The error that ended the run must come through, whatever state the disk is in.
+        # A disk error must not hide the error that ended the run.
         with contextlib.suppress(OSError, SciMultError):
             _write(path, record | {"state": state, "ended": _now(), "message": message})
         raise

@@ -11,8 +11,7 @@ import torch
 
 from scimult import distributed
 from scimult.checkpoints import Pretrained
-from scimult.data.batches import BatchBuilder, MicroBatch
-from scimult.data.sampler import Sampler
+from scimult.data.batches import BatchBuilder
 from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_blocks
 from scimult.progress import note
@@ -40,6 +39,8 @@ from scimult.training.stopping import StopRequest
 from scimult.training.taught import TaughtObjective
 from scimult.training.weighting import Weighting
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 def pretrain(
     config: PretrainConfig, *, resume: bool = True, stop_request: StopRequest | None = None
@@ -51,10 +52,10 @@ def pretrain(
     config : PretrainConfig
         The whole configuration; a copy is saved in the run folder.
     resume : bool
-        Continue from the newest whole checkpoint of ``config.output``, if there is one.
-        Otherwise a folder that holds a run is refused.
+        Continue from the newest intact checkpoint of ``config.output``, if there is one.
+        Otherwise refuse a folder that holds a run.
     stop_request : StopRequest, optional
-        Asked after every step; a caller that has more to do can ask it after the last.
+        Checked after every step; a caller with further work can check it after the last.
 
     Returns
     -------
@@ -98,9 +99,12 @@ def pretrain(
         scores = _dev_scores(config, plan, tokens, pretrained, module)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)
         callbacks = run.callbacks(scores, module, selection, first_step, steps)
+        builder, rank = batch_builder(config, plan, tokens), distributed.rank()
         trainer = Trainer(
             module,
-            _micro_batches(config, plan, sampler, tokens),
+            MicroBatchesAhead(
+                lambda number: builder.micro_batch(sampler.plan(number), rank), len(sampler)
+            ),
             stop_request,
             [*callbacks, FailureFile(run.path, plan.data.texts.ids_at), watchdog],
             reports_late=device.type != "cpu",
@@ -122,17 +126,20 @@ def _train_module(
     settings: dict[str, Any],
     checkpoint: Checkpoint | None,
 ) -> TrainModule:
-    """Put the model under DeepSpeed, with what makes a loss of its embeddings."""
+    """Put the model under DeepSpeed, with its learned parts, objective and optimizer."""
     model, device = pretrained.model, next(pretrained.model.parameters()).device
+    teacher, fit = plan.embedding_teacher, checkpoint is None
+    projection = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
     learned = learned_parts(
         config,
         model,
         plan.loss_weights,
         plan.head_outputs,
-        _projection(config, plan, tokens, pretrained, fit=checkpoint is None),
+        LearnedPart(projection, teacher.tasks) if projection and teacher else None,
     )
     optimizer, schedule = build.build_optimizer(config, model, steps, plan.loss_weights, learned)
-    meter = _meter(config, pretrained, device)
+    dtype = _DTYPES[config.engine.precision]
+    meter = Meter(model, device, dtype, resolve_peak(config.log.peak_tflops, device, dtype))
     if config.engine.compile:
         compile_blocks(model)
     resume = None if checkpoint is None else checkpoint.path
@@ -152,7 +159,6 @@ def _train_module(
 def _objective(
     config: PretrainConfig, pretrained: Pretrained, device: torch.device
 ) -> PartsObjective:
-    """Return what turns embeddings into a loss."""
     section = config.loss
     group_of = shared_negatives(config.batch.negatives_across, pretrained.routes)
     objective = Objective(config.model.similarity, section, device, group_of)
@@ -163,25 +169,8 @@ def _objective(
     )
 
 
-def _projection(
-    config: PretrainConfig, plan: RunPlan, tokens: TokenStore, pretrained: Pretrained, *, fit: bool
-) -> LearnedPart | None:
-    """Return the map to a teacher's width, if the run learns one."""
-    teacher = plan.embedding_teacher
-    made = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
-    return None if made is None or teacher is None else LearnedPart(made, teacher.tasks)
-
-
-def _meter(config: PretrainConfig, pretrained: Pretrained, device: torch.device) -> Meter:
-    """Return what counts the run's work, by the device's peak if it is known."""
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    dtype = dtypes[config.engine.precision]
-    peak = resolve_peak(config.log.peak_tflops, device, dtype)
-    return Meter(pretrained.model, device, dtype, peak)
-
-
 def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> BatchBuilder:
-    """Return what makes the batches of a run."""
+    """Return the builder of a run's batches."""
     return BatchBuilder(
         plan.sources,
         tokens,
@@ -195,19 +184,6 @@ def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> 
     )
 
 
-def _micro_batches(
-    config: PretrainConfig,
-    plan: RunPlan,
-    sampler: Sampler,
-    tokens: TokenStore,
-) -> Callable[[int], MicroBatch]:
-    """Return the function from a micro-batch's number to what this rank does in it."""
-    builder = batch_builder(config, plan, tokens)
-    return MicroBatchesAhead(
-        lambda number: builder.micro_batch(sampler.plan(number), distributed.rank()), len(sampler)
-    )
-
-
 def _dev_scores(
     config: PretrainConfig,
     plan: RunPlan,
@@ -215,7 +191,7 @@ def _dev_scores(
     pretrained: Pretrained,
     module: TrainModule,
 ) -> Callable[[], dict[str, float]] | None:
-    """Return the evaluation on the dev sets; ``None`` if it is off."""
+    """Return the evaluation on the dev sets; ``None`` if it is disabled."""
     if not (config.dev.every and (plan.dev_sets or plan.dev_targets)):
         return None
 
@@ -233,9 +209,9 @@ def _dev_scores(
         }
         if mrr:
             mrr[dev.mrr_name("mean")] = sum(mrr.values()) / len(mrr)
-        return mrr | of_heads()
+        return mrr | scores_of_heads()
 
-    def of_heads() -> dict[str, float]:
+    def scores_of_heads() -> dict[str, float]:
         head_scores: dict[str, float] = {}
         for file in plan.dev_targets:
             with torch.no_grad():

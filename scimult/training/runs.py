@@ -1,4 +1,4 @@
-"""Runs on disk: what each one is and how far it came, and how several differ."""
+"""Summarise and compare runs on disk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scimult.files import read_json
 from scimult.training import record
 
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
-# The loss of one step is that of one batch, often of one task.
+# A single step's loss is that of one batch, often of one task.
 _LAST_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Best:
-    """The highest value that a dev score had, and at which step first."""
+    """The highest value of a dev score, and the first step that reached it."""
 
     value: float
     step: int
@@ -31,7 +31,7 @@ class Best:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run as its folder tells it.
+    """Summary of one run, from its folder.
 
     Attributes
     ----------
@@ -39,15 +39,15 @@ class RunSummary:
         Name of the folder, and its path.
     state : str
         ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with ``message``),
-        ``killed`` (its process is gone without a word), or ``unknown`` (of an older version).
+        ``killed`` (its process has vanished), or ``unknown`` (written by an older version).
     steps, planned : int
-        Optimizer steps done and planned; ``planned`` is ``None`` if nothing says it.
+        Optimizer steps done and planned; ``planned`` is ``None`` if unknown.
     loss : float or None
         Mean over the last 20 steps, or over all if there are fewer.
     dev : dict
-        By score.
+        Best value by score.
     tokens_per_second : float or None
-        Over all steps and ranks, without what comes between steps.
+        Over all steps and ranks, without the time between steps.
     updated : str or None
         When the last step or score was written, in UTC.
     """
@@ -80,7 +80,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
         below = sorted(_runs_below(path))
         if not below:
             raise DataError(
-                "no run here", path=path, fix="name output folders of runs, or a folder of them"
+                "no run here", path=path, fix="name runs' output folders, or a folder above them"
             )
         folders |= dict.fromkeys(below)
     return list(folders)
@@ -88,29 +88,27 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
-        if _CONFIG in files and {METRICS, record.FILE, "checkpoints", "model"} & {
-            *files,
-            *folders,
-        }:
+        signs = {METRICS, record.FILE, "checkpoints", "model"}
+        if _CONFIG in files and signs & {*files, *folders}:
             folders.clear()
             yield Path(folder)
 
 
 def summarise(folder: Path) -> RunSummary:
-    """Read one run.
+    """Summarise one run.
 
     Raises
     ------
     ConfigError, DataError
-        If its configuration or a line of its metrics is damaged. A last line that is being
-        written is left out.
+        If its configuration or a line of its metrics is damaged. A last line that is still
+        being written is ignored.
     """
     config = read_yaml(folder / _CONFIG)
     lines = read_metrics(folder / METRICS)
     steps = [line for line in lines if line["step"] > 0]
     last = steps[-_LAST_STEPS:]
     seconds = sum(line["seconds"] for line in steps)
-    noted = read_json(folder / record.FILE) if (folder / record.FILE).is_file() else {}
+    recorded = read_json(folder / record.FILE) if (folder / record.FILE).is_file() else {}
     model = config.get("model", {})
     return RunSummary(
         name=folder.resolve().name,
@@ -118,24 +116,24 @@ def summarise(folder: Path) -> RunSummary:
         variant=str(model.get("variant")),
         base=model.get("base"),
         data=str(config.get("data", {}).get("prepared")),
-        state=_state(noted, folder),
-        message=noted.get("message"),
+        state=_state(recorded, folder),
+        message=recorded.get("message"),
         steps=int(steps[-1]["step"]) if steps else 0,
-        planned=noted.get("steps", config.get("schedule", {}).get("steps")),
+        planned=recorded.get("steps", config.get("schedule", {}).get("steps")),
         loss=sum(line["loss"] for line in last) / len(last) if last else None,
         dev=_best(lines),
         tokens_per_second=sum(line["tokens"] for line in steps) / seconds if seconds else None,
-        updated=_written(folder / METRICS),
+        updated=_modified(folder / METRICS),
     )
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics; none if it has not begun.
+    """Return the lines of a run's metrics; none if it has not started.
 
     Raises
     ------
     DataError
-        If a line is damaged, other than a last one without its end.
+        If a line is damaged; an incomplete last line is ignored.
     """
     if not path.is_file():
         return []
@@ -148,19 +146,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             line["step"] = int(line["step"])
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                "not a line of metrics", path=path, line=number, value=text, fix="remove the line"
+                "damaged line of metrics", path=path, line=number, value=text, fix="remove the line"
             ) from error
         lines.append(line)
     return lines
 
 
-def _state(noted: Mapping[str, Any], folder: Path) -> str:
-    if not noted:
+def _state(recorded: Mapping[str, Any], folder: Path) -> str:
+    if not recorded:
         return "finished" if (folder / "model").is_dir() else "unknown"
-    here = noted["host"] == socket.gethostname()
-    if noted["state"] == "running" and here and not _is_alive(int(noted["pid"])):
+    here = recorded["host"] == socket.gethostname()
+    if recorded["state"] == "running" and here and not _is_alive(int(recorded["pid"])):
         return "killed"
-    return str(noted["state"])
+    return str(recorded["state"])
 
 
 def _is_alive(pid: int) -> bool:
@@ -168,8 +166,8 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it runs, but not as this user
+        pass
     return True
 
 
@@ -182,16 +180,16 @@ def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Best]:
     return best
 
 
-def _written(path: Path) -> str | None:
+def _modified(path: Path) -> str | None:
     if not path.is_file():
         return None
-    written = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-    return written.isoformat(timespec="seconds")
+    modified = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    return modified.isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where runs differ: each entry has one value per run, ``None`` where a run has none."""
+    """Differences between runs: each entry has one value per run, ``None`` if it has none."""
 
     runs: list[str]
     config: dict[str, list[Any]]
@@ -201,8 +199,8 @@ class Comparison:
 def compare_runs(folders: Sequence[Path]) -> Comparison:
     """Return the configuration keys in which runs differ, and their metrics side by side.
 
-    The output folder is left out. Metrics are those of `RunSummary`: the loss of the last
-    steps, tokens per second, and the best of each dev score.
+    The output folder is omitted. Metrics are those of `RunSummary`: steps, loss of the last
+    steps, tokens per second, and the best value of each dev score.
     """
     configs = [_flat(read_yaml(folder / _CONFIG)) for folder in folders]
     keys = dict.fromkeys(key for config in configs for key in config if key != "output")
@@ -225,7 +223,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values by dotted keys; a list is a value."""
+    """Flatten a tree to dotted keys; lists are values."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as closed forms of the step."""
+"""Learning-rate schedules as closed-form functions of the step."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from scimult.errors import one_of
 
 ScheduleName = Literal["linear", "cosine", "constant", "inverse_sqrt", "slanted_triangular"]
 SCHEDULES: tuple[str, ...] = get_args(ScheduleName)
-# The peak over the lowest rate of the slanted triangle (Howard and Ruder, 2018, section 3.2).
+# Ratio of highest to lowest rate of the slanted triangle (Howard and Ruder, 2018, section 3.2).
 _SLANTED_RATIO = 32
 
 
 def warmup_steps(warmup: float, steps: int) -> int:
-    """Return the warm-up in steps: ``warmup`` itself, or its share of ``steps`` below 1."""
+    """Return the warm-up in steps: ``warmup`` itself, or, if below 1, that share of ``steps``."""
     return min(steps, math.ceil(warmup * steps) if warmup < 1 else int(warmup))
 
 
 def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:
-    """Return the share of the peak learning rate at a step, counted from 0.
+    """Return the fraction of the peak learning rate at a step, counted from 0.
 
     Rises linearly to 1 over ``warmup`` steps. Then ``linear`` and ``cosine`` fall to 0 at
     ``steps``, ``constant`` stays, and ``inverse_sqrt`` falls with the root of the step
     (Vaswani et al., 2017, equation 3, divided by its peak). ``slanted_triangular`` rises from
-    1/32 to 1 and falls back to it (Howard and Ruder, 2018, equation 3, with cut ``warmup``).
+    1/32 to 1 and falls back to 1/32 (Howard and Ruder, 2018, equation 3, with cut ``warmup``).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which step is best by a dev score, and when to stop looking for a better one."""
+"""Select the best step by a dev score, and stop training when it no longer improves."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class BestStep:
 
 
 class Selection(Callback):
-    """Follows one dev score; higher is better, and the first of equals stays the best.
+    """Tracks one dev score; higher is better, and the first of equals stays the best.
 
     Parameters
     ----------
     metric : str
-        Name of the score among the metrics of a step. Without it nothing ever happens.
+        Name of the score in a step's metrics; steps without it are ignored.
     patience : int, optional
-        Evaluations in a row without a better score after which the run is over.
+        Evaluations in a row without a better score after which training ends.
     keep_best : bool
-        Whether a checkpoint of each new best step is wanted.
+        Whether to request a checkpoint of each new best step.
     """
 
     def __init__(self, metric: str, patience: int | None, keep_best: bool) -> None:
@@ -47,7 +47,7 @@ class Selection(Callback):
         """Compare the step's score, if it was evaluated."""
         if self.metric not in report.metrics:
             return
-        # Rounding may differ between the ranks' processors: one of them decides.
+        # Rounding may differ between the ranks' processors, so one of them decides.
         score = float(distributed.broadcast_object(report.metrics[self.metric]))
         if self.best is None or score > self.best.score:
             self.best, self._without_gain = BestStep(report.step, score), 0
@@ -55,25 +55,26 @@ class Selection(Callback):
         self._without_gain += 1
         if self.is_over:
             note(
-                f"{self.metric} was best at step {self.best.step} ({self.best.score:.4f}) and no "
-                f"better in {self._without_gain} evaluations: training ends at step {report.step}"
+                f"{self.metric} was best at step {self.best.step} ({self.best.score:.4f}) and has "
+                f"not improved in {self._without_gain} evaluations: training ends at step "
+                f"{report.step}"
             )
 
     def wants_checkpoint(self, step: int) -> bool:
-        """Whether the state of this step must be kept, beside those that are due."""
+        """Return whether this step needs a checkpoint even if none is due."""
         is_best = self.best is not None and self.best.step == step
         return self.is_over or (self._keep_best and is_best)
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a resumed run must remember, as JSON values."""
+        """State for `restore`, as JSON values."""
         best = None if self.best is None else vars(self.best)
         return {"metric": self.metric, "best": best, "without_gain": self._without_gain}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Remember what `state` gave; the scores of another metric do not compare."""
+        """Restore a `state`; scores of another metric are discarded."""
         if state["metric"] != self.metric:
-            warn(f"scores of {state['metric']} are forgotten: dev.metric is {self.metric}")
+            warn(f"discarding scores of {state['metric']}: dev.metric is now {self.metric}")
             return
         self.best = None if state["best"] is None else BestStep(**state["best"])
         self._without_gain = state["without_gain"]

@@ -1,7 +1,7 @@
-"""A run's state as whole tensors by name, whatever ZeRO stage and number of ranks hold it.
+"""A run's state as whole tensors by name, independent of ZeRO stage and number of ranks.
 
-DeepSpeed's own files are laid out by stage and rank. Whole tensors are not: they are gathered
-one at a time when saved, and each rank takes its part of them when they are loaded.
+DeepSpeed's own files depend on both. Whole tensors are gathered one at a time when saved, and
+each rank takes its part of them when they are loaded.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class StateShards:
-    """Float32 weights, Adam's moments and counts of updates of a DeepSpeed engine.
+    """Float32 weights, Adam moments and update counts of a DeepSpeed engine.
 
     Parameters
     ----------
     engine : deepspeed.DeepSpeedEngine
-        Holds the parameters, in one piece or partitioned.
+        Holds the parameters, whole or partitioned.
     optimizer : RoutedAdamW
-        The optimizer below DeepSpeed's. Its moments are made here if they are not there yet.
+        The optimizer inside DeepSpeed's. Its moments are created here.
     groups : list of list of str
-        Names of the parameters of each of its groups.
+        Parameter names of each of its groups.
     """
 
     def __init__(self, engine: Any, optimizer: RoutedAdamW, groups: list[list[str]]) -> None:
@@ -41,11 +41,11 @@ class StateShards:
 
     @property
     def names(self) -> list[str]:
-        """The parameters that are trained."""
+        """Names of the trained parameters."""
         return [name for names in self._groups for name in names]
 
     def whole(self, name: str, moment: str | None = None) -> Tensor:
-        """Return a weight, or a moment of it, on the host; every rank must call it."""
+        """Return a whole weight, or one of its moments, on the host; every rank must call it."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         parameter = self._parameters[name]
@@ -59,7 +59,7 @@ class StateShards:
         return whole
 
     def put(self, name: str, whole: Tensor, moment: str | None = None) -> None:
-        """Take this rank's part of a whole weight or moment."""
+        """Store this rank's part of a whole weight or moment."""
         from deepspeed.utils import (
             safe_set_full_fp32_param,
             safe_set_full_optimizer_state,
@@ -90,14 +90,14 @@ class StateShards:
         return sharded
 
     def updates(self) -> dict[str, int]:
-        """Return how often Adam has updated each parameter: experts differ."""
+        """Return how often Adam has updated each parameter, which differs between experts."""
         counts: dict[str, int] = {}
         with deepspeed_private.flat_groups(self._engine):
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
-                steps = [int(self._optimizer.state[held]["step"]) for held in group["params"]]
-                # Unsharded, a group holds its parameters; else pieces that are updated as one.
-                each = steps if len(steps) == len(names) else [max(steps)] * len(names)
-                counts |= dict(zip(names, each, strict=True))
+                steps = [int(self._optimizer.state[piece]["step"]) for piece in group["params"]]
+                # Unsharded, a group holds its parameters; else pieces that are updated together.
+                by_name = steps if len(steps) == len(names) else [max(steps)] * len(names)
+                counts |= dict(zip(names, by_name, strict=True))
         return counts
 
     def put_updates(self, counts: dict[str, int]) -> None:
@@ -110,18 +110,18 @@ class StateShards:
         """
         with deepspeed_private.flat_groups(self._engine):
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
-                each = [counts[name] for name in names]
+                updates = [counts[name] for name in names]
                 if len(group["params"]) != len(names):
-                    if len(set(each)) > 1:
+                    if len(set(updates)) > 1:
                         raise CheckpointError(
-                            "some weights had no gradient in some steps under ZeRO stage 0, "
-                            "which no other stage can continue",
-                            value=names[each.index(min(each))],
+                            "weights of one group have different numbers of updates, which only "
+                            "ZeRO stage 0 can continue",
+                            value=names[updates.index(min(updates))],
                             fix="resume under stage 0",
                         )
-                    each = each[:1] * len(group["params"])
-                for held, count in zip(group["params"], each, strict=True):
-                    self._optimizer.state[held]["step"].fill_(float(count))
+                    updates = updates[:1] * len(group["params"])
+                for piece, count in zip(group["params"], updates, strict=True):
+                    self._optimizer.state[piece]["step"].fill_(float(count))
 
 
 def _padded_part(whole: Tensor, size: int) -> Tensor:

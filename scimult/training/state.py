@@ -1,4 +1,4 @@
-"""Resume state on disk: whole checkpoints only, newest first, damaged ones named."""
+"""Checkpoints on disk: written atomically, verified by checksums, pruned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
-from scimult.files import folder_bytes, publish_folder, read_json, sha256, storage_error, write_json
+from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
 from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
@@ -33,14 +33,14 @@ class CheckpointStore:
     """The folder ``checkpoints`` of a run.
 
     A checkpoint is written under a temporary name, listed with its checksums, and renamed
-    when every rank has finished: a killed job leaves the one before it in place.
+    when every rank has finished: a killed job leaves the previous one in place.
 
     Parameters
     ----------
     folder : Path
-        Where ``step-NNNNNNN`` folders go.
+        Parent of the ``step-NNNNNNN`` folders.
     keep : int
-        Newest checkpoints that are kept.
+        Number of newest checkpoints to keep.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -61,11 +61,11 @@ class CheckpointStore:
         step : int
             Optimizer steps done.
         write : callable
-            Writes this rank's files below the folder it is given.
+            Writes this rank's files below the given folder.
         info : dict
-            JSON values to find again at resume.
+            JSON values for resuming.
         best : int, optional
-            Step whose checkpoint is kept for as long as this one is.
+            Step whose checkpoint must be kept as long as this one.
 
         Raises
         ------
@@ -75,8 +75,8 @@ class CheckpointStore:
         final = self.folder / _name(step)
         temporary = self.folder / f".{final.name}.tmp"
         if distributed.is_main():
-            for left in self.folder.glob(".step-*.tmp"):
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in self.folder.glob(".step-*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)
         self._together(lambda: temporary.mkdir(parents=True, exist_ok=True), temporary)
         self._together(lambda: write(temporary), temporary)
 
@@ -91,9 +91,9 @@ class CheckpointStore:
         self._together(publish, temporary)
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; ``None`` if none was ever written.
+        """Return the newest intact checkpoint; ``None`` if there are no checkpoints.
 
-        Damaged checkpoints are passed over with a warning that names them.
+        Damaged checkpoints are skipped with a warning.
 
         Raises
         ------
@@ -105,13 +105,13 @@ class CheckpointStore:
             try:
                 return verify(path)
             except SciMultError as error:
-                warn(f"checkpoint {path.name} is damaged and passed over: {error}")
+                warn(f"skipping damaged checkpoint {path.name}: {error}")
         if checkpoints:
             raise CheckpointError(
                 "every checkpoint is damaged",
                 path=self.folder,
                 value=[path.name for path in checkpoints],
-                fix="bring one back, or remove the folder to start anew",
+                fix="restore one from a backup, or remove the folder to start over",
             )
         return None
 
@@ -130,23 +130,19 @@ class CheckpointStore:
                 "no checkpoint of this step",
                 path=self.folder,
                 value=step,
-                fix=f"use one of {', '.join(steps) or '(none is kept)'}",
+                fix=f"use one of {', '.join(steps) or '(there are none)'}",
             )
         return verify(path)
-
-    def size(self) -> int:
-        """Return the bytes of all checkpoints here."""
-        return folder_bytes(self.folder)
 
     def _steps(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def _together(self, work: Callable[[], None], path: Path) -> None:
-        """Run ``work`` on every rank; if it fails on one, fail on all with its message."""
+        """Run ``work`` on every rank; if it fails on one, raise on all with its message."""
         problem: Exception | None = None
         try:
             work()
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SciMultError) as error:
             problem = error
         messages = [m for m in distributed.all_gather_objects(problem and str(problem)) if m]
         if not messages:
@@ -155,13 +151,15 @@ class CheckpointStore:
             shutil.rmtree(path, ignore_errors=True)
         if isinstance(problem, OSError):
             raise storage_error(problem, path) from problem
+        if isinstance(problem, SciMultError):
+            raise problem
         raise CheckpointError(f"checkpoint could not be written: {messages[0]}", path=path)
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest checkpoints up to ``step`` and those they call the best.
+        """Remove all but the newest checkpoints up to ``step`` and the best ones they name.
 
-        Later ones are damaged, or the run would have gone on from them: they count for nothing,
-        and are replaced when their step is done again.
+        Later ones are damaged, or the run would have continued from them: they are ignored
+        here, and replaced when their step is repeated.
         """
         checkpoints = [path for path in self._steps() if path.name <= _name(step)]
         newest = checkpoints[-self._keep :]
@@ -188,7 +186,7 @@ class _File(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What ``manifest.json`` lists, beside its own digest."""
+    """The content of ``manifest.json``, apart from its own digest."""
 
     step: int
     best: int | None
@@ -209,7 +207,7 @@ def _list(folder: Path) -> dict[str, _File]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """Return a checkpoint after comparing every file with its checksum.
+    """Check every file of a checkpoint against its checksum and return the checkpoint.
 
     Raises
     ------
@@ -231,9 +229,9 @@ def _read_manifest(path: Path) -> _Manifest:
     signed = read_json(file)
     try:
         manifest = _Manifest.model_validate(signed["manifest"])
-        whole = manifest.digest() == signed["sha256"] and path.name == _name(manifest.step)
+        intact = manifest.digest() == signed["sha256"] and path.name == _name(manifest.step)
     except (ValidationError, TypeError, KeyError):
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise CheckpointError("manifest is damaged", path=file, fix="use another checkpoint")
     return manifest

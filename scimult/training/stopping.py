@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as requests: the step ends, a checkpoint is written, the run leaves."""
+"""Stop on SIGTERM and SIGINT: finish the step, write a checkpoint, exit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Ctrl-C reaches a rank from the terminal and, moments later, from its launcher.
+# Ctrl-C reaches a rank twice: from the terminal and, moments later, from its launcher.
 _SAME_REQUEST_SECONDS = 5.0
 
 
 class StoppedError(Exception):
-    """A signal asked the run to stop, and it did, with a checkpoint.
+    """A signal stopped the run, which wrote a checkpoint.
 
     Attributes
     ----------
@@ -27,40 +27,40 @@ class StoppedError(Exception):
     def __init__(self, done: str, number: int) -> None:
         name = signal.Signals(number).name
         super().__init__(
-            f"stopped by {name} after {done}, with a checkpoint: the same command continues"
+            f"stopped by {name} after {done}, with a checkpoint: run the same command to continue"
         )
         self.signal = number
 
 
 class StopRequest:
-    """Whether this process was asked to stop, and by which signal."""
+    """Whether a signal asked this process to stop, and which."""
 
     def __init__(self) -> None:
         self.signal = 0
-        self._asked_at = 0.0
+        self._requested_at = 0.0
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """Turn SIGTERM and SIGINT into a request; whoever insists later is obeyed at once.
+        """Turn SIGTERM and SIGINT into a request; a later second signal acts immediately.
 
-        Python delivers signals to the main thread: elsewhere nothing is changed.
+        Python delivers signals to the main thread: in other threads this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
-            signal.signal(number, self._ask)
+            signal.signal(number, self._handle)
         try:
             yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if not self.signal:
-            self.signal, self._asked_at = number, now
-        elif now - self._asked_at > _SAME_REQUEST_SECONDS:
+            self.signal, self._requested_at = number, now
+        elif now - self._requested_at > _SAME_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

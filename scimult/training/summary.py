@@ -1,4 +1,4 @@
-"""From the reports of several steps to the numbers that are shown."""
+"""Summarise the reports of several steps into the numbers to show."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ACCURACY = "train/in_batch_accuracy"
 
 
 class Window:
-    """Collects the steps since numbers were last shown.
+    """Collects the steps since the last `take`.
 
-    Losses, accuracies and margins are means over queries; norms and padding shares are means
-    over steps; throughput and utilisation are totals over the seconds of the steps, without
-    what comes between them (dev scores, checkpoints).
+    Losses, accuracies and margins of tasks are means over queries; total loss, norms and padding
+    shares are means over steps; throughput and utilisation are totals over the seconds of the
+    steps, without the time between them (dev scores, checkpoints).
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Window:
         self._tasks.add(report.sums)
 
     def take(self) -> dict[str, float]:
-        """Return the numbers by name, ``group/name`` or ``group/name/part``, and start anew.
+        """Return the numbers by name, ``group/name`` or ``group/name/part``, and start over.
 
         There must have been a step.
         """
@@ -53,12 +53,14 @@ class Window:
 
 
 def _norms(reports: Sequence[StepReport]) -> dict[str, float]:
-    """Return mean gradient norms: of all, of each part, and of steps of one task alone.
+    """Return mean gradient norms: in total, of each part, and of single-task steps by task.
 
-    Steps that fp16 skipped, whose norm is infinite, are left out.
+    Steps that fp16 skipped, whose norm is infinite, do not count.
     """
     values: dict[str, list[float]] = defaultdict(list)
-    for report in (report for report in reports if math.isfinite(report.gradient_norm)):
+    for report in reports:
+        if not math.isfinite(report.gradient_norm):
+            continue
         values["train/gradient_norm"].append(report.gradient_norm)
         if len(set(report.tasks)) == 1:
             values[f"train/gradient_norm/{report.tasks[0]}"].append(report.gradient_norm)
@@ -71,15 +73,15 @@ def _usage(reports: Sequence[StepReport]) -> dict[str, float]:
     seconds = sum(report.seconds for report in reports)
     tokens = sum(report.tokens for report in reports)
     scalars = {"speed/tokens_per_second": tokens / seconds}
-    used = [report for report in reports if report.usage]
-    for name in _SPEED if used else ():
-        scalars[f"speed/{name}"] = _mean([report.usage[name] for report in used])
-    utilised = [report for report in used if "model_flop_utilisation" in report.usage]
-    if utilised:
-        shares = [r.usage["model_flop_utilisation"] * r.seconds for r in utilised]
-        scalars["speed/model_flop_utilisation"] = sum(shares) / sum(r.seconds for r in utilised)
+    metered = [report for report in reports if report.usage]
+    for name in _SPEED if metered else ():
+        scalars[f"speed/{name}"] = _mean([report.usage[name] for report in metered])
+    with_peak = [report for report in metered if "model_flop_utilisation" in report.usage]
+    if with_peak:
+        shares = [r.usage["model_flop_utilisation"] * r.seconds for r in with_peak]
+        scalars["speed/model_flop_utilisation"] = sum(shares) / sum(r.seconds for r in with_peak)
     for name in _MEMORY:
-        peaks = [report.usage[name] for report in used if name in report.usage]
+        peaks = [report.usage[name] for report in metered if name in report.usage]
         if peaks:
             scalars[f"memory/{name.removesuffix('_bytes')}_gib"] = max(peaks) / 2**30
     return scalars

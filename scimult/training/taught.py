@@ -1,4 +1,4 @@
-"""Following a teacher's vectors beside another objective.
+"""Follow a teacher's vectors in addition to another objective.
 
 Shape legend: U distinct texts of this rank in parts that follow, K texts of all ranks that they
 are compared with, D width of the model, E width of the teacher, B queries of this rank.
@@ -27,21 +27,21 @@ from scimult.training.objective import PartResult, PartsObjective
 
 @dataclass(frozen=True)
 class TaughtObjective:
-    """An objective, and beside it the loss of following a teacher's vectors.
+    """An objective plus the loss of following a teacher's vectors.
 
     Parameters
     ----------
     objective : callable
         The other objective.
     options : EmbeddingTeacherConfig
-        Which losses, how much they weigh.
+        The losses and their weights.
     matryoshka : sequence of int
         Numbers of leading dimensions whose relations are averaged with those of the whole
-        embedding. The cosine is that of the whole: a vector of a teacher has no leading part.
+        embedding. Cosines use the whole: a teacher's vector has no leading part.
     device : device
-        Where the embeddings are.
+        Device of the embeddings.
     group_of : callable
-        As `Objective` has it: relations are those of texts that it compares.
+        As in `Objective`: relations are between texts that it compares.
     """
 
     objective: PartsObjective
@@ -53,7 +53,7 @@ class TaughtObjective:
     def __call__(
         self, parts: Sequence[Part], embeddings_UD: Tensor, learned: Values
     ) -> list[PartResult]:
-        """Return the loss of this rank's queries, part by part; every rank calls it alike."""
+        """Return the results of this rank's parts, in order; every rank must call it."""
         results = self.objective(parts, embeddings_UD, learned)
         first_texts = [0, *accumulate(len(part.rows) for part in parts)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
@@ -61,16 +61,16 @@ class TaughtObjective:
             if isinstance(part, Batch) and part.vectors_UE is not None:
                 groups[self.group_of(part.source, part.task)].append(number)
         if not groups and PROJECTION in learned:
-            # Backward asks every value that the tasks have for a gradient.
+            # The backward pass needs a gradient of every value of the micro-batch's tasks.
             unused = 0.0 * learned[PROJECTION].sum()
             results[0] = replace(results[0], loss=results[0].loss + unused)
         for numbers in groups.values():
-            together = [part for n in numbers if isinstance(part := parts[n], Batch)]
-            texts = _Texts.of(together, self.device)
-            of_parts = [
-                embeddings_UD[first_texts[n] : first_texts[n] + len(parts[n].rows)] for n in numbers
-            ]
-            losses_U = self._losses(texts, torch.cat(of_parts), learned)
+            group = [part for n in numbers if isinstance(part := parts[n], Batch)]
+            texts = _Texts.of(group, self.device)
+            student_UD = torch.cat(
+                [embeddings_UD[first_texts[n] : first_texts[n + 1]] for n in numbers]
+            )
+            losses_U = self._losses(texts, student_UD, learned)
             for number, loss_B in zip(numbers, texts.of_queries(losses_U), strict=True):
                 results[number] = _with_teacher(results[number], loss_B)
         return results
@@ -100,18 +100,18 @@ class TaughtObjective:
 class _Texts:
     """Texts of parts whose relations count together.
 
-    ``query_B``, ``candidate_C`` and ``negative_rows_H`` of each part are as in `Batch`, with
-    places among the texts of all of these parts; ``sizes_W`` are the queries and candidates of
-    each rank, where there are several.
+    ``indices`` has ``query_B``, ``candidate_C`` and ``negative_rows_H`` of each part as in
+    `Batch`, but indexing the texts of all these parts; ``sizes_W`` is the number of queries and
+    candidates of each rank, if there are several.
     """
 
     vectors_UE: Tensor
-    places: list[tuple[Tensor, Tensor, Tensor]]
+    indices: list[tuple[Tensor, Tensor, Tensor]]
     sizes_W: list[int]
 
     @classmethod
     def of(cls, parts: Sequence[Batch], device: torch.device | str) -> _Texts:
-        """Join the texts of parts."""
+        """Concatenate the texts of parts."""
         firsts = [0, *accumulate(len(part.rows) for part in parts)]
         columns: list[Tensor] = []
         for part, first in zip(parts, firsts, strict=False):
@@ -119,33 +119,33 @@ class _Texts:
             columns += [part.vectors_UE, part.query_B + first, part.candidate_C + first]
             columns.append(part.negative_rows_H)
         sent = send(columns, device)
-        of_parts = [sent[start : start + 4] for start in range(0, len(sent), 4)]
-        of_ranks = zip(*(part.sizes_W for part in parts), strict=True)
+        by_part = [sent[start : start + 4] for start in range(0, len(sent), 4)]
+        by_rank = zip(*(part.sizes_W for part in parts), strict=True)
         return cls(
-            torch.cat([vectors_UE for vectors_UE, *_ in of_parts]),
-            [(query_B, candidate_C, rows_H) for _, query_B, candidate_C, rows_H in of_parts],
-            [sum(2 * queries + hard for queries, hard in sizes) for sizes in of_ranks],
+            torch.cat([vectors_UE for vectors_UE, *_ in by_part]),
+            [(query_B, candidate_C, rows_H) for _, query_B, candidate_C, rows_H in by_part],
+            [sum(2 * queries + hard for queries, hard in sizes) for sizes in by_rank],
         )
 
     def of_all_ranks(self, values_UX: Tensor) -> Tensor:
-        """Return the values of every query and candidate of all ranks, as often as it stands there.
+        """Return the values of every query and candidate of all ranks, repetitions included.
 
-        So the relations of a text are the same ones however the pairs are dealt to ranks.
+        This way a text's relations do not depend on how pairs are distributed over ranks.
         """
-        here = torch.cat([torch.cat([query_B, cand_C]) for query_B, cand_C, _ in self.places])
-        return distributed.gather_rows(values_UX[here], self.sizes_W)[0]
+        local = torch.cat([torch.cat([query_B, cand_C]) for query_B, cand_C, _ in self.indices])
+        return distributed.gather_rows(values_UX[local], self.sizes_W)[0]
 
     def of_queries(self, losses_U: Tensor) -> list[Tensor]:
-        """Return the loss of each query, part by part."""
-        return [mean_over_pairs(losses_U, *places) for places in self.places]
+        """Return each query's loss, part by part."""
+        return [mean_over_pairs(losses_U, *indices) for indices in self.indices]
 
 
 def _with_teacher(result: PartResult, loss_B: Tensor) -> PartResult:
-    """Add the loss of following the teacher to what a part gave."""
+    """Add the teacher loss to a part's result."""
     total = loss_B.sum()
     added_S = torch.zeros_like(result.statistics_S)
-    noted = total.detach().to(added_S)
-    added_S[STATISTICS.index("loss")] = noted
-    added_S[STATISTICS.index("teacher")] = noted
+    reported = total.detach().to(added_S)
+    added_S[STATISTICS.index("loss")] = reported
+    added_S[STATISTICS.index("teacher")] = reported
     added_S[STATISTICS.index("taught")] = len(loss_B)
     return replace(result, loss=result.loss + total, statistics_S=result.statistics_S + added_S)

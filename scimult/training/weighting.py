@@ -1,4 +1,4 @@
-"""From the losses of a micro-batch's parts to the number that a step minimises.
+"""Combine the losses of a micro-batch's parts into the number to minimise.
 
 Shape legend: U distinct texts of a micro-batch on this rank, D width, T tasks of the micro-batch.
 """
@@ -21,14 +21,14 @@ _SMALL = 1e-12
 
 
 class Weighting:
-    """Adds up what this rank computed, so that the mean over ranks is the loss of the micro-batch.
+    """Combines this rank's losses so that the mean over ranks is the micro-batch's loss.
 
     Parameters
     ----------
     options : LossConfig
-        ``reduction`` and ``weighting``.
+        Has ``reduction`` and ``weighting``.
     weights : mapping of task to float
-        The fixed weights of all tasks that are trained, in the order of `TaskWeights`.
+        Fixed weights of all trained tasks, in the order of `TaskWeights`.
     """
 
     def __init__(self, options: LossConfig, weights: Mapping[str, float]) -> None:
@@ -38,11 +38,11 @@ class Weighting:
 
     @property
     def state(self) -> dict[str, float]:
-        """What `restore` needs to go on as if nothing had happened."""
+        """State for `restore`: the first losses of tasks, for GradNorm."""
         return dict(self._first_losses)
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from the ``state`` of an earlier run."""
+        """Restore the ``state`` of an interrupted run."""
         self._first_losses = dict(state)
 
     def __call__(
@@ -52,7 +52,7 @@ class Weighting:
         embeddings_UD: Tensor,
         learned: Values,
     ) -> Tensor:
-        """Return this rank's loss; every rank calls it alike."""
+        """Return this rank's loss; every rank must call it."""
         ranks = distributed.world_size()
         if self._options.reduction == "pairs":
             weighted = [result.loss * self._weights[result.task] for result in results]
@@ -60,7 +60,7 @@ class Weighting:
         sums: dict[str, Tensor] = {}
         for result in results:
             sums[result.task] = sums.get(result.task, 0) + result.loss
-        # Over ranks, these sum up to the mean of each task.
+        # Summed over ranks, these give each task's mean.
         shares = {task: loss / micro_batch.pairs_of[task] for task, loss in sums.items()}
         if self._options.weighting == "uncertainty":
             return self._uncertain(shares, learned, ranks)
@@ -75,7 +75,7 @@ class Weighting:
         for task, loss in shares.items():
             log_variance = learned[log_variance_name(task)]
             regression = task in heads and heads[task].name == "regression"
-            # Each rank has a share of the loss and all of the noise.
+            # Each rank has a share of the loss but the whole noise term.
             terms.append(uncertainty_weighted(loss * ranks, log_variance, regression))
             terms.append(log_variance.sum() / 2)
         return torch.stack(terms).sum()
@@ -83,10 +83,10 @@ class Weighting:
     def _balanced(
         self, shares: Mapping[str, Tensor], embeddings_UD: Tensor, weights: Tensor, ranks: int
     ) -> Tensor:
-        """Weigh by GradNorm; norms are those of gradients by embeddings.
+        """Weight by GradNorm, with norms of gradients with respect to embeddings.
 
-        The paper has the last shared layer's weights, which costs a backward pass of each task
-        through it. Embeddings are what all tasks share here, and the loss ends there.
+        The paper uses the last shared layer's weights, which costs a backward pass of each task
+        through it. Here all tasks share the embeddings, where the loss computation starts.
         """
         order = list(self._weights)
         weights_T = weights[torch.tensor([order.index(task) for task in shares])]
@@ -95,16 +95,16 @@ class Weighting:
             (gradient_UD,) = torch.autograd.grad(
                 loss, embeddings_UD, retain_graph=True, allow_unused=True
             )
-            none = embeddings_UD.new_zeros(())
-            squares.append(none if gradient_UD is None else gradient_UD.square().sum())
+            zero = embeddings_UD.new_zeros(())
+            squares.append(zero if gradient_UD is None else gradient_UD.square().sum())
         losses_T = torch.stack([loss.detach() for loss in shares.values()])
         totals_2T = torch.stack([torch.stack(squares).to(losses_T.dtype), losses_T])
         if ranks > 1:
             torch.distributed.all_reduce(totals_2T)
         norms_T, losses_T = totals_2T[0].sqrt(), totals_2T[1].clamp(min=_SMALL)
-        for place, task in enumerate(shares):
+        for number, task in enumerate(shares):
             if task not in self._first_losses:
-                self._first_losses[task] = float(losses_T[place])
+                self._first_losses[task] = float(losses_T[number])
         first_T = losses_T.new_tensor([self._first_losses[task] for task in shares])
         alpha = self._options.gradnorm_alpha
         assert alpha is not None

@@ -1,4 +1,4 @@
-"""Distillation losses against loops and scipy, and their gradients where nothing is known."""
+"""Distillation losses against loops and scipy, and their gradients without known scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN = float("nan")
 
 
 def random_case(seed: int, queries: int, candidates: int) -> tuple[InBatchScores, Tensor]:
-    """Return scores and a teacher who knows about half of them."""
+    """Return scores and a teacher that knows about half of them."""
     rng = np.random.default_rng(seed)
     scores = torch.from_numpy(rng.normal(size=(queries, candidates)))
     targets = torch.from_numpy(rng.integers(candidates, size=queries))
@@ -88,14 +88,14 @@ def test_only_scored_candidates_get_a_gradient_and_never_nan(loss: Loss) -> None
 @pytest.mark.parametrize("loss", [listwise_kl, margin_mse])
 def test_a_student_like_its_teacher_has_nothing_to_learn(loss: Loss) -> None:
     batch, teacher = random_case(5, 8, 6)
-    # Neither loss sees what all scores of a query have in common.
+    # Neither loss depends on a constant added to all scores of a query.
     alike = torch.where(teacher.isnan(), batch.scores_BC, teacher * 0.2 + 7)
     same = InBatchScores(alike, batch.targets_B, batch.masked_BC)
     assert loss(same, teacher, 0.2).tolist() == pytest.approx([0.0] * 8, abs=1e-9)
     assert loss(batch, teacher, 0.2).sum() > 1
 
 
-def test_scores_stand_in_the_columns_of_the_query() -> None:
+def test_scores_are_in_the_columns_of_the_query() -> None:
     placed = own_teacher_scores(
         torch.tensor([1.0, 2.0]),
         torch.tensor([3.0, NAN, 5.0]),

@@ -1,4 +1,4 @@
-"""Losses on embeddings against numpy and loops, where they vanish, and over ranks."""
+"""Losses on embeddings against numpy and loops, at their zeros, and over ranks."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_relational_distance_is_a_double_loop(
 
 
 @pytest.mark.parametrize("scale", [1.0, 7.5])
-def test_a_model_that_is_its_own_teacher_stays_as_it_is(scale: float) -> None:
-    """Loss and gradient are 0 to rounding, and to the bit where the vectors are."""
+def test_a_model_that_is_its_own_teacher_does_not_change(scale: float) -> None:
+    """Loss and gradient are 0 up to rounding, and exactly 0 for identical vectors."""
     student = normal(0, 20, 16).requires_grad_()
     teacher = scale * student.detach()
     for loss in (
@@ -75,12 +75,12 @@ def test_a_model_that_is_its_own_teacher_stays_as_it_is(scale: float) -> None:
 
 
 def test_half_the_squared_distance_is_exact_where_one_minus_the_cosine_is_noise() -> None:
-    """Of texts that are 1e-4 apart, float32 keeps the loss; 1 - cosine would round to 0."""
+    """Float32 preserves the loss of texts 1e-4 apart; 1 - cosine would round to 0."""
     student = normal(0, 50, 64)
     teacher = student + 1e-4 * normal(1, 50, 64)
     exact = cosine_distance(student, teacher)
     single = cosine_distance(student.float(), teacher.float())
-    # MicroBatch vectors carry errors of 2^-24 a number, against differences of some 1e-4 / 8.
+    # Unit vectors have errors of 2^-24 per number, against differences of about 1e-4 / 8.
     torch.testing.assert_close(single.double(), exact, rtol=0.02, atol=0)
     rounded = 1 - torch.nn.functional.cosine_similarity(student.float(), teacher.float())
     assert (rounded - exact).abs().max() > 0.5 * exact.min()
@@ -124,8 +124,8 @@ def test_the_fitted_map_is_ridge_regression(texts: int) -> None:
     np.testing.assert_allclose(found, expected.coef_, rtol=1e-6, atol=1e-7)
 
 
-def test_the_value_of_a_map_is_a_tensor_of_its_own() -> None:
-    """What is learned is a parameter, from which the embedding cache must be apart."""
+def test_the_value_of_a_map_is_a_separate_tensor() -> None:
+    """The value must be a copy: the embedding cache must not share the parameter."""
     projection = Projection(normal(0, 3, 2).float())
     value = projection()
     assert value.data_ptr() != projection.weight.data_ptr()
@@ -135,10 +135,10 @@ def test_the_value_of_a_map_is_a_tensor_of_its_own() -> None:
 
 
 def of_this_rank() -> tuple[float, Tensor]:
-    """Return the mean loss over four pairs, of which this rank has some, and its gradients."""
+    """Return this rank's share of the mean loss over four pairs, and its gradients."""
     rank, world = distributed.rank(), distributed.world_size()
     student, teacher = normal(0, 11, 4).requires_grad_(), normal(1, 11, 6)
-    # Text 10 is the positive of queries 0 and 3: two ranks encode it each.
+    # Text 10 is the positive of queries 0 and 3: both ranks encode it.
     positives, negatives = [10, 5, 6, 10], {1: 8, 2: 9, 3: 8}
     mine = range(4 * rank // world, 4 * (rank + 1) // world)
     hard = [(row, negatives[query]) for row, query in enumerate(mine) if query in negatives]
@@ -162,7 +162,7 @@ def of_this_rank() -> tuple[float, Tensor]:
 
 
 @pytest.mark.ranks
-def test_two_ranks_are_one(tmp_path: Path) -> None:
+def test_two_ranks_equal_one(tmp_path: Path) -> None:
     (first, ours), (second, theirs) = run_ranks(of_this_rank, 2, tmp_path)
     loss, gradient = of_this_rank()
     assert (first + second) / 2 == pytest.approx(loss, rel=1e-12)

@@ -120,7 +120,7 @@ def test_similarities_against_their_definitions() -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 2e-3, 1e-5])
 def test_small_distances_keep_their_digits_and_gradients(spread: float) -> None:
-    """Embeddings of norm 15 that are close, as SPECTER's triplets are once they are learned."""
+    """Close embeddings of norm 15, like SPECTER's triplets after training."""
     generator = torch.Generator().manual_seed(4)
     q = 0.55 * torch.randn(768, generator=generator) + torch.zeros(64, 1)
     c = (q + spread * torch.randn(64, 768, generator=generator)).requires_grad_()
@@ -129,7 +129,7 @@ def test_small_distances_keep_their_digits_and_gradients(spread: float) -> None:
     (gradient,) = torch.autograd.grad(distances.diag().sum(), c)
     apart = c.detach().double() - q.double()
     wanted = apart.norm(dim=1)
-    # The result is rounded to float32. Its square is what is left of two float64 sums of norm
+    # The result is rounded to float32. Its square is the remainder of two float64 sums of norm
     # 15**2, off by sqrt(768) * 2**-53 of them.
     error = 2.0**-24 * wanted + 768**0.5 * 2.0**-53 * 15**2 / wanted
     assert ((distances.diag().double() - wanted).abs() <= error).all()
@@ -166,7 +166,7 @@ def test_triplet_margin_equals_a_double_loop(
 
 
 def test_triplet_of_l2_scores_is_specters_loss() -> None:
-    """SPECTER, equations 2 and 3, as PyTorch has them."""
+    """SPECTER's equations 2 and 3, as implemented by PyTorch."""
     q, positive, negative = random_values(3, 5, 8, seed=2)
     scores = similarity_matrix(q, torch.cat([positive, negative]), "l2")
     rows, targets = torch.arange(5), torch.arange(5)
@@ -180,7 +180,7 @@ def test_triplet_of_l2_scores_is_specters_loss() -> None:
 
 
 def test_info_nce_of_cosines_is_multiple_negatives_ranking() -> None:
-    """Scale 20 over positives and hard negatives: the loss that others call MNRL."""
+    """Scale 20 over positives and hard negatives: the loss known elsewhere as MNRL."""
     q, positive, negative = random_values(3, 5, 8, seed=3)
     columns = torch.cat([positive, negative])
     cosines = torch.nn.functional.cosine_similarity(q[:, None], columns[None], dim=-1)

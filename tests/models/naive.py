@@ -1,4 +1,4 @@
-"""The variants once more, slowly: one row at a time, plain formulas, from a state dict.
+"""The variants reimplemented naively: one row at a time, plain formulas, from a state dict.
 
 Nothing of ``scimult.models`` is used: padding, packing, sorting and banks do not exist here.
 Shape legend: L tokens of the row, I tokens of the instruction, D width.
@@ -28,7 +28,7 @@ def norm(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def embed(weights: Weights, tokens: Tensor, prefix: str = "", code: int | None = None) -> Tensor:
-    """Return the embeddings of a row; ``code`` stands after the first token."""
+    """Return the embeddings of a row; ``code`` follows the first token."""
     name = f"{prefix}embeddings"
     words = weights[f"{name}.words.weight"][tokens]
     if code is not None:
@@ -76,13 +76,13 @@ def with_instruction(weights: Weights, tokens: Tensor, instruction: Tensor, bloc
 
 
 def with_prefix(weights: Weights, tokens: Tensor, instruction: Tensor, blocks: int) -> Tensor:
-    """Equation 4 with an instruction encoder of its own, block by block."""
+    """Equation 4 with a separate instruction encoder, block by block."""
     read = embed(weights, instruction, "instruction_encoder.")
     x = embed(weights, tokens)
     for number in range(blocks):
         both = torch.cat([read, x])
         is_text = torch.arange(len(both)) >= len(read)
-        # Rows of the instruction are computed with the text encoder here and thrown away.
+        # The text encoder computes rows of the instruction, too, which are discarded.
         both = block_with_mask(
             weights, f"blocks.{number}", both, torch.ones(len(both), len(both), dtype=torch.bool)
         )
@@ -96,7 +96,7 @@ def with_prefix(weights: Weights, tokens: Tensor, instruction: Tensor, blocks: i
 
 
 def adapter(weights: Weights, name: str, x: Tensor, placement: str, h: Tensor, nm: str) -> Tensor:
-    """Return the sub-layer output that the adapter ``name`` makes of ``h``."""
+    """Return the sub-layer output ``h`` as changed by the adapter ``name``."""
     read = norm(weights, nm, x + h) if placement == "pfeiffer" else h
     return h + linear(weights, f"{name}.up", F.relu(linear(weights, f"{name}.down", read)))
 
@@ -124,7 +124,7 @@ def adapted_sublayer(
 
 
 def low_rank(weights: Weights, name: str, x: Tensor, route: int, scale: float) -> Tensor | float:
-    """Return the update of the linear ``name``; 0 where it has none."""
+    """Return the update of the linear ``name``; 0 if it has none."""
     update = f"{name}.experts.{route}"
     if f"{update}.up.weight" not in weights:
         return 0.0

@@ -99,7 +99,7 @@ def test_control_codes(case: str, place: int) -> None:
     )
 
 
-def test_instruction_states_can_be_read_once_and_used_again() -> None:
+def test_instruction_states_can_be_reused() -> None:
     for case in ("instruction", "prefix"):
         model = tiny_encoder(case).double()
         states = model.read_instructions(range(ROUTES))
@@ -110,7 +110,7 @@ def test_instruction_states_can_be_read_once_and_used_again() -> None:
 
 
 def test_experts_that_read_instructions_are_the_instruction_variant_of_each_route() -> None:
-    """With a route's experts as the layers of the plain encoder, compared with naive above."""
+    """With a route's experts as the layers of a plain encoder, itself compared with naive above."""
     model = tiny_encoder("experts, instructions").double()
     embedded = model(pack(tiny_rows()), ROUTE_OF_ROW)
     names = model.state_dict().keys()

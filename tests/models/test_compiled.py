@@ -1,4 +1,4 @@
-"""Compiled blocks compute what plain ones do, and are compiled once."""
+"""Compiled blocks compute the same as plain ones, and are compiled once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def batch(rows: int, rng: np.random.Generator) -> tuple[PackedTexts, list[int]]:
 def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
     case: str, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the meta device, the path of GPUs; the compiler's back end does nothing here."""
+    """On the meta device, which takes the path of GPUs; the compiler's back end does nothing."""
     backend = CompileCounterWithBackend("eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     model = tiny_encoder(case, **DROPOUT, **changes)
@@ -69,14 +69,14 @@ def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
                 embeddings.sum().backward()
         found[mode] = backend.frame_count - sum(found.values())
     assert dict(counters["graph_break"]) == {}
-    # Blocks with a last norm and without are two; a first input without gradient is another.
+    # Two graphs for blocks with and without a last norm; one for a first input without gradient.
     assert max(found.values()) <= 3
     assert sum(found.values()) <= 7, "beyond eight, torch gives up and runs it uncompiled"
 
 
 @pytest.mark.parametrize("case", ["LoRA", "Houlsby adapters", "fusion"])
-def test_what_would_be_compiled_again_for_each_batch_is_refused(case: str) -> None:
-    with pytest.raises(ConfigError, match=r"engine\.compile knows neither"):
+def test_layers_that_would_be_recompiled_for_each_batch_are_refused(case: str) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.compile supports neither"):
         compile_blocks(tiny_encoder(case))
 
 
@@ -142,7 +142,7 @@ def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> N
 def test_dropout_of_cpus_is_drawn_outside(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its words are read as other numbers than they were drawn as, which the compiler cannot."""
+    """The mask reinterprets random words as other numbers, which the compiler cannot."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     plain = tiny_encoder("mha_expert", **DROPOUT).to(dtype)
     ours = copy.deepcopy(plain)

@@ -10,14 +10,14 @@ from scimult.models.dropout import apply_dropout
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
-def test_share_and_scale_of_what_is_kept(probability: float, dtype: torch.dtype) -> None:
+def test_share_and_scale_of_kept_elements(probability: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.ones(401, 503, dtype=dtype)
     dropped = apply_dropout(x, probability)
     kept = dropped != 0
     # 200,000 draws: five standard deviations are below 0.006.
     assert kept.double().mean() == pytest.approx(1 - probability, abs=0.006)
-    # Each row and each column too: no pattern repeats along a dimension.
+    # In each row and column, too: no pattern repeats along a dimension.
     for dim in (0, 1):
         assert kept.double().mean(dim).std() < 0.04
     scale = float(dropped[kept].double().unique())

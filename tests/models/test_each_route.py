@@ -1,4 +1,4 @@
-"""Embeddings for several routes in one pass: bit for bit those of separate passes, and cheaper."""
+"""Embeddings for several routes in one pass: bit-identical to separate passes, and cheaper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.models.variants import (
 )
 
 ORDER = [2, 0, 1]
-# Of rows with padding in attention, without any, and of one row.
+# Rows with padding in attention, rows without, and a single row.
 ROWS = {
     "padded": tiny_rows(),
     "equal lengths": [np.arange(start, start + 9) for start in range(8)],
@@ -51,7 +51,7 @@ def test_equal_to_separate_passes(case: str, pooling: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", ["last:1", "last:2", "first:1", [1], "every:2"])
-def test_equal_wherever_the_experts_sit(blocks: str | list[int]) -> None:
+def test_equal_wherever_the_experts_are(blocks: str | list[int]) -> None:
     for case in ("mha_expert", "ffn_expert"):
         layout = tiny_config(case).experts
         assert layout is not None

@@ -1,4 +1,4 @@
-"""Gradients over 20,000 tokens in bfloat16: a sum that stagnates is off by half and more."""
+"""Gradients over 20,000 tokens in bfloat16: a stagnating sum is off by half or more."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def relative_error(ours: torch.Tensor | None, exact: torch.Tensor | None) -> flo
 
 
 def upstream(width: int) -> torch.Tensor:
-    """Return gradients of one sign more often than the other, as a trained model's are."""
+    """Return gradients of mostly one sign, like those of a trained model."""
     generator = torch.Generator().manual_seed(0)
     return (torch.randn(TOKENS, width, generator=generator) * 0.01 + 0.002).bfloat16()
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_layer_norm_alone(bias: bool) -> None:
+def test_layer_norm_by_itself(bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     half = LayerNorm(384, bias=bias).bfloat16()
     half.weight.data += 0.1 * torch.randn(384, generator=generator).bfloat16()
@@ -53,14 +53,14 @@ def test_layer_norm_alone(bias: bool) -> None:
     x_exact = x.detach().double().requires_grad_()
     half(x).backward(upstream(384))
     exact(x_exact).backward(upstream(384).double())
-    # Each number is rounded to eight bits: 2**-9 of it at most, once or twice.
+    # Each number is rounded to eight bits once or twice: by at most 2**-9 of it.
     assert relative_error(x.grad, x_exact.grad) <= 2**-8
     for ours, wanted in zip(half.parameters(), exact.parameters(), strict=True):
         assert relative_error(ours.grad, wanted.grad) <= 2**-8
 
 
 @pytest.mark.parametrize("rows", [1, 3, 30_000])
-def test_embedding_alone(rows: int) -> None:
+def test_embedding_by_itself(rows: int) -> None:
     half = Embedding(rows, 64).bfloat16()
     exact = copy.deepcopy(half).double()
     # Word 0 is every second token.
@@ -83,7 +83,7 @@ def many_rows() -> tuple[list[np.ndarray], list[int]]:
     ("case", "changes"), [*((case, {}) for case in CASES), ("mha_expert", MODERN)]
 )
 def test_every_parameter_of_a_model(case: str, changes: dict[str, object]) -> None:
-    """With equal weights, so that what is left is rounding inside the model."""
+    """With equal weights, so that only rounding inside the model remains."""
     half = tiny_encoder(case, initializer_range=0.1, **changes).bfloat16()
     exact = copy.deepcopy(half).double()
     rows, routes = many_rows()

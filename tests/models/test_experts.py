@@ -1,4 +1,4 @@
-"""Routing: each row runs through its own task's layers, and nothing else is touched."""
+"""Routing: each row runs through its own task's layers, and no others."""
 
 from __future__ import annotations
 

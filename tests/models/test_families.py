@@ -18,7 +18,7 @@ from scimult.models import Encoder, attention, pack, variant_layouts
 from tests.base_models import save_base_model
 from tests.models.variants import FLOAT64, random_weights
 
-# One token; around ModernBERT's window (8); its chunks (beyond 32), of rows that are padded.
+# One token; around ModernBERT's window (8); its chunks (beyond 32), of padded rows.
 LENGTHS = (5, 64, 23, 23, 1, 40, 64, 2, 9, 10, 33, 60)
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -93,7 +93,7 @@ def test_warm_start_keeps_the_embeddings(
     expected = vanilla(pack(rows()))
     for expert in range(3):
         assert torch.equal(routed(pack(rows()), expert), expected)
-    # Different experts: a mixed batch gives what each row gets alone.
+    # With different experts, a mixed batch equals its rows one by one.
     generator = torch.Generator().manual_seed(1)
     for name, weight in routed.named_parameters():
         if ".experts.1." in name or ".experts.2." in name:
@@ -121,7 +121,7 @@ def test_window_equals_a_masked_softmax(window: int, dtype: torch.dtype) -> None
         far = (places[:, None] - places).abs() > window
         scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(far, float("-inf"))
         expected = (scores.softmax(-1) @ v).transpose(0, 1)
-        # bfloat16: values below 4 in eight bits, products and sums of them rounded again.
+        # bfloat16: values below 4 in eight bits, with products and sums rounded again.
         tolerance = FLOAT64 if dtype == torch.float64 else 0.03
         assert (output[start : start + length] - expected).abs().max() <= tolerance
 

@@ -1,4 +1,4 @@
-"""Operations of every variant against torch's counter of what was run, forward and backward."""
+"""Operations of every variant against torch's counter of executed ones, forward and backward."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MODERN = {
     "hidden_size": 24,
     "modern": {"global_blocks": [0, 3], "local_window": 4},
 }
-# Other families and lengths would be the same products: these are the layouts that differ.
+# Other families and lengths have the same products: only these layouts differ.
 LAYOUTS = [*((case, {}) for case in CASES), ("vanilla", MODERN), ("mha_ffn_expert", MODERN)]
 
 
 def counted(model: Encoder, lengths: list[int], routes: list[int]) -> tuple[int, int]:
-    """Return the operations that torch counts, forward alone and with the backward pass."""
+    """Return the operations that torch counts, forward only and with the backward pass."""
     texts = pack([np.arange(length) % 50 for length in lengths])
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         output = model(texts, routes)
@@ -42,7 +42,7 @@ def test_counts_equal_torchs(case: str, changes: dict[str, object], frozen: bool
     model = tiny_encoder(case, **changes)
     if model.config.instructions is not None:
         model.set_instructions([np.array([1, token, 9, 2]) for token in range(ROUTES)])
-    # What the variant trains; where that is everything, what does not stand lowest.
+    # The variant's trained parameters; if that is everything, all but the lowest ones.
     trains = VARIANTS[CASES[case][0]].trains or re.compile(r"blocks\.([23]|1\.feed)")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not frozen or trains.search(name) is not None)
@@ -70,7 +70,7 @@ def test_a_batch_costs_the_sum_of_its_texts() -> None:
 
 
 def test_bert_base_is_six_operations_per_weight_and_token_and_attention() -> None:
-    """Kaplan et al. (2020), section 2.1: 6 N a token, where N leaves the embeddings out."""
+    """Kaplan et al. (2020), section 2.1: 6 N per token, where N excludes the embeddings."""
     with torch.device("meta"):
         config = tiny_encoder("vanilla").config.model_copy(
             update={

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, object]]] = {
             "modern": {"global_blocks": [0, 3], "local_window": 16},
         },
     ),
-    # Heads of 17, as beside BERT-base; the kernel takes multiples of 8.
+    # Heads of 17, as in PALs of BERT-base; the kernel takes multiples of 8.
     "pals": ("pals", {"width": 34, "heads": 2}, {}),
     # Heads of 26 in the blocks themselves, as in TinyBERT.
     "width 26": ("mha_expert", {}, {"hidden_size": 104}),
@@ -113,7 +113,7 @@ def test_attention_dropout_follows_the_seed_both_ways(cuda: torch.device, recomp
         torch.manual_seed(seed)
         embedded = model(where, ROUTES)
         embedded.float().square().sum().backward()
-        # Of the last block: no atomic sums but those of the kernel lie before it.
+        # Those of the last block: before it, only the kernel sums atomically.
         gradient = model.blocks[-1].attention.output.experts[0].weight.grad
         assert gradient is not None
         return embedded.detach(), gradient.clone()

@@ -1,4 +1,4 @@
-"""One text by numpy: against our encoder, against transformers, and the functions inside."""
+"""One text with numpy: against our encoder and transformers, and the functions inside."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _random(config: EncoderConfig, seed: int) -> Encoder:
 def test_embeddings_are_those_of_the_encoder(data: st.DataObject, seed: int) -> None:
     draw = data.draw
     family, heads, blocks = draw(st.sampled_from(["bert", "roberta"])), draw(st.integers(1, 4)), 3
-    # A LayerNorm over one or two numbers divides by what may be almost 0, and enlarges rounding.
+    # A LayerNorm over one or two numbers may divide by almost 0, and so amplify rounding.
     width = heads * draw(st.integers(8, 12))
     routes = draw(st.integers(1, 3))
     experts = {
@@ -139,7 +139,7 @@ def test_activations_are_those_of_torch() -> None:
     x = np.concatenate([np.linspace(-9, 9, 200_001), [-1e4, 1e4, 0.0]]).astype(np.float32)
     wanted = torch.from_numpy(x).double()
     exact = torch.nn.functional.gelu(wanted).numpy()
-    # Interpolation is off by 7e-9 of x, and below -6 all of 6e-9 is left out; then float32 rounds.
+    # Interpolation is off by 7e-9 of x, and below -6 at most 6e-9 is dropped; then float32 rounds.
     assert np.all(np.abs(gelu(x) - exact) <= 1e-7 * np.maximum(1, np.abs(x)))
     by_tanh = torch.nn.functional.gelu(wanted, approximate="tanh").numpy()
     assert np.all(np.abs(gelu_tanh(x) - by_tanh) <= 5e-7 * np.maximum(1, np.abs(x)))

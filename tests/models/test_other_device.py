@@ -1,4 +1,4 @@
-"""Beside the host: on torch's meta device.
+"""Away from the host: on torch's meta device.
 
 The meta device has shapes and no numbers. A tensor left on the host, or a number that the host
 wants to read back, is an error there, as it would be a mistake or a pause on a GPU.
@@ -40,7 +40,7 @@ def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float
         embedded = model(pack(tiny_rows()).to(META), ROUTE_OF_ROW)
         (embedded.sum() * learned()).backward()
     assert (embedded.shape, embedded.device, embedded.dtype) == ((8, WIDTH), META, dtype)
-    # Tokens and plan, of instructions too; the plan from which gaps are opened.
+    # Tokens and plan, also of instructions; the plan for inserting gaps.
     assert watched.copies == 2 + 2 * (case in INSTRUCTED) + ("codes" in case)
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.device == META, name
@@ -101,7 +101,7 @@ def test_blocking_copies_would_be_noticed() -> None:
 
 
 def test_a_large_batch_is_two_copies() -> None:
-    """Tokens and plan; before, 7 and 3 for each group of rows of similar length."""
+    """Only tokens and plan are sent; formerly 7, and 3 for each group of rows of similar length."""
     lengths = np.random.default_rng(0).integers(5, 512, 220).tolist()
     rows = [np.zeros(length, dtype=np.int64) for length in lengths]
     with NoBlockingCopies() as watched:

@@ -1,4 +1,4 @@
-"""The packed kernel, which CPUs do not have: when it is taken, what it is given, both ways.
+"""The packed kernel, which CPUs do not have: when it is used, its arguments, both ways.
 
 On the meta device torch's own shapes and derivative of the kernel run. On the CPU a naive kernel
 takes the operator's place, forward and backward, below torch's derivative.
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scimult.models import Encoder, attention, pack, packed_attention
+from scimult.models import Encoder, attention, pack
 from scimult.models.packed_attention import reads_packed_rows
 from tests.models.variants import (
     CASES,
@@ -35,14 +35,14 @@ MODERN = {
     "token_types": 0,
     "modern": {"global_blocks": [0, 3], "local_window": 3},
 }
-# Context beside the row has no place in the kernel.
+# The kernel does not support extra context.
 WITH_CONTEXT = ("prefix", "instruction", "experts, instructions")
 WITHOUT_CONTEXT = [case for case in CASES if case not in WITH_CONTEXT]
 
 
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the packed kernel on any device."""
+    """Use the packed kernel on any device."""
     monkeypatch.setattr(attention, "reads_packed_rows", lambda *_: True)
 
 
@@ -64,8 +64,8 @@ def test_every_attention_is_one_call_both_ways(
         assert parameter.grad is not None, name
 
 
-def test_who_takes_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it refuses by an error, as its source has it (`mha_varlen_fwd` in flash_api.cpp)."""
+def test_where_the_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments that the kernel rejects, by its source (`mha_varlen_fwd` in flash_api.cpp)."""
     cards = {0: (7, 0), 1: (7, 5), 2: (8, 0), 3: (8, 6), 4: (9, 0), 5: (12, 0)}
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
@@ -90,7 +90,7 @@ def test_more_rows_than_the_grid_has_are_padded(
     monkeypatch: pytest.MonkeyPatch, everywhere: None
 ) -> None:
     model = tiny_encoder("vanilla").to(META, torch.bfloat16)
-    monkeypatch.setattr(packed_attention, "_MOST_ROWS", len(LENGTHS) - 1)
+    monkeypatch.setattr(attention, "MOST_ROWS", len(LENGTHS) - 1)
     with CountOperators() as counted:
         model(pack(tiny_rows()).to(META))
     assert counted.calls[FORWARD] == 0
@@ -110,7 +110,7 @@ def weights_of_rows(
 
 
 class NaiveKernel:
-    """Stands in for torch's kernel on CPUs; refuses what that one refuses."""
+    """Replaces torch's kernel on CPUs; rejects what that one rejects."""
 
     def __init__(self) -> None:
         self.dropouts: list[float] = []
@@ -154,7 +154,7 @@ class NaiveKernel:
 
 @pytest.fixture
 def kernel(everywhere: None) -> Iterator[NaiveKernel]:
-    """Give CPUs the operator."""
+    """Implement the operator on CPUs."""
     made = NaiveKernel()
     library = torch.library.Library("aten", "IMPL")
     library.impl(FORWARD, made.forward, "CPU")
@@ -194,7 +194,7 @@ def test_the_kernel_gets_what_the_padded_attention_gets(
         assert (our_gradients[name] - gradient).abs().max() <= FLOAT64 * scale, name
 
 
-def test_dropout_is_the_kernels_in_training_alone(kernel: NaiveKernel) -> None:
+def test_the_kernel_drops_out_only_in_training(kernel: NaiveKernel) -> None:
     model = tiny_encoder("PALs", attention_dropout=0.3)
     model(pack(tiny_rows()), ROUTE_OF_ROW)
     # Every block attends twice; projected attention has no dropout.

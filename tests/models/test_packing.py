@@ -1,4 +1,4 @@
-"""Plans of packed batches against loops; places of padded attention with a plan and without."""
+"""Plans of packed batches against loops; slots of padded attention with and without a plan."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.models.packing import PackedTexts, PackingPlan, attention_places, open_gap
+from scimult.models.packing import PackedTexts, PackingPlan, attention_slots, open_gap
 
 CPU = torch.device("cpu")
 ROWS = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2)), min_size=1, max_size=60)
 
 
 @given(ROWS)
-def test_attention_places_are_those_of_the_plan(rows: list[tuple[int, int]]) -> None:
+def test_attention_slots_are_those_of_the_plan(rows: list[tuple[int, int]]) -> None:
     lengths, routes = [length for length, _ in rows], [route for _, route in rows]
     plan = PackingPlan.build(lengths, routes, CPU)
-    assert attention_places(lengths, routes) == sum(g.rows * g.longest for g in plan.groups)
-    assert attention_places(lengths, routes) >= sum(lengths)
+    assert attention_slots(lengths, routes) == sum(g.rows * g.longest for g in plan.groups)
+    assert attention_slots(lengths, routes) >= sum(lengths)
 
 
 @given(ROWS)
-def test_a_plan_says_what_loops_say(rows: list[tuple[int, int]]) -> None:
+def test_a_plan_equals_loops(rows: list[tuple[int, int]]) -> None:
     lengths, routes = [length for length, _ in rows], [route for _, route in rows]
     starts = [sum(lengths[:row]) for row in range(len(rows))]
     order = sorted(range(len(rows)), key=lambda row: (routes[row], lengths[row], row))
@@ -60,12 +60,12 @@ def test_groups_hold_every_token_once(rows: list[tuple[int, int]]) -> None:
         ]
         assert set(plan.routes[row : row + group.rows].tolist()) == {group.route}
         assert (group.longest, group.num_tokens) == (max(lengths), sum(lengths))
-        if group.places_T is None:
+        if group.slots_T is None:
             assert group.mask_BL is None
             assert places == list(range(group.rows * group.longest))
         else:
             assert group.mask_BL is not None
-            assert group.places_T.tolist() == places
+            assert group.slots_T.tolist() == places
             assert group.mask_BL.flatten().nonzero().flatten().tolist() == places
         row, token = row + group.rows, token + group.num_tokens
     assert (row, token) == (len(rows), int(plan.lengths.sum()))

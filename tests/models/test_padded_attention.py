@@ -1,4 +1,4 @@
-"""Padded attention: what it reads and gives back, against a gather with padding."""
+"""Padded attention against a gather with padding."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ROUTES = [0, 1, 0, 1, 1, 0, 0, 0, 1, 1]
 
 
 def gathered(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, window: int | None) -> Tensor:
-    """Every padded place reads the first token of its group; real places are read back."""
+    """Attend after a gather in which padding reads the first token of its group."""
     outputs, start = [], 0
     for group in plan.groups:
         part = qkv_T3HK[start : start + group.num_tokens]
         start += group.num_tokens
         whole = AttentionGroup(0, len(part), group.rows, group.longest, None, group.mask_BL)
         places = torch.arange(group.rows * group.longest)
-        if group.places_T is not None:
+        if group.slots_T is not None:
             index = torch.zeros_like(places)
-            index[group.places_T] = torch.arange(group.num_tokens)
+            index[group.slots_T] = torch.arange(group.num_tokens)
             part = part[index]
-            places = group.places_T
+            places = group.slots_T
         outputs.append(attention._attend_group(part, whole, dropout, window, None)[places])
     return torch.cat(outputs)
 
@@ -55,15 +55,15 @@ def test_copies_by_index_are_a_gather_with_padding(window: int | None, dropout: 
     assert (our_gradient - gradient).abs().max() <= FLOAT64
 
 
-def test_nothing_is_sorted_or_added_up_at_one_place() -> None:
+def test_nothing_is_sorted_or_summed_at_one_index() -> None:
     """A gather's gradient is `index_put`, which CUDA sorts; a slice's is as large as all tokens."""
     plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)
     with CountOperators() as counted:
         attention.attend(qkv, plan, 0.1).sum().backward()
-    padded = sum(group.places_T is not None for group in plan.groups)
+    padded = sum(group.slots_T is not None for group in plan.groups)
     assert 0 < padded < len(plan.groups)
-    # As functions where torch watches, in place elsewhere.
+    # As functions where torch traces, in place elsewhere.
     assert counted.calls["index_copy_"] + counted.calls["index_copy"] == padded
     assert counted.calls["index_add_"] + counted.calls["index_add"] == padded
     refused = ("index", "index_put_", "_index_put_impl_", "slice_backward")

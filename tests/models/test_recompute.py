@@ -1,4 +1,4 @@
-"""Activation checkpointing: gradients of every variant bit for bit, and less that is kept."""
+"""Activation checkpointing: bit-identical gradients of every variant, and less memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def kept_bytes() -> Iterator[dict[int, int]]:
         yield kept
 
 
-def test_a_block_keeps_its_input_alone() -> None:
+def test_a_block_keeps_only_its_input() -> None:
     model = tiny_encoder("vanilla", **DROPOUT)
     texts, width = pack(tiny_rows()), model.config.hidden_size
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -75,7 +75,7 @@ def test_a_block_keeps_its_input_alone() -> None:
             model(texts)
         return sum(size for address, size in kept.items() if address not in weights)
 
-    # The inputs of blocks are held beside autograd, where the hooks do not see them.
+    # Inputs of blocks are held outside autograd, where the hooks do not see them.
     inputs = model.config.num_blocks * len(texts.tokens_T) * width * 4
     assert activations(recompute=True) + inputs < activations(recompute=False) / 4
 

@@ -1,4 +1,4 @@
-"""What every variant must do, whatever it is."""
+"""Properties of every variant."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_variant_is_among_the_cases() -> None:
 @every_case
 def test_mixed_batch_equals_rows_alone_in_values_and_gradients(case: str) -> None:
     # Products of other shapes sum in another order, in kernels that differ between processors:
-    # random weights blow float32's rounding up to 4e-5, float64's stays below 1e-13.
+    # random weights amplify float32's rounding to 4e-5; float64's stays below 1e-13.
     mixed = tiny_encoder(case).double()
     separate = copy.deepcopy(mixed)
     weights = random_weights(len(LENGTHS), WIDTH)
@@ -96,7 +96,7 @@ def test_warm_start_from_vanilla_changes_no_embedding(case: str) -> None:
     if model.config.instructions is None:
         torch.testing.assert_close(embedded, expected, rtol=0, atol=FLOAT64)
     else:
-        # The instruction is read from the first step on: all of its weights are the base's.
+        # The instruction matters from the first step on: all of its weights are the base's.
         assert not torch.allclose(embedded, expected, atol=1e-3)
         own = base.state_dict()
         for name, weight in model.state_dict().items():
@@ -138,7 +138,7 @@ def test_texts_longer_than_the_limit_are_cut(case: str, tmp_path: Path) -> None:
 
 
 @every_case
-def test_only_what_served_the_rows_gets_a_gradient(case: str) -> None:
+def test_only_layers_that_served_the_rows_get_a_gradient(case: str) -> None:
     model = tiny_encoder(case)
     model(pack(tiny_rows()), 1).sum().backward()
     names = dict(model.named_parameters())
@@ -146,14 +146,14 @@ def test_only_what_served_the_rows_gets_a_gradient(case: str) -> None:
         head, found, tail = name.rpartition(".experts.")
         route = tail.split(".")[0]
         several = found and f"{head}.experts.1.{tail.split('.', 1)[1]}" in names
-        # Fusion asks the adapters of all routes.
+        # Fusion uses the adapters of all routes.
         mixes = model.config.adapters is not None and model.config.adapters.fusion
         foreign = several and route != "1" and not (mixes and ".fusion." not in name)
         assert (parameter.grad is None) == bool(foreign), name
 
 
-def test_two_ways_of_routing_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="experts and lora exclude each other"):
+def test_ways_of_routing_are_mutually_exclusive() -> None:
+    with pytest.raises(ValueError, match="experts and lora are mutually exclusive"):
         tiny_config("LoRA", experts=tiny_config("mha_expert").experts)
 
 
@@ -162,7 +162,7 @@ def test_two_ways_of_routing_exclude_each_other() -> None:
     [
         ("adapters", {"widht": 3}, "unknown key.*width"),
         ("vanilla", {"blocks": "every:2"}, "unknown key"),
-        ("pals", {"width": 10, "heads": 3}, "not a multiple of its 3 heads"),
+        ("pals", {"width": 10, "heads": 3}, "width 10 is not a multiple of heads 3"),
         ("lora", {"targets": ["query", "query"]}, "twice"),
         ("lora", {"targets": ["pooler"]}, "targets"),
         ("mha_expert", {"blocks": [12]}, "does not exist"),
@@ -175,7 +175,7 @@ def test_bad_options_are_refused(variant: str, options: dict[str, object], messa
         variant_layouts(variant, options, 3, 4)
 
 
-def test_dims_cut_the_embedding() -> None:
+def test_dims_truncate_the_embedding() -> None:
     whole, cut = tiny_encoder("mha_expert"), tiny_encoder("mha_expert", dims=7)
     embedded = cut(pack(tiny_rows()), ROUTE_OF_ROW)
     assert torch.equal(embedded, whole(pack(tiny_rows()), ROUTE_OF_ROW)[:, :7])

@@ -1,4 +1,4 @@
-"""Every variant as a tiny random encoder: what the shared tests of variants run on."""
+"""Every variant as a tiny random encoder, for the shared tests of variants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from scimult.models import Encoder, EncoderConfig, variant_layouts
 
-# Of values of order 1 in float64: thousands of roundings to 2**-53, blown up a thousand times.
+# For float64 values of order 1: thousands of roundings to 2**-53, amplified a thousand times.
 FLOAT64 = 1e-10
 ROUTES = 3
 WIDTH = 24
@@ -63,7 +63,7 @@ def tiny_config(case: str, **changes: object) -> EncoderConfig:
 
 
 def tiny_encoder(case: str, *, seed: int = 0, neutral: bool = False, **changes: object) -> Encoder:
-    """Return an encoder with random weights everywhere, or as training would start it."""
+    """Return an encoder with random weights everywhere, or initialised as for training."""
     model = Encoder(tiny_config(case, **changes))
     model.initialise(seed)
     if model.config.instructions is not None:
@@ -83,5 +83,5 @@ def tiny_rows() -> list[np.ndarray]:
 
 
 def random_weights(*shape: int) -> torch.Tensor:
-    """Return what outputs are multiplied with before they are summed to a loss, in float64."""
+    """Return factors of the outputs, whose weighted sum is the loss, in float64."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -19,8 +19,8 @@ from scimult.training.config import PretrainConfig
 from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
-# What a step's line says beside times.
-_TOLD = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
+# Fields of a step's line, apart from times.
+_REPORTED = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
 WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
 
 
@@ -60,7 +60,7 @@ def write_corpus(folder: Path, papers: int = 60) -> Path:
     return folder
 
 
-# Of papers of `write_corpus`, of every kind; and tasks of a run that trains them.
+# Targets of every kind for papers of `write_corpus`, and the tasks of a run that trains them.
 TARGETS = [
     {"task": "venue", "kind": "multi_class", "field": "venue"},
     {"task": "topics", "kind": "multi_label", "field": "labels"},
@@ -82,7 +82,7 @@ def prepare_corpus(folder: Path, targets: Sequence[dict[str, str]] = ()) -> Path
     settings = {"root": str(raw), "sources": [source], "dev_fraction": 0.1}
     prepared = folder / "prepared"
     build_dataset(validate(DatasetConfig, settings), prepared, tokenizer=tiny_tokenizer())
-    # Written here, not where a run is configured: every rank configures its own.
+    # Written here, because every rank calls run_config.
     save_tiny_model(folder / "base", variant="vanilla")
     return prepared
 
@@ -120,14 +120,14 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [parsed for line in lines if (parsed := json.loads(line))["step"] > 0]
 
 
-def _told(output: Path) -> list[dict[str, Any]]:
-    """Return what the metrics file says, without times."""
-    return [{key: line[key] for key in _TOLD} for line in metrics(output)]
+def _reported(output: Path) -> list[dict[str, Any]]:
+    """Return the metrics file's content, without times."""
+    return [{key: line[key] for key in _REPORTED} for line in metrics(output)]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Bit-equal on the CPU: the same batches, dropout masks, losses and weights."""
-    assert json.dumps(_told(one)) == json.dumps(_told(other))
+    """Check bit-equality on the CPU: the same batches, dropout masks, losses and weights."""
+    assert json.dumps(_reported(one)) == json.dumps(_reported(other))
     theirs = load_pretrained(other).model.state_dict()
     for name, weight in load_pretrained(one).model.state_dict().items():
         assert torch.equal(weight, theirs[name]), name

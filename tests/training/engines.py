@@ -1,4 +1,4 @@
-"""An engine around a tiny encoder, for tests of what DeepSpeed does."""
+"""An engine around a tiny encoder, for tests of DeepSpeed's behaviour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.models.variants import tiny_encoder, tiny_rows
 def tiny_engine(
     stage: int, precision: Precision = "fp32", model: Encoder | None = None, **settings: Any
 ) -> DeepSpeedEngine:
-    """Return an engine, of an encoder with experts if none is given, that clips at 1."""
+    """Return an engine that clips at 1, by default around an encoder with experts."""
     model = model or tiny_encoder("mha_expert")
     optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)

@@ -1,4 +1,4 @@
-"""A run on all kinds of tasks: pairs of three, and targets of a class, of labels and a number."""
+"""A run on all kinds of tasks: pairs of three, and targets of a class, labels and a number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def micro_batches_of(
 
 
 def stir(model: torch.nn.Module) -> None:
-    """Move what is learned beside the encoder away from its start, where much is 0."""
+    """Move the learned parts away from their initial values, many of which are 0."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

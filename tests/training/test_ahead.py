@@ -1,4 +1,4 @@
-"""Micro-batches made ahead: the same ones, each made once, errors where they belong."""
+"""Micro-batches built ahead: the same ones, each built once, with errors where they belong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.training.module import MicroBatchesAhead
 
 
 class Maker:
-    """Notes which micro-batches it made and in which thread; one of them is broken."""
+    """Records which micro-batches it built and in which thread; one of them is broken."""
 
     def __init__(self, broken: int | None = None) -> None:
         self.made: list[int] = []
@@ -31,7 +31,7 @@ class Maker:
         return cast(Any, f"micro-batch {number}")
 
 
-def test_micro_batches_come_in_order_and_are_made_once() -> None:
+def test_micro_batches_come_in_order_and_are_built_once() -> None:
     maker = Maker()
     ahead = MicroBatchesAhead(maker, 5)
     assert [ahead(number) for number in range(5)] == [
@@ -42,14 +42,14 @@ def test_micro_batches_come_in_order_and_are_made_once() -> None:
     assert threading.get_ident() not in maker.threads
 
 
-def test_the_next_one_is_made_while_nobody_asks() -> None:
+def test_the_next_one_is_built_before_it_is_requested() -> None:
     maker = Maker()
     ahead = MicroBatchesAhead(maker, 5)
     ahead(0)
     assert maker.started.wait(timeout=60)
 
 
-def test_a_run_that_goes_on_in_the_middle_gets_its_own_micro_batches() -> None:
+def test_a_run_resumed_in_the_middle_gets_its_own_micro_batches() -> None:
     ahead = MicroBatchesAhead(Maker(), 9)
     assert [ahead(number) for number in (4, 5, 2, 2, 8)] == [
         f"micro-batch {number}" for number in (4, 5, 2, 2, 8)

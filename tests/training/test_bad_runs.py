@@ -1,4 +1,4 @@
-"""Runs that cannot be: each fails before any work with one message that names the fix."""
+"""Impossible runs: each fails before any work, with one message that names the fix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# Of eight pairs, one of search at most.
+# At most one of eight pairs is of search.
 RARE_SEARCH = {"search": 0.1, "link_prediction": 0.5, "classification": 0.4}
 BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
 
@@ -33,8 +33,8 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
     ("sections", "message"),
     [
         ({"data": {"max_lenght": 3}}, r"data\.max_lenght: unknown key \(did you mean 'max_length'"),
-        ({"data": {"rates": {"world": 1.0}}}, "sampling: explicit go together"),
-        ({"data": {"sampling": "explicit"}}, "sampling: explicit go together"),
+        ({"data": {"rates": {"world": 1.0}}}, "sampling: explicit require each other"),
+        ({"data": {"sampling": "explicit"}}, "sampling: explicit require each other"),
         ({"data": {"sampling_temperature": 0}}, "sampling_temperature.*greater than 0"),
         (
             {"data": {"sampling": "explicit", "rates": {"search": -1}}},
@@ -44,18 +44,18 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
         ({"batch": {"max_tokens": 200}}, "pairs_per_step or batch.max_tokens, not both"),
-        ({"batch": {"pool": 4}}, "batch.pool belongs to batch.max_tokens"),
+        ({"batch": {"pool": 4}}, "batch.pool requires batch.max_tokens"),
         ({"batch": {**BY_TOKENS, "mix": "in_batch"}}, "it needs batch.pairs_per_step"),
-        ({"batch": {"negatives_across": "task"}}, "belongs to batch.mix in_batch"),
+        ({"batch": {"negatives_across": "task"}}, "requires batch.mix in_batch"),
         ({"batch": {**BY_TOKENS, "chunk_tokens": 200}}, "less than batch.max_tokens"),
-        ({"batch": {**BY_TOKENS, "max_tokens": 95}}, "does not hold 3 texts of data.max_length 32"),
+        ({"batch": {**BY_TOKENS, "max_tokens": 95}}, "cannot hold 3 texts of data.max_length 32"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
         ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
         ({"loss": {"margin": 1.0, "negatives": "all"}}, "info_nce has no margin or negatives"),
         (
             {"loss": {"name": "triplet", "mask_margin": 1.0}, "model": {"similarity": "l2"}},
-            "leaves out every candidate within loss.margin 1.0",
+            "excludes every candidate within loss.margin 1.0",
         ),
         ({"loss": {"name": "triplet"}}, "a dot product is not one.*l2"),
         (
@@ -95,11 +95,11 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             "nowhere: data.prepared does not exist.*make this one",
         ),
         ({"data": {"sources": ["wold"]}}, "unknown source in data.sources.*did you mean 'world'"),
-        ({"data": {"max_length": 65}}, "beyond the model's 64 positions"),
+        ({"data": {"max_length": 65}}, "exceeds the model's 64 positions"),
         ({"model": {"variant": "moe"}}, "unknown model variant.*mha_expert"),
         (
             {"model": {"options": {"blocks": [4]}}},
-            "blocks with experts: names a block that does not exist",
+            "the blocks with experts name a block that does not exist",
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
         ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
@@ -107,7 +107,7 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             {"loss": {"weights": dict.fromkeys(RARE_SEARCH, 0.5)}},
             "gives all trained tasks the same weight.*optimizer.lr",
         ),
-        ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*close names"),
+        ({"model": {"freeze": ["pooler.*"]}}, "model.freeze matches no parameter.*names such as"),
         ({"model": {"freeze": ["*"]}}, "leaves nothing to train"),
         (
             {
@@ -119,12 +119,12 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         ),
         (
             {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
-            "variant vanilla has no parameters of its own",
+            "variant vanilla adds no parameters",
         ),
         ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
         (
             {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},
-            "optimizer in the DeepSpeed configuration is not used",
+            "the DeepSpeed configuration must not set optimizer",
         ),
         (
             {
@@ -137,7 +137,7 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         ),
     ],
 )
-def test_runs_that_cannot_be_fail_before_they_write(
+def test_impossible_runs_fail_before_they_write(
     folder: Path, sections: dict[str, Any], message: str
 ) -> None:
     config = run_config(folder, "never", **sections)
@@ -158,7 +158,7 @@ def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> 
         PreparedData.open(copy).tokens(tokenizer, 32)
 
 
-def test_full_disk_during_a_checkpoint_keeps_the_one_before(tmp_path: Path) -> None:
+def test_full_disk_during_a_checkpoint_keeps_the_previous_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     store.save(1, lambda path: (path / "x").write_text("one") and None, {})
 

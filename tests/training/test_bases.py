@@ -43,12 +43,12 @@ def test_first_embeddings_are_those_of_the_base(tmp_path: Path, family: str, var
     texts = pack(base.tokenizer.encode([PAPER], 64))
     for expert in range(3):
         assert torch.equal(started.model.eval()(texts, expert), base.model(texts))
-    with pytest.raises(ConfigError, match="beyond the model's 64 positions"):
+    with pytest.raises(ConfigError, match="exceeds the model's 64 positions"):
         build_model(run(base=str(folder), variant=variant, max_length=65))
 
 
-def test_a_model_reads_as_much_of_a_text_as_its_base_or_its_training(tmp_path: Path) -> None:
-    """As sentence-transformers does, and not all positions that a base happens to have."""
+def test_a_model_reads_texts_as_long_as_its_base_or_its_training_did(tmp_path: Path) -> None:
+    """Like sentence-transformers, and not all positions that a base happens to have."""
     plain = save_base_model(tmp_path / "plain", "bert")
     assert build_model(run(max_length=16, base=str(plain))).config.max_length == 64
     body = Transformer(str(plain))

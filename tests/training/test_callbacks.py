@@ -1,4 +1,4 @@
-"""What is shown of the steps: numbers of a window, and every place that they go to."""
+"""Reports of steps: the numbers of a window, and everywhere they are written."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ EXPECTED = {
 }
 
 
-def test_a_window_sums_up_its_steps_and_starts_anew() -> None:
+def test_a_window_summarises_its_steps_and_starts_over() -> None:
     window = Window()
     for step in STEPS:
         window.add(step)
@@ -118,7 +118,7 @@ def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:
     assert lines[3]["usage"]["model_flops"] == 1e9
 
 
-def test_a_step_that_fp16_skipped_has_no_norm(tmp_path: Path) -> None:
+def test_a_step_skipped_by_fp16_has_no_norm(tmp_path: Path) -> None:
     skipped = report(1, "a", 1.0, gradient_norm=math.inf, loss_scale=8.0, skipped_steps=1)
     file = MetricsFile(tmp_path / "metrics.jsonl", 0)
     window = Window()
@@ -130,7 +130,7 @@ def test_a_step_that_fp16_skipped_has_no_norm(tmp_path: Path) -> None:
     assert window.take()["train/gradient_norm"] == 2
 
 
-def test_console_prints_a_line_per_window_where_nobody_looks_at_a_terminal(
+def test_console_prints_a_line_per_window_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     play(Console(0, steps=3, every=2))

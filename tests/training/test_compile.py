@@ -1,4 +1,4 @@
-"""A run with ``engine.compile`` is the run without it, rounding and dropout masks apart."""
+"""A run with ``engine.compile`` equals the run without it, up to rounding and dropout masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
 STAGES = (0, 2)
-# The gradient of a key's bias is rounding alone, which a tiny epsilon would make whole steps of.
+# The gradient of a key's bias is only rounding, which a tiny epsilon would turn into full steps.
 ADAM = {"lr": 1e-3, "eps": 1e-4}
 
 
@@ -39,7 +39,7 @@ def test_a_compiled_run_is_the_same_run(tmp_path: Path) -> None:
     for stage in STAGES:
         plain, compiled = tmp_path / f"{stage}-False", tmp_path / f"{stage}-True"
         losses = [[line["loss"] for line in metrics(run)] for run in (plain, compiled)]
-        # The compiler fuses and reorders float32 operations; six steps of 1e-3 carry it on.
+        # The compiler fuses and reorders float32 operations; six steps of 1e-3 amplify that.
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
         weights = load_pretrained(plain).model.state_dict()
         theirs = load_pretrained(compiled).model.state_dict()

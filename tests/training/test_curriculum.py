@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,12 @@ def write(folder: Path, name: str, stages: dict[str, Any] = STAGES, **sections: 
 
 
 def train(folder: Path) -> None:
-    """Run the stages on one rank of several: as a curriculum, by hand, and with one more."""
+    """Run the stages on this rank: as a curriculum, by hand, and with one more stage."""
     run_stages(load_stages(folder / "finished.yaml"))
     before = times(folder / "finished")
     for stage in load_stages(folder / "by_hand.yaml"):
         pretrain(stage.config)
-    # One process group serves them all: DeepSpeed remembers the first one of a process.
+    # One process group for all, because DeepSpeed remembers the first one of a process.
     run_stages(load_stages(folder / "more.yaml", [f"output={folder / 'finished'}"]))
     assert times(folder / "finished") == before
 
@@ -103,7 +104,7 @@ def test_a_new_stage_joins_finished_ones(finished: Path) -> None:
     assert len(metrics(finished / "more")) == 1
 
 
-def test_two_ranks_killed_in_the_second_stage_go_on_in_it(folder: Path, finished: Path) -> None:
+def test_two_ranks_killed_in_the_second_stage_resume_in_it(folder: Path, finished: Path) -> None:
     path = write(folder, "killed")
     ranks = start(path, "killed")
     wait_for_step(load_stages(path)[1].config, ranks[0], step=5)
@@ -115,7 +116,7 @@ def test_two_ranks_killed_in_the_second_stage_go_on_in_it(folder: Path, finished
     ranks = start(path, "resumed")
     assert [rank.wait(timeout=240) for rank in ranks] == [0, 0], ranks[0].printed()
     printed = "".join(rank.printed() for rank in ranks)
-    assert printed.count("stage 1/3, vanilla: finished before") == 1, "once, not once per rank"
+    assert printed.count("stage 1/3, vanilla: already finished") == 1, "once, not once per rank"
     assert "resuming after step 3" in printed or "resuming after step 6" in printed
     assert times(folder / "killed")["vanilla"] == first["vanilla"]
     for name in STAGES:
@@ -135,7 +136,7 @@ def start(path: Path, name: str) -> list[Verb]:
     ]
 
 
-def test_a_finished_curriculum_is_left_as_it_is(folder: Path, finished: Path) -> None:
+def test_a_finished_curriculum_is_left_unchanged(folder: Path, finished: Path) -> None:
     before = times(finished)
     stages = load_stages(folder / "finished.yaml")
     assert run_stages(stages) == finished / "search" / "model"
@@ -169,7 +170,7 @@ def test_a_stage_whose_base_has_changed_is_refused(folder: Path, finished: Path)
     kept, other = (finished / name / "model" for name in ("vanilla", "search"))
     weights = (kept / "model.safetensors").read_bytes()
     (kept / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
-    with pytest.raises(ConfigError, match="'experts' was not made from the model that stage 'v"):
+    with pytest.raises(ConfigError, match="'experts' did not start from the present model"):
         run_stages(stages)
     (kept / "model.safetensors").write_bytes(weights)
     run_stages(stages)
@@ -222,11 +223,17 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
         ),
         ({"data": {"max_length": 65}}, "stage 'search'.*64 positions"),
         ({"loss": {"weights": {"serach": 2}}}, "stage 'search'.*task in loss.weights"),
+        (
+            {"after": "vanilla", "model": {"variant": "lora"}, "engine": {"compile": True}},
+            "stage 'search'.*engine.compile supports neither",
+        ),
+        ({"log": {"tracker": "wandb"}}, "stage 'search'.*wandb is not installed"),
     ],
 )
-def test_contradictions_of_the_last_stage_are_met_before_the_first_starts(
-    folder: Path, own: dict[str, Any], message: str
+def test_contradictions_of_the_last_stage_fail_before_the_first_starts(
+    folder: Path, own: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
     stages = {**STAGES, "search": {"model": {"variant": "mha_expert"}, **own}}
     loaded = load_stages(write(folder, "never", stages))
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,4 @@
-"""Learning curves: what is read, how it is smoothed, and a picture that has content."""
+"""Learning curves: reading, smoothing, and a picture with content."""
 
 from __future__ import annotations
 

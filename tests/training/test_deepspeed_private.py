@@ -1,4 +1,4 @@
-"""DeepSpeed still has what we use of it beside its documented interface, under every stage."""
+"""DeepSpeed still has the internals that we use, under every stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STAGES = (0, 1, 2, 3)
 
 
 def use_every_name() -> dict[str, str]:
-    """Build engines, which asks for every name; return what is said where one is gone."""
+    """Build engines, which requires every name; return the error where one is missing."""
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True
@@ -41,7 +41,7 @@ def use_every_name() -> dict[str, str]:
 
 
 @pytest.mark.ranks
-def test_names_are_there_and_one_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_names_exist_and_a_missing_one_is_named(tmp_path: Path) -> None:
     told = run_ranks(use_every_name, 1, tmp_path)[0]
     assert len(told) == 7
     for case, message in told.items():

@@ -12,7 +12,7 @@ from scimult.training.run import pretrain
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 
-def test_a_large_step_is_cut_and_a_small_one_is_not(
+def test_a_large_step_is_clipped_and_a_small_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_corpus(tmp_path)
@@ -27,7 +27,7 @@ def test_a_large_step_is_cut_and_a_small_one_is_not(
     whole = losses("whole", chunk_tokens=None)
     assert losses("fits") == whole
     assert_same_run(tmp_path / "fits", tmp_path / "whole")
-    # Chunks draw dropout masks of their own.
+    # Chunks draw their own dropout masks.
     chunks = losses("chunks", chunk_tokens=40)
     assert chunks != whole
     blocks, hidden = 2, 16

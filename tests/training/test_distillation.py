@@ -1,4 +1,4 @@
-"""Distillation in a run: the same over ranks as over one, learned, and refused without scores."""
+"""Distillation in a run: equal on any number of ranks, effective, refused without scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.ranks import run_ranks
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
 NAN = float("nan")
-# Of each query: its positive, its hard negative if there is one, and the scores of both.
+# Each query's positive, its hard negative if it has one, and the scores of both.
 ROWS: list[tuple[int, int | None, float, float]] = [
     (10, 20, 3.0, 1.0),
     (11, None, 2.0, NAN),
@@ -69,7 +69,7 @@ def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
     rank, world = distributed.rank(), distributed.world_size()
     queries = list(range(4))[4 * rank // world : 4 * (rank + 1) // world]
     objective = Objective("dot", section)
-    # The mean over ranks is that over all four queries.
+    # The mean over ranks equals the mean over all four queries.
     loss = objective([batch(queries)], embeddings * 1.0)[0].loss * (world / 4)
     loss.backward()
     assert embeddings.grad is not None
@@ -86,7 +86,7 @@ def all_losses() -> list[tuple[float, Tensor]]:
     return [losses({"distillation": choice}) for choice in choices]
 
 
-def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
+def test_two_ranks_follow_the_teacher_like_one(tmp_path: Path) -> None:
     ranks = run_ranks(all_losses, 2, tmp_path)
     for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
         loss, gradient = (sum(part) / 2 for part in zip(*parts, strict=True))
@@ -94,12 +94,12 @@ def test_two_ranks_follow_the_teacher_as_one_does(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient, one[1], rtol=0, atol=1e-10)
 
 
-def test_weights_add_up_and_queries_without_scores_have_the_other_loss_alone() -> None:
+def test_weights_add_up_and_queries_without_scores_have_only_the_other_loss() -> None:
     plain, _ = losses({})
     teacher, gradient = losses({"distillation": {"name": "margin_mse", "contrastive_weight": 0}})
     both, _ = losses({"distillation": {"name": "margin_mse", "weight": 3, "contrastive_weight": 2}})
     assert both == pytest.approx(2 * plain + 3 * teacher, rel=1e-10)
-    # Queries 1 and 2 lack a score: only texts of queries 0 and 3 are moved by the teacher.
+    # Queries 1 and 2 lack a score: the teacher moves only texts of queries 0 and 3.
     moved = [TEXTS[row] for row in gradient.abs().sum(1).nonzero()[:, 0].tolist()]
     assert moved == [0, 3, 10, 13, 20, 22]
 
@@ -112,7 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score_search(prepared: Path) -> None:
-    """Let a teacher score the search pairs of a prepared folder, all alike."""
+    """Add equal teacher scores to all search pairs of a prepared folder."""
     data = PreparedData.open(prepared)
     file = next(file for file in data.pairs("train") if file.task == "search")
     parts = (file.positives, file.negatives)
@@ -135,7 +135,7 @@ def test_data_without_scores_are_refused_before_the_first_step(
     PreparedData.open(folder / "prepared").manifest.write(prepared)
     data = {"prepared": str(prepared)}
     config = run_config(folder, "never", data=data, loss={"distillation": {"name": "kl"}})
-    with pytest.raises(ConfigError, match="no teacher scored a positive and a hard negative"):
+    with pytest.raises(ConfigError, match="needs teacher scores of a query"):
         pretrain(config)
     score_search(prepared)
     plan_run(config)
@@ -159,7 +159,7 @@ def follow(folder: Path) -> None:
 
 
 def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
-    """To a teacher that finds all papers alike, every margin of a random model is wrong."""
+    """A teacher that scores all papers equally disagrees with every margin of a random model."""
     score_search(folder / "prepared")
     run_ranks(follow, 1, folder, folder)
     steps = [line["loss"] for line in metrics(folder / "run")]
@@ -172,7 +172,7 @@ def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
         ({"loss": {"distillation": {"name": "l2"}}}, "'kl' or 'margin_mse'"),
         (
             {"loss": {"distillation": {"name": "kl"}}, "data": {"hard_negatives": False}},
-            "compares positives with data.hard_negatives",
+            "loss.distillation needs data.hard_negatives",
         ),
         (
             {"loss": {**FOLLOW, "learn_temperature": True}},

@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What a micro-batch is taught by; ``width`` is the teacher's."""
+    """Options of the teacher loss of a micro-batch; ``width`` is the teacher's."""
 
     teacher: dict[str, Any]
     width: int = WIDTH
@@ -77,7 +77,7 @@ CASES = (
         loss={"learn_temperature": True},
         sections={"batch": MIXED, "model": {"variant": "vanilla"}},
     ),
-    # A part of a single pair: one of two ranks has no row of it.
+    # A part with a single pair: one of two ranks has no row of it.
     Case(
         {"loss": "both", "relational_weight": 0.5},
         sections={
@@ -168,7 +168,7 @@ def run(folder: Path, name: str, teacher: dict[str, Any] | None, **sections: Any
 
 
 def taught(output: Path) -> list[float]:
-    """Return each step's part of the loss that follows the teacher, over the tasks that do."""
+    """Return each step's teacher loss, over the tasks that follow the teacher."""
     lines = (task for line in metrics(output) for task in line["by_task"].values())
     return [task["teacher"] for task in lines if "teacher" in task]
 
@@ -202,9 +202,9 @@ def run_with(arguments: tuple[Any, ...], sections: dict[str, Any]) -> Path:
 
 @pytest.mark.ranks
 def test_a_run_begins_at_its_base_and_resumes(folder: Path, tmp_path: Path) -> None:
-    """The base as teacher: its part of the loss is 0 at first, to float32; then it holds back."""
+    """With the base as teacher, its loss is 0 at first, up to float32, and then holds back."""
     itself = {"vectors": str(folder / "itself"), "loss": "both", "tasks": ["search"]}
-    # As long as the teacher read them.
+    # As many tokens as the teacher read.
     only = {"data": {"prepared": str(folder / "prepared"), "max_length": 64}}
     only["data"] |= {"sources": ["world.search"]}
     run_ranks(run_with, 1, tmp_path, (folder, "whole", itself), only)
@@ -235,7 +235,7 @@ def test_a_run_with_a_projection_resumes_but_not_with_other_vectors(
     given = StoredEmbeddings(tmp_path, texts.ids, changed, {})
     write_imported(tmp_path / "vectors", texts, given, overwrite=True)
     shutil.rmtree(folder / "on/checkpoints/step-0000006")
-    with pytest.raises(Exception, match="written with embedding_teacher"):
+    with pytest.raises(Exception, match="saved with embedding_teacher"):
         run_ranks(run, 1, tmp_path, folder, "on", wide)
 
 
@@ -265,7 +265,7 @@ def test_views_of_texts_follow_nothing(folder: Path, data: PreparedData) -> None
     assert teacher.of(view_of(first)) is None
     assert isinstance(teacher.of(others[0]), TeacherVectors)
     for tasks, sources in (([first.task], [view_of(first), *others]), (None, [view_of(first)])):
-        with pytest.raises(ConfigError, match="these tasks have views of texts or targets alone"):
+        with pytest.raises(ConfigError, match="these tasks have only views of texts or targets"):
             opened(folder, data, sources, tasks=tasks)
 
 
@@ -307,7 +307,7 @@ def test_widths_need_a_projection_unless_relations_are_followed(
     assert made is not None
     assert empty is not None
     assert made.weight.shape == empty.weight.shape == (21, 16)
-    # Onto itself, the map that is fitted keeps directions.
+    # A map that is fitted onto the model itself preserves directions.
     onto = make("itself", projection=True)
     assert onto is not None
     matrix = torch.from_numpy(np.load(folder / "itself/embeddings.npy"))
@@ -320,7 +320,7 @@ def test_widths_need_a_projection_unless_relations_are_followed(
     [
         ({"loss": "l2"}, "'cosine', 'relational' or 'both'"),
         ({"loss": "relational", "projection": True}, "nothing to learn from"),
-        ({"loss": "cosine", "relational_weight": 3.0}, "belongs to loss: both"),
+        ({"loss": "cosine", "relational_weight": 3.0}, "requires loss: both"),
         ({"tasks": []}, "tasks"),
         ({"weight": 0}, "weight"),
         ({"vector": "x"}, "vector"),

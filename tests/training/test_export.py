@@ -34,7 +34,7 @@ def run_all(folder: Path) -> None:
                 folder,
                 f"{precision}-stage{stage}",
                 engine={"precision": precision, **zero},
-                # What the loss learns is saved with the run, but is no part of its model.
+                # Learned parts of the loss are saved with the run, but are not part of its model.
                 loss={"learn_temperature": precision == "bf16"},
                 schedule={"steps": 4},
                 checkpoint={"every": 2},
@@ -67,7 +67,7 @@ def test_last_step_is_the_final_model(folder: Path, name: str) -> None:
     assert moved > 10
 
 
-def test_a_run_that_has_not_ended_is_exported_from_its_step(folder: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_exported_from_its_step(folder: Path, tmp_path: Path) -> None:
     run, name = tmp_path / "run", "bf16-stage2"
     shutil.copytree(folder / name, run, ignore=shutil.ignore_patterns("model"))
     with pytest.raises(CheckpointError, match="has not ended; scimult export RUN --step N"):

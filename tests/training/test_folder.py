@@ -1,4 +1,4 @@
-"""What a run folder accepts to continue."""
+"""Which runs a folder lets continue."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
         check_same_config(saved, config)
 
 
-def test_batches_by_tokens_belong_to_a_number_of_ranks(
+def test_batches_by_tokens_depend_on_the_number_of_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Pairs are planned for the whole batch and then divided; a budget is each rank's own."""
+    """Pairs are planned for the whole batch and then divided; token budgets are per rank."""
     save_tiny_model(tmp_path / "base", variant="vanilla")
     by_tokens = {"pairs_per_step": None, "max_tokens": 200}
     for name, batch, dropout in (("pairs", {}, 0.1), ("still", {}, 0.0), ("tokens", by_tokens, 0)):
@@ -53,19 +53,19 @@ def test_batches_by_tokens_belong_to_a_number_of_ranks(
         settings = {"zero_optimization": {"stage": 1}}
         model = build.build_model(config).model
         if batch:
-            with pytest.raises(CheckpointError, match="written with ranks 2, this run has 1"):
+            with pytest.raises(CheckpointError, match="saved with ranks 2, this run has 1"):
                 RunFolder(config, "x", settings).open(True, model, ExitStack())
         else:
             found = RunFolder(config, "x", settings).open(True, model, ExitStack())
             assert found is not None
             assert found.step == 3
-            # Masks are drawn by rank: the note must not promise that sums alone differ.
+            # Masks are drawn by rank: the note must not promise that only sums differ.
             said = capsys.readouterr()
             assert "sums round differently" in said.out + said.err
-            assert ("dropout draws other masks" in said.out + said.err) == (dropout > 0)
+            assert ("dropout masks differ" in said.out + said.err) == (dropout > 0)
 
 
-def test_a_config_that_is_no_runs_is_not_replaced(tmp_path: Path) -> None:
+def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
     config = run_config(tmp_path, "run")
     save_tiny_model(tmp_path / "base", variant="vanilla")
     model = build.build_model(config).model
@@ -74,7 +74,7 @@ def test_a_config_that_is_no_runs_is_not_replaced(tmp_path: Path) -> None:
     saved.write_text("# mine\nseed: 3\n", encoding="utf-8")
     with (
         ExitStack() as held,
-        pytest.raises(ConfigError, match=r"config\.yaml: file is not the config of a run.*Fix: "),
+        pytest.raises(ConfigError, match=r"config\.yaml: the run would overwrite this file.*Fix: "),
     ):
         RunFolder(config, "x", {}).open(True, model, held)
     assert saved.read_text(encoding="utf-8") == "# mine\nseed: 3\n"

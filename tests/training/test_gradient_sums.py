@@ -77,7 +77,7 @@ def test_sums_are_those_of_float64(dtype: torch.dtype) -> None:
     for gradient in gradients:
         (parameter * gradient).sum().backward()
         sums.take()
-    sums.give_back()
+    sums.restore()
     wanted = gradients.double().sum(0)
     assert parameter.grad is not None
     # One rounding to the gradient's own type; float32 sums of 400 are far finer.

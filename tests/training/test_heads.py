@@ -115,7 +115,7 @@ def test_ranks_and_chunks_give_the_gradient_of_one_whole_pass(folder: Path, tmp_
         assert chunked[number][0] == pytest.approx(losses, rel=1e-10)
         assert_equal_gradients(chunked[number][1], reference, loss)
         if loss.get("weighting") == "gradnorm":
-            # A text of both ranks has two embeddings, and so another norm than in one process.
+            # A text on both ranks has two embeddings, and so a different norm than in one process.
             continue
         for way in range(2):
             ranks = [rank[way][number] for rank in both]
@@ -133,7 +133,7 @@ STAGES = (0, 1, 2, 3)
 def run_every_stage(
     folder: Path, label: str, chunk_tokens: int | None = None
 ) -> list[tuple[list[float], list[dict[str, float]], dict[str, Tensor]]]:
-    """Train under every ZeRO stage, one task in a pass: heads rest while others learn."""
+    """Train under every ZeRO stage, one task per pass: heads rest while others learn."""
     results = []
     for stage in STAGES:
         config = config_of(
@@ -163,7 +163,7 @@ def test_zero_stages_and_ranks_train_the_same_heads(folder: Path, tmp_path: Path
         "learned" not in name for name in load_pretrained(folder / "one-0").model.state_dict()
     )
     for found in (*one, *two):
-        # Float32 rounding, carried through six Adam steps with a large eps.
+        # Float32 rounding, amplified by six Adam steps with a large eps.
         assert found[0] == pytest.approx(losses, abs=1e-4)
         for task, weight in heads.items():
             assert (found[2][task] - weight).abs().max() <= 1e-4, task
@@ -204,8 +204,8 @@ def test_a_resumed_run_is_an_uninterrupted_one(folder: Path, monkeypatch: Any) -
         assert torch.equal(head.bias_K, theirs[task].bias_K), task
 
 
-def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
-    """A head on what the exported encoder embeds, against the last dev score of the run."""
+def test_kept_heads_reproduce_the_scores_of_the_run(folder: Path) -> None:
+    """Heads on embeddings of the exported encoder, against the last dev scores of the run."""
     config = config_of(folder, "kept", checkpoint={"keep_heads": True})
     model = pretrain(config)
     pretrained, heads = load_pretrained(model), load_heads(model)
@@ -226,7 +226,7 @@ def test_kept_heads_give_what_the_run_scored(folder: Path) -> None:
             score = f1_score(targets.numpy(), (found > 0.5).numpy(), average="micro")
             assert last["dev/world.topics/micro_f1"] == pytest.approx(score)
         else:
-            # Numbers as they were read: a linear map changes neither R2 nor the order.
+            # Numbers before scaling: a linear map changes neither R2 nor the order.
             head = heads["count"].description
             read = (targets - head.offset) / head.factor
             score = r2_score(read.numpy(), found.double().numpy())

@@ -1,4 +1,4 @@
-"""Two real ranks, killed at seeded random moments: what comes back is the run that never died."""
+"""Two real ranks, killed at seeded random moments, resume to the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kill_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
 
 
 def before_micro_batch(trouble: Callable[[], None]) -> None:
-    """Let this process meet ``trouble`` before it plans the troubled micro-batch."""
+    """Cause ``trouble`` in this process before it plans the troubled micro-batch."""
     plan = AlternatingSampler.plan
 
     def troubled(self: AlternatingSampler, micro_batch: int) -> Any:
@@ -59,7 +59,7 @@ def sleep_for_good() -> None:
 
 
 def fill_the_disk() -> None:
-    """Let no file grow beyond what metrics take; the system's answer is an error at write."""
+    """Limit file sizes to what metrics need, so that larger writes fail."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
@@ -72,7 +72,7 @@ class Job:
     started: float = field(default_factory=time.time)
 
     def steps(self) -> int:
-        """Return the last step written down; 0 while the file is still that of an earlier start."""
+        """Return the last step recorded; 0 while the file is still from an earlier start."""
         file = self.output / "metrics.jsonl"
         if not file.exists() or file.stat().st_mtime < self.started:
             return 0
@@ -95,7 +95,7 @@ class Job:
 
 @pytest.fixture
 def jobs() -> Iterator[list[Job]]:
-    """Yield the jobs that a test started; what is left of them ends with it."""
+    """Yield the list of a test's jobs; end those that remain."""
     started: list[Job] = []
     yield started
     for rank in (rank for job in started for rank in job.ranks):
@@ -105,7 +105,7 @@ def jobs() -> Iterator[list[Job]]:
 def start(
     config: PretrainConfig, jobs: list[Job], trouble: dict[int, Callable[[], None]] | None = None
 ) -> Job:
-    """Start both ranks, with what happens to them by rank."""
+    """Start both ranks, each with its trouble."""
     before = {rank: partial(before_micro_batch, what) for rank, what in (trouble or {}).items()}
     output, port = Path(config.output), free_port()
     file = output.with_suffix(".yaml")
@@ -129,7 +129,7 @@ def finish(config: PretrainConfig, jobs: list[Job]) -> None:
 
 
 def wait_for(job: Job, step: int, *, writing: bool) -> None:
-    """Return when the run has done ``step``, and then writes a checkpoint if it should."""
+    """Return once the run has done ``step``, after which a checkpoint may be due."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and all(rank.poll() is None for rank in job.ranks):
         if job.steps() >= step and (not writing or job.writes_checkpoint()):
@@ -190,7 +190,7 @@ def test_killed_again_and_again(
 
 
 def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) -> None:
-    # Long enough for a busy machine to do a step in.
+    # Long enough for a step on a busy machine.
     config = kill_config(
         folder,
         "hung",

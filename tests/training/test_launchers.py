@@ -82,7 +82,7 @@ def test_a_launcher_starts_the_run_of_two_ranks(
 def test_a_job_of_two_ranks_has_many_groups_and_two_runs(
     folder: Path, repository: Path, launcher: str
 ) -> None:
-    """The launcher's store remembers where the ranks of an earlier group met."""
+    """The launcher's store remembers the address of an earlier group."""
     names = [f"{launcher}-first", f"{launcher}-second"]
     for name in names:
         config = run_config(folder, name, schedule={"steps": 2}, engine={"timeout_minutes": 0.5})

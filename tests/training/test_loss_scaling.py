@@ -1,4 +1,4 @@
-"""fp16 on a CPU that is told that it can: too large a loss scale is halved, step by step."""
+"""fp16 on a CPU that claims to support it: an excessive loss scale is halved step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCALE_POWER = 20
 
 
 def scaled_steps(stage: int) -> list[dict[str, Any]]:
-    """Return what the engine says after each of six steps on the same batch."""
+    """Return the engine's state after each of six steps on the same batch."""
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True

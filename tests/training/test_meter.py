@@ -1,4 +1,4 @@
-"""What the meter counts, and which peak utilisation is a share of."""
+"""The meter's counts, and the peak that utilisation relates to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def test_passes_without_gradients_are_not_work() -> None:
-    """The first pass of an embedding cache and dev scores change no number."""
+    """The first pass of an embedding cache and dev scores do not count."""
     model = tiny_encoder("mha_expert")
     meter = Meter(model, CPU, torch.float32, None)
 
@@ -30,12 +30,12 @@ def test_passes_without_gradients_are_not_work() -> None:
     rows, routes = tiny_rows(), list(ROUTE_OF_ROW)
     with torch.no_grad():
         watched(pack(rows), routes)
-    # In two chunks, each padded to a longest row of its own.
+    # Two chunks, each padded to its own longest row.
     watched(pack(rows[:3]), routes[:3])
     watched(pack(rows[3:]), routes[3:])
     work = meter.take()
     assert work.tokens == sum(LENGTHS)
-    assert work.padded_places == 3 * max(LENGTHS[:3]) + 5 * max(LENGTHS[3:])
+    assert work.padded_slots == 3 * max(LENGTHS[:3]) + 5 * max(LENGTHS[3:])
     assert work.operations == EncoderFlops(model, training=True).of(LENGTHS, ROUTE_OF_ROW)
     assert meter.take().tokens == 0
 
@@ -58,7 +58,7 @@ def test_usage_is_over_all_ranks() -> None:
     assert not {"model_flop_utilisation", "peak_gpu_memory_bytes"} & set(without)
 
 
-def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_is_known_configured_measured_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, half = torch.device("cuda", 0), torch.bfloat16
     names = {
         "NVIDIA H100 80GB HBM3": True,
@@ -75,10 +75,10 @@ def test_a_peak_is_known_given_measured_or_absent(monkeypatch: pytest.MonkeyPatc
     assert 0 < measured < math.inf
 
 
-def test_a_measured_peak_is_told_beside_the_data_sheet(
+def test_a_measured_peak_is_reported_with_the_data_sheet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A utilisation of the one cannot be read as one of the other."""
+    """Utilisation of one cannot be mistaken for that of the other."""
     monkeypatch.setattr(meter, "measured_peak", lambda *_: 791.2e12)
     monkeypatch.setattr(meter, "known_peak", lambda *_: 989e12)
     assert resolve_peak("measure", torch.device("cuda", 0), torch.bfloat16) == 791.2e12

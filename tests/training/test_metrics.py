@@ -21,14 +21,14 @@ from scimult.training.metrics import (
 
 
 def sums_of(queries: float, loss: float, *ranked: float) -> list[float]:
-    """Return the statistics of queries that were ranked."""
+    """Return the statistics of ranked queries."""
     found = [queries, loss, queries, *ranked]
     return found + [0.0] * (len(STATISTICS) - len(found))
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[InBatchScores, list[float], list[int], list[int]]:
-    """Draw scores with ties and masks, and hard negatives that may stand anywhere."""
+    """Draw scores with ties and masks, and hard negatives in any column."""
     queries, candidates = draw(st.integers(1, 5)), draw(st.integers(5, 9))
     # Quarters are exact in float32, and ties are common.
     score = st.integers(-8, 8).map(lambda number: number / 4)
@@ -88,7 +88,7 @@ def test_means_weigh_queries_and_not_micro_batches() -> None:
     )
 
 
-def test_a_window_forgets_what_was_taken() -> None:
+def test_a_window_starts_over_after_take() -> None:
     window = TaskWindow()
     for loss in (1.0, 2.0):
         window.add({"search": sums_of(1, loss, 0, 0, 0, 0, 0)})

@@ -1,4 +1,4 @@
-"""Batches of several tasks as each strategy promises them; configurations that cannot be."""
+"""Batches of several tasks as each strategy promises them, and impossible configurations."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def test_strategies_fill_batches_as_they_promise(folder: Path) -> None:
             {"loss": {"weighting": "uncertainty", "reduction": "pairs"}},
             "set loss.reduction to tasks",
         ),
-        ({"loss": {"gradnorm_alpha": 1}}, "belongs to weighting gradnorm"),
+        ({"loss": {"gradnorm_alpha": 1}}, "requires loss.weighting gradnorm"),
         (
             {"loss": {"weighting": "gradnorm"}, "batch": {"mix": "alternate"}},
             "set batch.mix to in_batch",
         ),
         ({"data": {"sampling": "sequential"}}, "set batch.mix to alternate"),
-        ({"loss": {"by_task": {}}, "checkpoint": {"keep_heads": True}}, "gives no task a head"),
+        ({"loss": {"by_task": {}}, "checkpoint": {"keep_heads": True}}, "defines no head"),
     ],
 )
 def test_contradictions_are_refused(folder: Path, sections: dict[str, Any], message: str) -> None:
@@ -128,11 +128,11 @@ def test_heads_and_targets_that_do_not_fit(
 def test_a_head_without_targets(folder: Path) -> None:
     tasks = [*ALL_TASKS, {"name": "year", "format": "regression"}]
     config = run_config(folder, "never", tasks=tasks, loss={"by_task": {"year": "regression"}})
-    with pytest.raises(ConfigError, match="'year' a head, and no source has targets of it"):
+    with pytest.raises(ConfigError, match="'year' a head, but no source has targets for it"):
         plan_run(config)
 
 
-def test_without_heads_a_run_trains_pairs_alone(folder: Path) -> None:
+def test_without_heads_a_run_trains_only_pairs(folder: Path) -> None:
     plan = plan_run(run_config(folder, "never"))
     assert [source.task for source in plan.sources] == [
         "classification",
@@ -143,7 +143,7 @@ def test_without_heads_a_run_trains_pairs_alone(folder: Path) -> None:
 
 
 def test_a_linear_head_finds_a_linear_target() -> None:
-    """Trained to the end, a regression is least squares (sklearn)."""
+    """A regression that has converged equals least squares (sklearn)."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     targets = inputs @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + 3

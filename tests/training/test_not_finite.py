@@ -1,4 +1,4 @@
-"""Loss weights, and what happens when loss or gradient are not finite."""
+"""Loss weights, and steps whose loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.ranks
 
 
 class OnlyNumbers:
-    """An engine without a model: remembers what it is told to go down."""
+    """An engine without a model, which records the losses of its backward passes."""
 
     learning_rate = 0.1
     skipped_steps = 0
@@ -55,7 +55,7 @@ class OnlyNumbers:
     device = torch.device("cpu")
 
     def forward(self, texts: PackedTexts, _: Any) -> Tensor:
-        """Return something: the objective below does not look at it."""
+        """Return anything: the objective below ignores it."""
         return torch.zeros(len(texts), 1)
 
     def one_reduction(self) -> AbstractContextManager[None]:
@@ -148,11 +148,11 @@ def test_losses_are_weighted_by_task(tmp_path: Path) -> None:
         ([1.0] * 4, -1.0, "gradient norm is not finite at step 1"),
     ],
 )
-def test_what_is_not_finite_stops_the_run_and_names_its_texts(
+def test_a_step_that_is_not_finite_stops_the_run_and_names_its_texts(
     tmp_path: Path, losses: list[float], norm: float, message: str, reports_late: bool
 ) -> None:
     engine = OnlyNumbers(norm if "gradient" in message else 1.0, scales_loss=False)
-    # Found late, it is still the step that is named whose texts they are.
+    # Even if found late, the step is named whose texts are listed.
     steps = [*losses, *[1.0] * 4]
     with pytest.raises(NonFiniteError, match=message) as caught:
         trainer(engine, steps, tmp_path, reports_late=reports_late).run(0, 4)
@@ -169,7 +169,7 @@ def test_what_is_not_finite_stops_the_run_and_names_its_texts(
 
 
 class Noted(Callback):
-    """Notes when steps begin and are reported; needs the model at some of them."""
+    """Records when steps begin and are reported; needs the model at some of them."""
 
     def __init__(self, needed: set[int]) -> None:
         self.events: list[str] = []
@@ -196,7 +196,7 @@ class NotedEngine(OnlyNumbers):
     [
         (False, set(), "launch 1 launch 2 launch 3 launch 4"),
         (True, set(), "launch launch 1 launch 2 launch 3 4"),
-        # Nothing changes the model between step 2 and what needs it as step 2 left it.
+        # Nothing may change the model between step 2 and the callback that needs it.
         (True, {2}, "launch launch 1 2 launch launch 3 4"),
         (True, {1, 2, 3}, "launch 1 launch 2 launch 3 launch 4"),
     ],
@@ -214,7 +214,7 @@ def test_a_report_waits_for_the_next_step_unless_the_model_is_needed(
 
 
 class StopAt(Callback):
-    """Asks the run to stop when it hears of a step; notes what happens after."""
+    """Requests a stop when a step is reported; records what follows."""
 
     def __init__(self, step: int, request: StopRequest) -> None:
         self.events: list[str] = []
@@ -229,7 +229,7 @@ class StopAt(Callback):
         self.events.append(f"stop {step}")
 
 
-def test_a_run_that_stops_has_reported_every_step_that_was_made(tmp_path: Path) -> None:
+def test_a_stopped_run_has_reported_every_step(tmp_path: Path) -> None:
     engine = OnlyNumbers(1.0, scales_loss=False)
     late = trainer(engine, [1.0] * 12, tmp_path, reports_late=True)
     stop = StopAt(2, late._stop_request)
@@ -248,7 +248,7 @@ STAGES = (0, 2, 3)
 
 
 def run_with_broken_gradient(folder: Path) -> dict[int, tuple[str, dict[str, Any], int]]:
-    """Train under ZeRO stages with a NaN in rank 1's gradient; return what came of it."""
+    """Train under ZeRO stages with a NaN in rank 1's gradient; return the outcome."""
     whole = build.build_model
 
     def broken(config: Any) -> Any:
@@ -283,7 +283,7 @@ def test_every_rank_stops_under_zero_stages(tmp_path: Path) -> None:
         assert "gradient norm is not finite at step 1" in message, stage
         assert steps == 0
         told = [rank["parts"][0] for rank in kept["ranks"]]
-        # Which rank has which pairs depends on their lengths.
+        # The distribution of pairs over ranks depends on their lengths.
         assert [len(micro_batch["queries"]) for micro_batch in told] == [4, 4]
         pairs = [
             pair

@@ -1,4 +1,4 @@
-"""The objective on embeddings given by hand, against loops over queries and candidates."""
+"""The objective on hand-made embeddings, against loops over queries and candidates."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def cross_entropy(scores: list[float], target: float, temperature: float) -> flo
 
 
 ALL = range(PAIRS)
-# Whose column a candidate stands in.
+# The text of each candidate column.
 OWNERS = [*ALL, *NEGATIVE_ROWS]
 
 
@@ -174,7 +174,7 @@ PARTS = [([0, 2], "a", "t"), ([1, 3], "b", "t"), ([4], "c", "u")]
         ("source", {"t": 0, "u": 0}, [[0, 2], [1, 3], [4]]),
         ("task", {"t": 0, "u": 0}, [[0, 1, 2, 3], [4]]),
         ("batch", {"t": 0, "u": 0}, [[0, 1, 2, 3, 4]]),
-        # Experts of their own: another space.
+        # Separate experts, so another space.
         ("batch", {"t": 0, "u": 1}, [[0, 1, 2, 3], [4]]),
     ],
 )
@@ -185,7 +185,7 @@ def test_parts_share_their_negatives(
     name: str,
     repeated: str,
 ) -> None:
-    """Loss and gradient of every part are those of the union of the parts of its group."""
+    """Every part has the loss and gradient that it has in the union of its group's parts."""
     section = validate(LossConfig, {"name": name, "repeated_candidates": repeated})
     objective = Objective(
         "dot",
@@ -195,7 +195,7 @@ def test_parts_share_their_negatives(
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
     ours, naive = embeddings.clone().requires_grad_(), embeddings.clone().requires_grad_()
-    # Every part encodes its own texts, in an order of its own.
+    # Every part encodes its own texts, in its own order.
     orders = [np.random.default_rng(n).permutation(TEXTS).tolist() for n in range(len(PARTS))]
     parts = [
         batch(rows, texts, source, task)
@@ -280,7 +280,7 @@ def test_a_label_weighs_the_same_however_often_it_is_a_positive(
     ],
 )
 def test_the_device_is_never_waited_for(options: dict[str, Any]) -> None:
-    # The meta device has no numbers: reading one raises, as it would make the host wait on a GPU.
+    # Reading a number raises on the meta device, where on a GPU the host would wait.
     section = validate(LossConfig, options)
     objective = Objective("l2", section, torch.device("meta"))
     embeddings = torch.randn(len(TEXTS), 6, device="meta", requires_grad=True)

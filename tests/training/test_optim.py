@@ -1,4 +1,4 @@
-"""Schedules in closed form; AdamW that leaves unused experts alone."""
+"""Schedules in closed form; AdamW that skips unused experts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def model(
     ("variant", "options", "changes"),
     [
         *((name, {}, {}) for name in VARIANTS),
-        # LayerNorms that stand outside their sub-layer.
+        # LayerNorms outside their sub-layer.
         ("ffn_expert", {"own_norm": False}, {}),
         ("vanilla", {}, MODERN),
     ],
@@ -107,7 +107,7 @@ def test_inactive_experts_stay_bit_identical_and_active_ones_follow_adamw() -> N
                 f".experts.{e}." in name for e in inactive
             )
             gradient = torch.randn(ours.shape, generator=generator)
-            # A sharded engine hands zeros to experts without rows; plain AdamW gets none.
+            # A sharded engine gives zero gradients to experts without rows; plain AdamW gets none.
             ours.grad = torch.zeros_like(ours) if skipped else gradient
             theirs.grad = None if skipped else gradient
         optimizer.activate(frozenset(active))
@@ -201,7 +201,7 @@ def test_layer_decay_falls_from_the_last_block_to_the_embeddings(variant: str) -
         ("pals", r"pal"),
     ],
 )
-def test_added_parts_have_a_rate_of_their_own(variant: str, part: str) -> None:
+def test_added_parts_have_their_own_learning_rate(variant: str, part: str) -> None:
     section = OptimizerConfig(lr=1.0, layer_decay=0.5, added_lr=3.0)
     rates = learning_rates(model(variant), section)
     added = {name for name, rate in rates.items() if rate == 3.0}
@@ -210,7 +210,7 @@ def test_added_parts_have_a_rate_of_their_own(variant: str, part: str) -> None:
 
 
 def moved(config: PretrainConfig, weight: float, loss_weights: dict[str, float]) -> float:
-    """Return how far nine steps move the own weights of a task whose losses weigh ``weight``."""
+    """Return how far nine steps move a task's own weights at loss weight ``weight``."""
     encoder = build.build_model(config).model.eval()
     optimizer, schedule = build.build_optimizer(config, encoder, 9, loss_weights)
     groups = [group for group in optimizer.param_groups if group["expert"] == 0]
@@ -238,9 +238,9 @@ def test_a_loss_weight_slows_the_weights_of_its_own_route(variant: str, tmp_path
     save_tiny_model(tmp_path / "base", variant="vanilla")
     config = run_config(tmp_path, "never", model={"variant": variant}, schedule={"steps": 9})
     far = moved(config, 1.0, {})
-    # A factor of the loss alone: Adam takes steps as long as before.
+    # A mere factor of the loss does not change the length of Adam's steps.
     assert moved(config, 0.01, {}) > 0.9 * far
-    # Less than 0.01 too: an up-projection that starts at 0 has small gradients for longer.
+    # Even below 0.01: an up-projection that starts at 0 has small gradients for longer.
     assert 0.002 * far < moved(config, 0.01, {"search": 0.01, "classification": 1.0}) < 0.02 * far
 
 
@@ -265,12 +265,12 @@ TASKS = [
 ]
 
 
-def test_patterns_match_by_shell_rules_and_misses_name_what_is_close() -> None:
+def test_patterns_match_by_shell_rules_and_misses_name_similar_ones() -> None:
     names = [name for name, _ in model().named_parameters()]
     first = matching_names(names, ["blocks.0.*", "*.words.weight"])
     assert first == {n for n in names if n.startswith("blocks.0.") or "words" in n}
     assert matching_names(names, []) == set()
-    with pytest.raises(ConfigError, match=r"'embedings\.\*'.*close names are embeddings\.\*"):
+    with pytest.raises(ConfigError, match=r"'embedings\.\*'.*names such as embeddings\.\*"):
         matching_names(names, ["embedings.*"])
 
 
@@ -287,7 +287,7 @@ def test_unknown_schedule_lists_the_known_ones() -> None:
         lr_factor("cosin", 0, 1, 0)
 
 
-def test_decay_draws_the_values_of_a_fusion_to_the_identity() -> None:
+def test_decay_pulls_the_values_of_a_fusion_to_the_identity() -> None:
     """AdapterFusion's regulariser, which is 0 at V = I: one step down its gradient, by autograd."""
     layouts = variant_layouts("fusion", {"width": 2}, 2, 1)
     sizes = {"hidden_size": 4, "num_blocks": 1, "num_heads": 2, "intermediate_size": 8}

@@ -1,4 +1,4 @@
-"""A cap of the pairs of a query, as a run plans it."""
+"""A limit on the pairs per query, as a run plans it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.training.corpus import plan_micro_batches, prepare_corpus, run_config
 
 
 @pytest.mark.parametrize("batch", [{"pairs_per_step": 8}, {"max_tokens": 96 * 8}])
-def test_an_epoch_has_at_most_so_many_pairs_of_a_query(
+def test_an_epoch_has_a_limited_number_of_pairs_per_query(
     tmp_path: Path, batch: dict[str, int]
 ) -> None:
     prepare_corpus(tmp_path)
@@ -27,13 +27,13 @@ def test_an_epoch_has_at_most_so_many_pairs_of_a_query(
         batch={"pairs_per_step": None, **batch},
     )
     plan = plan_run(config)
-    # Every paper cites three others or fewer; a query has one answer.
+    # Every paper cites at most three others; a query has one answer.
     for stream, all_pairs in zip(plan.streams, whole.streams, strict=True):
         queries = all_pairs.rows(0, len(all_pairs)).queries_R
         _, counts = np.unique(queries, return_counts=True)
         assert len(stream) == np.minimum(counts, 2).sum()
     assert len(plan.streams[0]) < len(whole.streams[0])
-    # Proportional rates go by what an epoch holds.
+    # Proportional rates follow the pairs of an epoch.
     sizes = np.array([len(stream) for stream in plan.streams])
     np.testing.assert_allclose(plan.rates, sizes / sizes.sum())
     first_epoch: Counter[int] = Counter()

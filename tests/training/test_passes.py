@@ -1,4 +1,4 @@
-"""What the chunks of the embedding cache weigh."""
+"""The cost of the embedding cache's chunks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scimult.training.passes import (
 
 
 def kept_bytes(model: Encoder, texts: int, length: int) -> int:
-    """Return the size of what a forward pass keeps for the way back, weights left out."""
+    """Return the bytes that a forward pass keeps for the backward pass, without weights."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        # Held until the end, so that no two storages have one address.
+        # Held until the end, so that no two storages share an address.
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
@@ -51,7 +51,7 @@ def encoder(heads: int, blocks: int = 2, hidden: int = 384) -> Encoder:
 def test_a_chunk_by_default_keeps_at_most_two_gigabytes(
     blocks: int, hidden: int, recomputes: bool
 ) -> None:
-    """Scaled up from a few texts: on CPUs without a choice of one's own."""
+    """The default on CPUs, extrapolated from a few texts."""
     cpu = torch.device("cpu")
     model = encoder(12, blocks, hidden)
     model.checkpoints_activations = recomputes
@@ -73,7 +73,7 @@ def test_chunks_are_what_was_chosen_and_whole_passes_elsewhere() -> None:
     assert resolve_chunk_tokens(7, model, torch.device("cuda")) == 7
 
 
-def test_small_chunks_on_a_gpu_are_remarked_upon(capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_chunks_on_a_gpu_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     model, gpu = encoder(4), torch.device("cuda")
     for choice, device in ((16_000, gpu), (None, gpu), ("auto", gpu), (2048, torch.device("cpu"))):
         resolve_chunk_tokens(choice, model, device)
@@ -89,7 +89,7 @@ def test_texts_of_one_weight_need_the_same_memory(heads: int) -> None:
     assert head_width == 384 // heads
     long, short = activation_tokens(np.array([512, 48]), head_width)
     texts = round(int(long) / int(short))
-    # By tokens alone, the long text would need over three times its share with 12 heads.
+    # By tokens only, the long text would need over three times its share with 12 heads.
     assert kept_bytes(model, 1, 512) == pytest.approx(kept_bytes(model, texts, 48), rel=0.1)
 
 

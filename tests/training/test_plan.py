@@ -1,4 +1,4 @@
-"""What a run will see of its sources, counted before it starts."""
+"""How often a run will see its sources, counted before it starts."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_an_epoch_by_tokens_sees_every_pair_once(corpus: Path) -> None:
         (0.1, "batch", True, {}, "refused"),
         (0.1, "batch", False, {}, "nothing"),
         (0.1, "source", False, {"name": "triplet"}, "nothing"),
-        (0.15, "source", False, {}, "67% of the pairs come alone"),
+        (0.15, "source", False, {}, "67% of the pairs have no in-batch negatives"),
         (0.5, "source", False, {}, "nothing"),
     ],
 )
-def test_pairs_without_company_are_met_before_the_run(
+def test_pairs_without_negatives_are_found_before_the_run(
     corpus: Path,
     capsys: pytest.CaptureFixture[str],
     rate: float,
@@ -120,7 +120,7 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """By shares of passes in place of pairs, acl was seen 1.40 times and vis 0.50 times."""
+    """With rates as shares of passes, acl was seen 1.40 times and vis 0.50 times."""
     monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
     config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly.yaml")
     build_dataset(config, tmp_path / "prepared")
@@ -130,8 +130,8 @@ def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     assert all(set(times) == {1} for times in seen.values()), seen
 
 
-def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
-    """SciMult's Table A4 leaves out those of classification alone."""
+def test_hard_negatives_of_listed_tasks(corpus: Path) -> None:
+    """SciMult's Table A4 leaves out only those of classification."""
 
     def tasks_with_negatives(chosen: Any) -> set[str]:
         data = {"hard_negatives": chosen}
@@ -145,7 +145,7 @@ def test_hard_negatives_of_the_tasks_that_are_listed(corpus: Path) -> None:
         tasks_with_negatives(["serach"])
 
 
-def test_a_stream_of_a_task_that_is_not_listed_draws_none(corpus: Path) -> None:
+def test_a_stream_of_an_unlisted_task_draws_none(corpus: Path) -> None:
     data = {"hard_negatives": ["search"]}
     config, plan = plan_of(corpus, {"pairs_per_step": 8}, data=data)
     sampler, steps = build_sampler(config, plan, np.full(1000, 20, dtype=np.int32))

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Case:
-    """What a micro-batch is compared by; ``duplicates`` gives both ranks the same pairs."""
+    """Options of a comparison; ``duplicates`` gives both ranks the same pairs."""
 
     similarity: str = "dot"
     duplicates: bool = False
@@ -66,7 +66,7 @@ CASES = (
     Case("l2", loss={"name": "triplet"}),
     Case("cosine", duplicates=True, loss={"name": "triplet", "negatives": "all"}),
     Case(batch={"mix": "in_batch"}),
-    # A part of a single pair: one of two ranks has no row of it.
+    # A part with a single pair: one of two ranks has no row of it.
     Case("cosine", loss=LEARNED, batch={"mix": "in_batch", "pairs_per_step": 4}),
     Case("cosine", batch={"mix": "in_batch"}, model={"variant": "instruction"}),
     Case(batch={"mix": "in_batch"}, model={"variant": "ffn_expert", "routing": "task_and_side"}),
@@ -200,7 +200,7 @@ def assert_same_gradients(
 def assert_equal_gradients(
     ours: dict[str, Tensor], reference: dict[str, Tensor], case: object
 ) -> None:
-    """Compare to 1e-10 of each tensor's gradient: all is float64, in another order."""
+    """Compare to 1e-10 of each tensor's gradient: both are float64, summed in another order."""
     for name, gradient in reference.items():
         error = (ours[name] - gradient).norm()
         assert error <= 1e-10 * max(0.1, float(gradient.norm())), (case, name)
@@ -226,7 +226,7 @@ def test_ranks_and_chunks_give_the_gradient_of_one_whole_pass(folder: Path, tmp_
 
 
 def test_a_chunk_draws_the_same_dropout_twice(folder: Path) -> None:
-    """Against the graph of all chunks kept whole, with the masks that the first pass drew."""
+    """Compare with the graph of all chunks at once, with the first pass's masks."""
     config = run_config(folder, "unused", model={"dropout": 0.3}, loss=LEARNED)
     data = PreparedData.open(config.data.prepared)
     sources = data.pairs("train")
@@ -339,7 +339,7 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
     before = load_pretrained(folder / "base").model.state_dict()
     for results in (one, two, cached):
         for stage in results:
-            # Float32 rounding, carried through six Adam steps.
+            # Float32 rounding, amplified by six Adam steps.
             assert results[stage]["losses"] == pytest.approx(reference["losses"], abs=1e-4), stage
             assert results[stage]["norms"] == pytest.approx(reference["norms"], rel=1e-3), stage
             temperature = results[stage]["temperature"]
@@ -359,7 +359,7 @@ def test_zero_stages_and_ranks_agree(folder: Path, tmp_path: Path) -> None:
 
 
 def run_by_tokens(folder: Path) -> list[tuple[int, list[str], float]]:
-    """Train on batches by tokens under ZeRO 2; return each rank's tokens, and what was done."""
+    """Train on batches by tokens under ZeRO 2; return each rank's tokens, and the steps."""
     seen = []
     whole = BatchBuilder.micro_batch
 

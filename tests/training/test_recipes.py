@@ -57,7 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 STEPS = 2
-# What makes a twin of minutes one of a second.
+# Overrides that shrink a twin of minutes to a second.
 QUICK = (
     f"schedule.steps={STEPS}",
     "batch.pairs_per_step=16",
@@ -71,7 +71,7 @@ def name(path: Path) -> str:
     return path.relative_to(CONFIGS / "papers").with_suffix("").as_posix()
 
 
-# One of each kind; the twins of the others differ in a number, or not at all, and are slow tests.
+# One of each kind; other twins differ in a number or not at all, and are slow tests.
 ONE_OF_EACH = {
     "beyond/mixed_batches",
     "beyond/modernbert",
@@ -100,7 +100,7 @@ def stages_of(path: Path, *, small: bool = False) -> list[Stage]:
 
 @cache
 def published(base: str) -> Pretrained:
-    """Return the shapes of a base checkpoint, or of what another recipe will save."""
+    """Return the shapes of a base checkpoint, or of another recipe's model."""
     if base in SIZES:
         encoder = EncoderConfig.model_validate({"vocab_size": 30522, **SIZES[base]})
         config = PretrainedConfig(
@@ -144,7 +144,7 @@ def test_all_papers_have_recipes() -> None:
 
 
 def prepare_world(folder: Path) -> None:
-    """Write what the first lines of configs/papers/small.yaml make, smaller."""
+    """Write smaller versions of what the first lines of configs/papers/small.yaml create."""
     world, prepared = folder / "runs/small/world", folder / "runs/small/prepared"
     write_world(make_world(validate(WorldSettings, {"papers": 300})), world)
     settings = [f"root={world / 'train'}"]
@@ -155,14 +155,14 @@ def prepare_world(folder: Path) -> None:
 
 
 def train_twins(folder: Path, chosen: list[Path]) -> dict[str, str]:
-    """Train twins as a user would, one after another; return why some could not."""
+    """Train twins one after another, as a user would; return the errors of those that fail."""
     os.chdir(folder)
     prepare_world(folder)
     problems: dict[str, str] = {}
     for path in chosen:
         stages = stages_of(path, small=True)
         try:
-            # Stages that another recipe has trained are passed over.
+            # Stages that another recipe has trained are skipped.
             run_stages(stages) if has_stages(path) else pretrain(stages[0].config)
         except Exception:
             problems[name(path)] = traceback.format_exc()
@@ -205,7 +205,7 @@ def test_a_twin_trains(path: Path, problems: dict[str, str], folder: Path) -> No
         assert saved.config.provenance["variant"] == stage.config.model.variant
 
 
-def test_what_is_not_there_is_told_with_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_inputs_are_named_with_how_to_get_them(tmp_path: Path) -> None:
     [stage] = stages_of(CONFIGS / "papers/specter/specter.yaml")
     config = stage.config.model_copy(update={"output": str(tmp_path / "run")})
     config.data.prepared = str(tmp_path / "absent")

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def launch(config: PretrainConfig, *arguments: str) -> Verb:
-    """Start ``scimult pretrain`` in a process of its own."""
+    """Start ``scimult pretrain`` in a separate process."""
     file = Path(config.output).with_suffix(".yaml")
     save_config(config, file)
     log = file.with_suffix(".log")
@@ -44,7 +44,7 @@ def finish(config: PretrainConfig, *arguments: str) -> str:
 
 
 def kill_after(config: PretrainConfig, step: int) -> None:
-    """Start the run and SIGKILL it as soon as ``step`` stands in its metrics file."""
+    """Start the run and SIGKILL it as soon as ``step`` is in its metrics file."""
     process = launch(config)
     wait_for_step(config, process, step)
     process.send_signal(signal.SIGKILL)
@@ -52,7 +52,7 @@ def kill_after(config: PretrainConfig, step: int) -> None:
 
 
 def wait_for_step(config: PretrainConfig, process: Verb, step: int) -> None:
-    """Return as soon as ``step`` stands in the run's metrics file."""
+    """Return as soon as ``step`` is in the run's metrics file."""
     file = Path(config.output) / "metrics.jsonl"
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
@@ -70,7 +70,7 @@ def uninterrupted(folder: Path) -> Path:
 
 
 def resume_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
-    # Slow steps: a kill must be able to hit the run between two checkpoints.
+    # Slow steps, so that a kill can hit the run between two checkpoints.
     settings = {"schedule": {"steps": STEPS}, "checkpoint": {"every": 3}, "dev": {"every": 4}}
     settings["loss"] = {"learn_temperature": True}
     return run_config(folder, name, **{**settings, **sections})
@@ -90,7 +90,7 @@ def test_signal_ends_the_step_saves_and_leaves(folder: Path, uninterrupted: Path
     config = resume_config(folder, "signalled", checkpoint={"every": 100})
     process = launch(config)
     wait_for_step(config, process, 2)
-    # As Ctrl-C does: the terminal tells the ranks, and then their launcher does.
+    # Like Ctrl-C: the terminal signals the ranks, and then their launcher does.
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=240)
@@ -106,7 +106,7 @@ def test_signal_ends_the_step_saves_and_leaves(folder: Path, uninterrupted: Path
     assert_same_run(uninterrupted, Path(config.output))
 
 
-def test_damaged_newest_checkpoint_is_passed_over(folder: Path, uninterrupted: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_skipped(folder: Path, uninterrupted: Path) -> None:
     output = folder / "damaged"
     shutil.copytree(uninterrupted, output)
     shutil.rmtree(output / "model")
@@ -141,7 +141,7 @@ def test_half_written_checkpoint_is_never_seen(folder: Path, uninterrupted: Path
         (
             {"engine": {"precision": "bf16"}},
             (),
-            "written with precision 'fp32', this run has 'bf16'",
+            "saved with precision 'fp32', this run has 'bf16'",
         ),
         ({}, ("--fresh",), "folder already holds a run"),
     ],

@@ -1,4 +1,4 @@
-"""Runs on disk: their state whatever ended them, their numbers, and how two differ."""
+"""Runs on disk: their state however they ended, their numbers, and how two differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scimult.training.stopping import StoppedError
 
 
 def write_run(folder: Path, losses: list[float], scores: dict[int, float], **model: Any) -> Path:
-    """Write what a run of ten planned steps leaves behind; half a second and 50 tokens each."""
+    """Write the files of a run of ten planned steps, half a second and 50 tokens each."""
     config = PretrainConfig.model_validate(
         {
             "output": str(folder),
@@ -46,7 +46,7 @@ def write_run(folder: Path, losses: list[float], scores: dict[int, float], **mod
 
 
 def end_with(folder: Path, error: BaseException | None) -> None:
-    """Let a run end, by an error or well."""
+    """End a run, with an error or normally."""
     with contextlib.suppress(*[] if error is None else [type(error)]), recorded(folder, 10):
         assert summarise(folder).state == "running"
         if error is not None:
@@ -73,7 +73,7 @@ def test_states(
     assert message is None or message in str(found.message)
 
 
-def test_a_killed_run_is_told_from_a_running_one_and_resuming_keeps_the_start(
+def test_a_killed_run_differs_from_a_running_one_and_resuming_keeps_the_start(
     tmp_path: Path,
 ) -> None:
     folder = write_run(tmp_path / "run", [3.0], {})
@@ -87,7 +87,7 @@ with recorded(Path(sys.argv[1]), 10):
     subprocess.run([sys.executable, "-c", script, str(folder)], check=False, env=os.environ)
     assert summarise(folder).state == "killed"
     record = json.loads((folder / "run.json").read_text())
-    # A run on another machine may well live.
+    # A run on another machine may be alive.
     (folder / "run.json").write_text(json.dumps(record | {"host": "elsewhere"}))
     assert summarise(folder).state == "running"
     (folder / "run.json").write_text(json.dumps(record | {"started": "2020-01-01T00:00:00+00:00"}))
@@ -101,7 +101,7 @@ with recorded(Path(sys.argv[1]), 10):
 def test_a_summary_has_last_losses_and_first_best_scores(tmp_path: Path) -> None:
     losses = [100.0] * 5 + [2.0] * 10 + [4.0] * 10
     run = write_run(tmp_path / "a", losses, {5: 0.7, 10: 0.3, 20: 0.7}, variant="mha_expert")
-    # A line that is being written is no damage.
+    # An incomplete last line is not damage.
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 26, "lo')
     found = summarise(run)
@@ -134,7 +134,7 @@ def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
     assert found.metrics["dev/mean/mrr"] == [0.5, 0.1]
 
 
-def test_the_verb_prints_tables_and_json(tmp_path: Path) -> None:
+def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [2.0], {1: 0.5})
     write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert")
     end_with(tmp_path / "b", ValueError("[broken] disk"))

@@ -1,4 +1,4 @@
-"""Best step and patience: on scores alone, and in whole runs that are taken up again."""
+"""Best step and patience: on scores alone, and in whole runs that are resumed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_selection_is_the_definition_also_when_resumed(
     assert after.wants_checkpoint(after.best.step)
 
 
-def test_steps_without_the_score_count_for_nothing() -> None:
+def test_steps_without_the_score_are_ignored() -> None:
     selection = Selection(MEAN, 1, keep_best=False)
     selection.on_step(report(1, mean=0.5))
     for step in range(2, 9):
@@ -78,7 +78,7 @@ def test_steps_without_the_score_count_for_nothing() -> None:
     assert not selection.wants_checkpoint(1)
 
 
-def test_scores_of_another_metric_are_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_another_metric_are_discarded(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = Selection("dev/a/mrr", 2, True), Selection("dev/b/mrr", 2, True)
     before.on_step(report(3, a=0.9))
     after.restore(before.state)
@@ -103,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"dev": {"metric": "dev/mean/mmr"}}, r"score in dev\.metric.*did you mean 'dev/mean/mrr'"),
         (
             {"dev": {"patience": 2}, "data": {"sources": ["world.search"]}},
-            "need dev pairs, and the sources have none",
+            "need dev pairs, but the sources have none",
         ),
     ],
 )
@@ -117,9 +117,7 @@ def test_selection_without_scores_is_refused_before_any_step(
     assert not (folder / "never").exists()
 
 
-def test_a_disk_without_room_is_met_before_any_step(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_fails_before_any_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = run_config(folder, "no-room", checkpoint={"keep": 5})
     usage = shutil.disk_usage(folder)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
@@ -128,7 +126,7 @@ def test_a_disk_without_room_is_met_before_any_step(
     assert not (folder / "no-room" / "metrics.jsonl").exists()
 
 
-def test_the_estimate_of_room_is_what_a_run_takes(
+def test_the_estimated_room_is_what_a_run_uses(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = run_config(folder, "room", dev={"every": 0}, model={"freeze": ["embeddings.*"]})
@@ -137,7 +135,7 @@ def test_the_estimate_of_room_is_what_a_run_takes(
     pretrain(config)
     checkpoints = sum(f.stat().st_size for f in (folder / "room" / "checkpoints").rglob("*.saf*"))
     model = (folder / "room" / "model" / "model.safetensors").stat().st_size
-    # Two are left of the three that exist for a moment; headers of files are not counted.
+    # Two remain of the three that exist for a moment; headers of files are not counted.
     assert needed[0] == pytest.approx(checkpoints * 3 / 2 + model, rel=0.2)
 
 
@@ -148,7 +146,7 @@ def test_a_file_in_the_way_is_named(folder: Path) -> None:
 
 
 def scripted(scores: list[float]) -> Any:
-    """Return a stand-in of the evaluation that gives these scores in turn."""
+    """Return a fake evaluation that yields these scores in turn."""
     left = iter(scores)
     return lambda *model, **options: next(left)
 
@@ -183,10 +181,10 @@ def test_a_run_stops_exports_its_best_step_and_remembers(
     assert re.search(
         r"best at step 3 \(0\.5000\).*training ends at step 6", capsys.readouterr().err
     )
-    # Started again, the run is over still: no step and no evaluation, but the model.
+    # Restarted, the run is still over: no step and no evaluation, but the model is exported.
     shutil.rmtree(model)
     assert load_pretrained(pretrain(config)).config.provenance["step"] == 3
-    # Without the best step there is nothing to export, and the last one if that is wanted.
+    # Without the best step's checkpoint nothing is exported, unless the last step is chosen.
     shutil.rmtree(output / "checkpoints" / "step-0000003")
     with pytest.raises(CheckpointError, match=r"no checkpoint of this step.*value: 3.*one of 6"):
         pretrain(config)

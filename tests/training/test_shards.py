@@ -1,4 +1,4 @@
-"""State of any ZeRO stage and number of ranks, continued under any other."""
+"""State of any ZeRO stage and number of ranks continues under any other."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shard_config(folder: Path, name: str, precision: str, stage: str) -> Pretrai
         data={"sampling": "proportional"},
         model={"dropout": 0.0, "attention_dropout": 0.0, "freeze": ["embeddings.positions.*"]},
         loss={"learn_temperature": True},
-        # Adam would blow rounding up to whole steps (docs/decisions.md).
+        # Adam would amplify rounding to full steps (docs/decisions.md).
         optimizer={"lr": 1e-3, "layer_decay": 0.9, "eps": 1e-4},
         schedule={"steps": STEPS},
         engine={"precision": precision, "deepspeed": {"zero_optimization": ZERO[stage]}},
@@ -74,7 +74,7 @@ def write_runs(folder: Path, ranks: int) -> None:
 
 
 def continue_runs(folder: Path, ranks: int) -> None:
-    """Take up every run after step 3 under another stage; also write its state again."""
+    """Resume every run after step 3 under another stage; also rewrite its state."""
     for precision, before, written_by, stage, continued_by in MOVES:
         if continued_by == ranks:
             run = f"{precision}-{before}-{written_by}"
@@ -141,7 +141,7 @@ def test_state_survives_another_layout(
 
 
 @pytest.mark.parametrize(("precision", "stage", "ranks"), [move[:3] for move in MOVES])
-def test_runs_go_on_under_another_layout(
+def test_runs_resume_under_another_layout(
     folder: Path, precision: str, stage: str, ranks: int
 ) -> None:
     run = f"{precision}-{stage}-{ranks}"

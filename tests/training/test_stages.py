@@ -43,7 +43,7 @@ def test_a_stage_is_the_run_that_one_would_have_written_by_hand(tmp_path: Path) 
     first, experts, search = load_stages(write(tmp_path))
     assert experts.config == load_config(PretrainConfig, by_hand)
     assert first.config.model.tokenizer == "words"
-    # What one stage overrides does not reach the next.
+    # A stage's overrides do not affect the next.
     assert search.config.optimizer.lr == 0.1
     assert search.config.model.variant == "vanilla"
     assert search.config.schedule.epochs == 2
@@ -97,7 +97,7 @@ def test_a_file_with_stages_can_be_included(tmp_path: Path) -> None:
         ("search", {"model": {"base": "other"}}, "starts from the model of stage 'experts'"),
         ("search", {"engine": {"timeout_minutes": 1}}, "share engine.timeout_minutes"),
         ("search", ["x"], "stage 'search' is not a mapping"),
-        ("se/arch", {}, "not a name of a stage.*'se/arch'"),
+        ("se/arch", {}, "invalid name of a stage.*'se/arch'"),
     ],
 )
 def test_every_stage_is_checked_when_the_file_is_read(
@@ -111,8 +111,11 @@ def test_every_stage_is_checked_when_the_file_is_read(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimizer.lr=1", r"stages have optimizer\.lr.*experts.*stages\.experts\.optimizer\.lr=1"),
-        ("optimizer={lr: 1}", "stages have optimizer of their own"),
+        (
+            "optimizer.lr=1",
+            r"these stages set optimizer\.lr.*experts.*stages\.experts\.optimizer\.lr=1",
+        ),
+        ("optimizer={lr: 1}", "these stages set optimizer themselves"),
         ("stages.expert.seed=1", "unknown stage.*did you mean 'experts'"),
         ("stages=null", "stages is not a mapping"),
     ],
@@ -122,8 +125,8 @@ def test_overrides_without_effect_are_refused(tmp_path: Path, override: str, mes
         load_stages(write(tmp_path), [override])
 
 
-def test_later_files_go_on_top_of_stages_too(tmp_path: Path) -> None:
-    """What a stage and a file on top both set is the file's; what it alone sets stays."""
+def test_later_files_are_laid_over_stages_too(tmp_path: Path) -> None:
+    """An overlay's keys win over a stage's; keys that only the stage sets stay."""
     stages = {**STAGES, "search": {**STAGES["search"], "optimizer": {"clip": 1.0}}}
     path, top, more = write(tmp_path, stages), tmp_path / "top.yaml", tmp_path / "more.yaml"
     top.write_text("schedule: {steps: 3, epochs: null}\noptimizer: {lr: 0.5}\n")
@@ -135,7 +138,7 @@ def test_later_files_go_on_top_of_stages_too(tmp_path: Path) -> None:
     assert experts.config.model.variant == "mha_expert"
     assert (search.config.data.sources, search.config.optimizer.clip) == (["clicks"], 1.0)
     assert (first.config.model.tokenizer, first.config.seed) == ("pieces", 1)
-    # A single run's files go on top of each other as well.
+    # A single run's files are laid over each other, too.
     single = tmp_path / "single.yaml"
     single.write_text(yaml.safe_dump(SHARED))
     written = ["seed=1", "schedule.steps=3", "optimizer.lr=0.25", "model.tokenizer=pieces"]

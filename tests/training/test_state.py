@@ -1,4 +1,4 @@
-"""Checkpoints on disk: damage of every kind is met, and what is needed is kept."""
+"""Checkpoints on disk: every kind of damage is detected, and needed ones are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scimult.errors import CheckpointError
+from scimult import distributed
+from scimult.errors import CheckpointError, StorageError
+from scimult.training import state
 from scimult.training.state import CheckpointStore
 
 
@@ -69,10 +71,34 @@ def test_damaged_newest_is_named_and_the_one_before_is_used(
     assert newest is not None
     assert (newest.step, newest.info) == (10, {"data": "d"})
     name = "step-0000030" if kind.startswith("copied") else "step-0000020"
-    assert f"checkpoint {name} is damaged and passed over" in capsys.readouterr().err
+    assert f"skipping damaged checkpoint {name}" in capsys.readouterr().err
 
 
-def test_nothing_whole_is_no_reason_to_start_anew(store: CheckpointStore) -> None:
+def test_a_manifest_that_cannot_be_written_fails_on_every_rank(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[str | None] = []
+
+    def gather(problem: str | None) -> list[str | None]:
+        gathered.append(problem)
+        return [problem, None]
+
+    def full(path: Path, value: object) -> None:
+        raise StorageError("cannot write: no space left on device", path=path)
+
+    monkeypatch.setattr(distributed, "all_gather_objects", gather)
+    monkeypatch.setattr(state, "write_json", full)
+    with pytest.raises(StorageError, match="no space left"):
+        store.save(30, write, {})
+    # Only the main rank writes it: had it left at once, the others would wait for it.
+    assert [problem is not None for problem in gathered] == [False, False, True]
+    assert [path.name for path in sorted(store.folder.iterdir())] == [
+        "step-0000010",
+        "step-0000020",
+    ]
+
+
+def test_without_an_intact_checkpoint_a_run_does_not_start_over(store: CheckpointStore) -> None:
     for step in (10, 20):
         truncate(store.folder / f"step-00000{step}")
     with pytest.raises(CheckpointError, match="every checkpoint is damaged"):
@@ -87,11 +113,11 @@ def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
     for step, best in ((1, None), (2, 2), (3, 2), (4, 2), (5, 5), (6, 5), (7, 5)):
         store.save(step, write, {}, best)
         left.append([int(path.name[5:]) for path in sorted(store.folder.iterdir())])
-    # At 5 the newest may be damaged later: 4 would go on, and its best is 2.
+    # Step 5 may turn out damaged: then the run continues from 4, whose best is 2.
     assert left == [[1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5], [5, 6], [5, 6, 7]]
 
 
-def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(store: CheckpointStore) -> None:
+def test_a_damaged_later_checkpoint_does_not_displace_an_intact_one(store: CheckpointStore) -> None:
     truncate(store.folder / "step-0000020")
     left = store.folder / ".step-0000015.tmp"
     left.mkdir()

@@ -1,4 +1,4 @@
-"""Requests to stop: taken once, insisted on later, and handlers put back."""
+"""Stop requests: accepted once, enforced by a later second one, and handlers restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from scimult.training.stopping import StopRequest
 
 
-def test_a_signal_becomes_a_request_and_handlers_come_back() -> None:
+def test_a_signal_becomes_a_request_and_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest().listening() as request:
         assert request.signal == 0
@@ -20,7 +20,7 @@ def test_a_signal_becomes_a_request_and_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_who_insists_later_is_obeyed_at_once() -> None:
+def test_a_later_second_signal_acts_at_once() -> None:
     script = """
 import os, signal
 from scimult.training import stopping

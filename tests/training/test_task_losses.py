@@ -1,4 +1,4 @@
-"""Losses of heads, and how those of tasks are added up, against numpy, sklearn and autograd."""
+"""Losses of heads, and combined losses of tasks, against numpy, sklearn and autograd."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Planned:
-    """A micro-batch of all tasks, the embeddings of its texts and what is learned, in float64."""
+    """A micro-batch of all tasks, its texts' embeddings and learned values, in float64."""
 
     def __init__(self, folder: Path, **loss: Any) -> None:
         self.config = config_of(folder, "unused", loss=loss)
@@ -61,7 +61,7 @@ class Planned:
         return Objective("l2", self.config.loss, group_of=lambda source, task: 0)
 
     def outputs(self, number: int) -> tuple[TargetBatch, np.ndarray]:
-        """Return a part with targets and what its head gives, without torch."""
+        """Return a part with targets and its head's outputs, without torch."""
         part = self.micro_batch.parts[number]
         assert isinstance(part, TargetBatch)
         first = sum(len(before.rows) for before in self.micro_batch.parts[:number])
@@ -99,7 +99,7 @@ def test_losses_and_scores_of_heads_by_hand(folder: Path) -> None:
 
 
 def test_losses_of_tasks_share_their_negatives(folder: Path) -> None:
-    """Against loops over pairs: each query sees the candidates of all parts, by its own loss."""
+    """Compare with loops over pairs: each query sees all parts' candidates, by its own loss."""
     planned = Planned(folder)
     parts, vectors = planned.micro_batch.parts, planned.embeddings.detach().numpy()
     firsts = np.cumsum([0, *(len(part.rows) for part in parts)])
@@ -215,7 +215,7 @@ def test_gradnorm_by_hand(folder: Path) -> None:
     assert float(loss) == pytest.approx(expected + sum(map(abs, away.values())), rel=1e-9)
     signed = [math.copysign(norms[task], away[task]) for task in tasks]
     assert by_weights.tolist() == pytest.approx(signed, rel=1e-9)
-    # Texts feel the weighted losses, and nothing of what trains the weights.
+    # Texts get gradients of the weighted losses, not of the loss that trains the weights.
     texts = sum(weights[task] * of_task[task] for task in tasks)
     torch.testing.assert_close(by_texts, texts, rtol=1e-9, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Every variant through DeepSpeed: stages and ranks agree, and what is frozen stays."""
+"""Every variant under DeepSpeed: stages and ranks agree, and frozen weights stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.training.corpus import metrics, prepare_corpus, run_config
 
 pytestmark = pytest.mark.ranks
 
-# Adam divides a gradient by its own size: with the default, one that is rounding alone would
+# Adam divides a gradient by its own size: with the default, one that is mere rounding would
 # move a weight as far as a real one does.
 ADAM = {"lr": 1e-3, "eps": 1e-4}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -102,7 +102,7 @@ def test_two_ranks_under_zero_equal_one_process(folder: Path, tmp_path: Path) ->
     for key, (losses, weights) in two.items():
         name = key.split()[0]
         expected, reference = one[f"{name} 0"]
-        # Float32 rounding, carried through three Adam steps of up to 1e-3 each.
+        # Float32 rounding, amplified by three Adam steps of up to 1e-3 each.
         assert losses == pytest.approx(expected, abs=1e-4), key
         if VARIANTS[RUNS[name]["variant"]].trains is not None:
             assert all(torch.equal(weights[n], weight) for n, weight in base.items()), key
@@ -135,7 +135,7 @@ def train_adapters_then_fusion(folder: Path) -> None:
         pretrain(variant_config(folder, name, f"{name}-alone"))
 
 
-def test_fusion_leaves_the_adapters_alone(folder: Path, tmp_path: Path) -> None:
+def test_fusion_leaves_the_adapters_unchanged(folder: Path, tmp_path: Path) -> None:
     run_ranks(train_adapters_then_fusion, 1, tmp_path, folder)
     adapters = load_pretrained(folder / "adapters-alone").model.state_dict()
     fused = load_pretrained(folder / "fusion-alone").model.state_dict()
@@ -146,7 +146,7 @@ def test_fusion_leaves_the_adapters_alone(folder: Path, tmp_path: Path) -> None:
 
 
 def save_with_differing_routes(folder: Path, name: str, model: dict[str, Any]) -> Path:
-    """Save a model whose routes all have weights of their own."""
+    """Save a model whose routes all have different weights."""
     pretrained = build.build_model(run_config(folder, "unused", model=model))
     generator = torch.Generator().manual_seed(0)
     for parameter in pretrained.model.parameters():
@@ -168,7 +168,7 @@ def save_with_differing_routes(folder: Path, name: str, model: dict[str, Any]) -
     ],
 )
 def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> None:
-    """A run that lists the base's tasks in another order serves each with its own weights."""
+    """A run that lists the base's tasks in another order gives each its own weights."""
     base = save_with_differing_routes(folder, f"named-{model['variant']}", model)
     tasks = [task.model_dump() for task in reversed(list(default_tasks()))]
     model = model | {"base": str(base)}
@@ -186,7 +186,7 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
     ("sections", "message"),
     [
         ({"model": {"variant": "fusion"}}, "fusion mixes trained adapters, and this base has none"),
-        ({"model": {"variant": "vanilla", "train": "added"}}, "vanilla adds nothing"),
+        ({"model": {"variant": "vanilla", "train": "added"}}, "not available for variant vanilla"),
         (
             {"model": {"variant": "adapters", "options": {"size": 3}}},
             r"options of adapters.*\n  size: unknown key",
@@ -195,7 +195,7 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
         ({"model": {"dims": 17}}, "dims 17 is more than the hidden_size 16"),
         (
             {"model": {"variant": "control_codes"}, "data": {"max_length": 64}},
-            "beyond the model's 63 positions",
+            "exceeds the model's 63 positions",
         ),
         (
             {"model": {"variant": "prefix"}, "tasks": [{"name": "classification"}]},

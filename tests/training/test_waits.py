@@ -1,4 +1,4 @@
-"""A step tells the device what to do and does not wait for it, as far as DeepSpeed lets it."""
+"""A step queues work on the device without waiting for it, as far as DeepSpeed allows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 4
 
 
 def synchronisations() -> dict[int, int]:
-    """Return how often steps of each stage have waited for all that the device was told."""
+    """Return how often steps of each stage waited for all work of the device."""
     from deepspeed.accelerator import get_accelerator
 
     counts = {}
@@ -43,7 +43,7 @@ def synchronisations() -> dict[int, int]:
 
 
 def test_deepspeed_does_not_wait_to_take_times(tmp_path: Path) -> None:
-    """Its throughput timer does by default, from the third step on: twice in each."""
+    """DeepSpeed's throughput timer waits by default, twice per step from the third on."""
     assert run_ranks(synchronisations, 1, tmp_path)[0] == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
@@ -57,17 +57,17 @@ def bucket_sizes() -> list[int]:
     return [found, trained]
 
 
-def test_the_reduction_buffer_has_room_for_what_is_trained(tmp_path: Path) -> None:
+def test_the_reduction_buffer_has_room_for_the_trained_weights(tmp_path: Path) -> None:
     found, trained = run_ranks(bucket_sizes, 1, tmp_path)[0]
     assert found == trained > 0
 
 
-# What a GPU does only once the host has heard from it: numbers read, sizes that depend on numbers.
+# Operations for which the host waits for a GPU: reading numbers, sizes that depend on numbers.
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "unique_dim")
 
 
 class NotedReads(TorchDispatchMode):
-    """Notes which lines read back numbers that, on a GPU, the host would wait for."""
+    """Records the lines that read numbers for which, on a GPU, the host would wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ class NotedReads(TorchDispatchMode):
 READING = (
     ("0", 0, "fp32", None),
     ("1", 1, "fp32", None),
-    # Gradients of chunks are added up in float32 beside DeepSpeed.
+    # Gradients of chunks are accumulated in float32 outside DeepSpeed.
     ("2 in chunks", 2, "bf16", 120),
     ("3", 3, "fp32", None),
 )
 
 
 def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
-    """Return by stage who reads numbers of the device before a step's report, how often a step."""
+    """Return, by stage, which lines read device numbers before a step's report, and how often."""
     launch, read = TrainModule.launch, {}
     for name, stage, precision, chunk_tokens in READING:
         noted = NotedReads()
@@ -111,7 +111,7 @@ def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
         config = run_config(
             folder,
             f"reads{name}",
-            # On a CPU it is drawn by a way of its own, which looks at its generator.
+            # On a CPU dropout is drawn differently, which reads the generator.
             model={"dropout": 0.0, "attention_dropout": 0.0},
             loss={"name": "symmetric_info_nce", "temperature": 0.7},
             schedule={"steps": 3},
@@ -129,12 +129,12 @@ def reads_of_steps(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
-    """But for what DeepSpeed reads, and objects, which stay on the host."""
+    """Except for DeepSpeed's own reads, and objects, which stay on the host."""
     prepare_corpus(tmp_path)
     for read in run_ranks(reads_of_steps, 2, tmp_path, tmp_path):
-        # Objects go between hosts; the symmetric loss tells how many positives each rank knows.
+        # Objects travel between hosts; the symmetric loss shares each rank's count of positives.
         assert read["0"].keys() == {"distributed.py: all_gather_objects"}
-        # Once for the step, and once more for every group of parameters that it clips.
+        # Once for the step, and once for every group of parameters that it clips.
         norms = {*read["0"], "utils.py: is_invalid_grad_norm"}
         assert read["1"].keys() == norms
         assert read["2 in chunks"].keys() == norms | {"stage_1_and_2.py: has_overflow"}
@@ -143,7 +143,7 @@ def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
 
 
 def early_and_late(folder: Path) -> None:
-    """Make the same runs with reports at once and one step late."""
+    """Do the same runs with immediate reports and with reports one step late."""
     for reports_late in (False, True):
 
         def trainer(*args: Any, late: bool = reports_late, **options: Any) -> Trainer:
@@ -160,7 +160,7 @@ def early_and_late(folder: Path) -> None:
 
 
 def late_config(folder: Path, name: str) -> PretrainConfig:
-    """Return a run that evaluates, saves and selects at steps of their own."""
+    """Return a run that evaluates, saves and selects at different steps."""
     return run_config(
         folder,
         name,
@@ -171,8 +171,8 @@ def late_config(folder: Path, name: str) -> PretrainConfig:
     )
 
 
-def test_a_late_report_tells_the_same(tmp_path: Path) -> None:
-    """Bit-equal metrics, scores, weights and checkpoints: what needs the model gets it in time."""
+def test_a_late_report_says_the_same(tmp_path: Path) -> None:
+    """Metrics, scores, weights and checkpoints are bit-equal: callbacks get the model in time."""
     prepare_corpus(tmp_path)
     run_ranks(early_and_late, 2, tmp_path, tmp_path)
     assert len(metrics(tmp_path / "late")) == 11

@@ -1,4 +1,4 @@
-"""What a run says about itself, against hand-computed numbers, on two ranks under every stage."""
+"""A run's reports against hand-computed numbers, on two ranks under every stage."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def watched(folder: Path, name: str, model: dict[str, Any], **engine: Any) -> PretrainConfig:
-    """Return two steps of a run; what has dropout keeps no norms."""
+    """Return two steps of a run; with dropout no norms are recorded."""
     stage = engine.pop("stage")
     return run_config(
         folder,

@@ -1,4 +1,4 @@
-"""What ``test_launchers.py`` starts on two ranks: groups in a loop, then two runs after another."""
+"""Started by ``test_launchers.py`` on two ranks: groups in a loop, then two runs in sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tasks of a mixture pull a model in different directions, and what to do about it."""
+"""Measure where the tasks of a mixture interfere in a model, and suggest a layout of experts."""
 
 from scimult.training.interference.cosines import InterferenceMap, PairCell, compare
 from scimult.training.interference.gradients import RoundProducts, measure

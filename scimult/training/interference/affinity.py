@@ -1,8 +1,8 @@
-"""Which tasks help each other when they are trained together.
+"""Measure which tasks help each other when trained together.
 
 SciRepEval, appendix H and Table 11 (appendix G and Table 9 in its first version): the same model
-is trained on each task alone, on each pair of tasks and on all of them, and every one of these
-models is scored on every task.
+is trained on each task alone, on each pair of tasks and on all tasks, and each of these models is
+scored on every task.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import torch
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.progress import note
 from scimult.training.build import build_model
-from scimult.training.config import PretrainConfig
+from scimult.training.config import DevConfig, PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
 from scimult.training.plan import RunPlan
 from scimult.training.run import pretrain
 
 
 def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
-    """Return the configuration of the same run on some of its tasks.
+    """Return the configuration of a run restricted to some of its tasks.
 
-    The shares of the sources that are left keep their ratios.
+    The remaining sources keep the ratios of their shares.
 
     Parameters
     ----------
     config : PretrainConfig
-        Of the run on all tasks.
+        Configuration of the run on all tasks.
     plan : RunPlan
-        What `plan_run` returned for it.
+        The result of `plan_run` for it.
     tasks : collection of str
-        Some of its tasks.
+        The tasks to keep.
     """
     mixture = config.model_copy(deep=True)
     sources = [source for source in plan.sources if source.task in tasks]
@@ -46,15 +46,27 @@ def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) ->
     loss.by_task = {task: own for task, own in loss.by_task.items() if task in tasks}
     weights = {task: plan.loss_weights[task] for task in tasks}
     loss.weights = weights if loss.weights and len(set(weights.values())) > 1 else {}
+    if isinstance(mixture.data.hard_negatives, list):
+        listed = [task for task in mixture.data.hard_negatives if task in tasks]
+        mixture.data.hard_negatives = listed or False
+    teacher = loss.embedding_teacher
+    if teacher is not None and teacher.tasks is not None:
+        if following := [task for task in teacher.tasks if task in tasks]:
+            teacher.tasks = following
+        else:
+            loss.embedding_teacher = None
+    # The score by which the run selects steps may be of another task.
+    mixture.dev.metric, mixture.dev.patience = DevConfig().metric, None
+    mixture.checkpoint.export, mixture.checkpoint.keep_best = "last", False
     return mixture
 
 
 @dataclass(frozen=True)
 class AffinityRow:
-    """One model: the tasks it was trained on, and its score on each of all tasks.
+    """The tasks that a model was trained on, and its score on every task.
 
-    ``scores`` are means over the dev sets of a task of the mean reciprocal rank; a row without
-    ``trained_on`` is the model before.
+    ``scores`` are mean reciprocal ranks, averaged over the dev sets of a task; the row with empty
+    ``trained_on`` is the initial model.
     """
 
     trained_on: tuple[str, ...]
@@ -67,10 +79,10 @@ class AffinityRow:
 
 
 def combinations_of(tasks: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return each task, each pair, and all of them, in the order of the table."""
-    every = tuple(tasks)
-    groups = [group for size in (1, 2) for group in combinations(every, size)]
-    return groups if every in groups else [*groups, every]
+    """Return each task, each pair, and all tasks, in the order of the table."""
+    all_tasks = tuple(tasks)
+    groups = [group for size in (1, 2) for group in combinations(all_tasks, size)]
+    return groups if all_tasks in groups else [*groups, all_tasks]
 
 
 def train_affinity(
@@ -81,21 +93,21 @@ def train_affinity(
     folder: Path,
     device: torch.device | None = None,
 ) -> list[AffinityRow]:
-    """Train all combinations from ``model.base`` and score them; finished runs train no step more.
+    """Train all combinations of tasks from ``model.base`` and score them; skip finished runs.
 
     Parameters
     ----------
     config : PretrainConfig
-        Of a run on all tasks. Each combination keeps of its sources those of its tasks, the share
-        of each among them, batches and optimizer, and ``steps`` steps.
+        Configuration of a run on all tasks. Each combination keeps the sources of its tasks, the
+        ratios of their shares, batches and optimizer.
     plan : RunPlan
-        Of ``config``: its dev sets score every model.
+        Plan of ``config``: its dev sets score every model.
     tasks : sequence of str
         The tasks.
     steps : int
         Optimizer steps of each model.
     folder : Path
-        Holds one run for each combination.
+        Parent folder of the runs.
     device : device, optional
         Where models are scored; by default the CPU.
     """

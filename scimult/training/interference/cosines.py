@@ -1,9 +1,9 @@
-"""From inner products of gradients to cosines between tasks, with intervals and a noise ceiling.
+"""Cosines between the gradients of tasks, with confidence intervals and a noise ceiling.
 
-A batch's gradient is the task's gradient plus noise, and noise alone makes a cosine small. The
-ceiling of a pair is what its cosine would be if both tasks pulled alike: the geometric mean of
-the cosines of each task with itself on other batches (Spearman, 1904, "The proof and measurement
-of association between two things", corrects correlations so).
+A batch's gradient is the task's gradient plus noise, which alone makes cosines small. The ceiling
+of a pair is the cosine to expect if both tasks had the same gradient: the geometric mean of each
+task's cosine with itself on other batches, as in Spearman's correction of correlations (1904,
+"The proof and measurement of association between two things").
 
 Shape legend: K rounds, T tasks, P parameters.
 """
@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from scimult.training.interference.gradients import HALVES, Place, RoundProducts
+from scimult.training.interference.gradients import HALVES, Location, RoundProducts
 
 CONFIDENCE = 0.95
 Verdict = Literal["conflict", "apart", "alike", "routed"]
-WHOLE = Place(-2, "all")
+WHOLE = Location(-2, "all")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over rounds with its interval (Student's t, 95 %); NaN where there is none."""
+    """A mean over rounds with its interval (Student's t, 95 %); NaN where undefined."""
 
     mean: float
     low: float
@@ -37,7 +37,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values_K: NDArray[np.float64], confidence: float = CONFIDENCE) -> Estimate:
-        """Estimate the mean of what independent rounds gave."""
+        """Estimate the mean of independent rounds."""
         count, mean = len(values_K), float(values_K.mean())
         if count < 2 or math.isnan(mean):
             return cls(mean, math.nan, math.nan)
@@ -48,24 +48,24 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairCell:
-    """Two tasks in one place of the encoder.
+    """Two tasks in one location of the encoder.
 
     Attributes
     ----------
     cosine : Estimate
-        Between gradients of the two tasks.
+        Cosine between gradients of the two tasks.
     ceiling : float
-        What the cosine would be if both pulled alike; NaN where a task does not agree with
-        itself.
+        Expected cosine of two tasks with the same gradient; NaN where a task does not agree
+        with itself.
     gap : Estimate
-        By how much the two tasks agree less with each other than with themselves.
+        How much less the two tasks agree with each other than with themselves.
     verdict : str
         ``conflict``: the cosine is below 0. ``apart``: the gap is above 0. ``alike``: neither.
         Both by intervals that hold for all cells of a map at once (Bonferroni). ``routed``: no
         parameter here has gradients of both.
     """
 
-    place: Place
+    location: Location
     tasks: tuple[str, str]
     cosine: Estimate
     ceiling: float
@@ -74,98 +74,92 @@ class PairCell:
 
     @property
     def corrected(self) -> float:
-        """The cosine over its ceiling: what it would be without noise; NaN where unknown."""
+        """The cosine over its ceiling, an estimate without noise; NaN if unknown."""
         return self.cosine.mean / self.ceiling
 
 
 @dataclass(frozen=True)
 class InterferenceMap:
-    """All places and pairs of a model and a mixture.
+    """All locations of a model and pairs of tasks.
 
     Attributes
     ----------
     tasks : list of str
         The tasks.
     num_blocks, rounds : int
-        Blocks of the encoder; rounds of two batches of each task.
+        Blocks of the encoder; rounds of two batches per task.
     pairs : list of PairCell
-        One for each place and pair; the place ``all`` is the whole encoder.
+        One per location and pair; the location ``all`` is the whole encoder.
     within : dict
-        By place and task: the cosine of a task with itself on other batches.
+        Cosine of each task with itself on other batches, by location and task.
     """
 
     tasks: list[str]
     num_blocks: int
     rounds: int
     pairs: list[PairCell]
-    within: dict[tuple[Place, str], Estimate]
+    within: dict[tuple[Location, str], Estimate]
 
     @property
-    def places(self) -> list[Place]:
-        """The places, from the embeddings up; the whole encoder first."""
-        return sorted({cell.place for cell in self.pairs})
+    def locations(self) -> list[Location]:
+        """The locations: the whole encoder, then from the embeddings upwards."""
+        return sorted({cell.location for cell in self.pairs})
 
 
 def compare(
     tasks: Sequence[str],
-    places: Sequence[Place],
+    locations: Sequence[Location],
     num_blocks: int,
     rounds: Sequence[RoundProducts],
 ) -> InterferenceMap:
-    """Return cosines within and between tasks for every place.
+    """Return cosines within and between tasks for every location.
 
     Parameters
     ----------
     tasks : sequence of str
-        In the order of the gradients.
-    places : sequence of Place
-        Where each of the P parameters is.
+        The tasks, in the order of the gradients.
+    locations : sequence of Location
+        Location of each of the P parameters.
     num_blocks : int
         Blocks of the encoder.
     rounds : sequence of RoundProducts
-        K of them, of batches that are apart.
+        K rounds of disjoint batches.
     """
     pairs: list[PairCell] = []
-    within: dict[tuple[Place, str], Estimate] = {}
-    every_place = sorted({WHOLE, *places})
-    cells = len(every_place) * len(tasks) * (len(tasks) - 1) // 2
-    for place in every_place:
-        rows = [number for number, own in enumerate(places) if place in (own, WHOLE)]
+    within: dict[tuple[Location, str], Estimate] = {}
+    every_location = sorted({WHOLE, *locations})
+    cells = len(every_location) * len(tasks) * (len(tasks) - 1) // 2
+    for location in every_location:
+        rows = [number for number, own in enumerate(locations) if location in (own, WHOLE)]
         selves_KT = np.array(
-            [
-                [_cosine(one, rows, _of(task), _of(task)) for task in range(len(tasks))]
-                for one in rounds
-            ]
+            [[_cosine(each, rows, task, task) for task in range(len(tasks))] for each in rounds]
         )
         for number, task in enumerate(tasks):
-            within[place, task] = Estimate.of(selves_KT[:, number])
+            within[location, task] = Estimate.of(selves_KT[:, number])
         for first, second in combinations(range(len(tasks)), 2):
-            values_K = np.array([_cosine(one, rows, _of(first), _of(second)) for one in rounds])
+            values_K = np.array([_cosine(each, rows, first, second) for each in rounds])
             names = (tasks[first], tasks[second])
-            pairs.append(_cell(place, names, values_K, selves_KT[:, [first, second]], cells))
+            pairs.append(_cell(location, names, values_K, selves_KT[:, [first, second]], cells))
     return InterferenceMap(list(tasks), num_blocks, len(rounds), pairs, within)
 
 
-def _of(task: int) -> range:
-    return range(HALVES * task, HALVES * (task + 1))
-
-
-def _cosine(one: RoundProducts, rows: Sequence[int], left: range, right: range) -> float:
-    """Return the mean cosine of different gradients, over the parameters that both reach."""
+def _cosine(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> float:
+    """Return the mean cosine of two tasks' distinct gradients, over parameters that both reach."""
+    products_PGG, reached_PG = products.products_PGG, products.reached_PG
     cosines = []
-    for a in left:
-        for b in right:
-            common = [row for row in rows if one.reached_PG[row, a] and one.reached_PG[row, b]]
+    for a in range(HALVES * first, HALVES * (first + 1)):
+        for b in range(HALVES * second, HALVES * (second + 1)):
+            common = [row for row in rows if reached_PG[row, a] and reached_PG[row, b]]
             if a == b or not common:
                 continue
-            squares = [one.products_PGG[common, g, g].sum() for g in (a, b)]
+            squares = [products_PGG[common, g, g].sum() for g in (a, b)]
             norm = math.sqrt(squares[0] * squares[1])
-            cosines.append(one.products_PGG[common, a, b].sum() / norm if norm else math.nan)
+            cosines.append(products_PGG[common, a, b].sum() / norm if norm else math.nan)
     return float(np.mean(cosines)) if cosines else math.nan
 
 
 def _cell(
-    place: Place,
+    location: Location,
     tasks: tuple[str, str],
     values_K: NDArray[np.float64],
     selves_K2: NDArray[np.float64],
@@ -183,4 +177,4 @@ def _cell(
         verdict = "conflict"
     elif Estimate.of(gaps_K, confidence).low > 0:
         verdict = "apart"
-    return PairCell(place, tasks, cosine, ceiling, Estimate.of(gaps_K), verdict)
+    return PairCell(location, tasks, cosine, ceiling, Estimate.of(gaps_K), verdict)

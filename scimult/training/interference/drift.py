@@ -1,4 +1,4 @@
-"""How far training moved the embeddings of each task from those of the base.
+"""Measure how far training moved the embeddings of each task from those of the base.
 
 Shape legend: N texts, D width, E width of the other embeddings.
 """
@@ -17,24 +17,24 @@ from scimult.models import embed_tokens
 from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, TokenIds
 
-# Texts of each side of a task; a CKA of fewer texts than dimensions is biased upwards.
+# Texts per side of a task; CKA of fewer texts than dimensions is biased upwards.
 _MOST_TEXTS = 512
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What one side of a task has moved.
+    """Drift of one side of a task.
 
     Attributes
     ----------
     task, role : str
-        Whose texts, by the route of the model.
+        The task and its side.
     texts : int
-        How many of them.
+        Number of texts.
     cosine : float
-        Mean cosine of a text's embeddings by base and model; NaN where widths differ.
+        Mean cosine between a text's embeddings by base and model; NaN if widths differ.
     cka : float
-        Linear CKA: 1 where the two differ by a rotation and a scale alone.
+        Linear CKA: 1 if the two differ only by rotation and scale.
     """
 
     task: str
@@ -57,33 +57,33 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
 def measure_drift(
     base: Pretrained, model: Pretrained, tasks: Iterable[str], micro_batches: Iterable[MicroBatch]
 ) -> list[Drift]:
-    """Embed the first texts of the micro-batches with both, each task's by its own routes.
+    """Compare base and model on the first texts of the micro-batches, each by its task's route.
 
     Raises
     ------
     ConfigError
-        If base and model read other tokens.
+        If base and model have different tokenizers.
     """
     if base.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise ConfigError(
             "base and model have different tokenizers",
-            fix="name the base that the run started from",
+            fix="name the base from which the run started",
         )
     by_side = _texts(micro_batches)
     drifts = []
     for task in tasks:
         for role in ("query", "candidate"):
             rows = by_side[task, role]
-            # A base without experts need not know the tasks of the run.
-            routed = base.config.encoder.is_routed
-            theirs_ND = embed_tokens(
-                base.model, rows, route=base.route(task, role) if routed else 0
+            # A base without routes need not know the tasks of the run.
+            base_route = base.route(task, role) if base.config.encoder.is_routed else 0
+            before_NE = embed_tokens(base.model, rows, route=base_route)
+            after_ND = embed_tokens(model.model, rows, route=model.route(task, role))
+            comparable = before_NE.shape == after_ND.shape
+            cosines_N = (
+                (unit_rows(before_NE) * unit_rows(after_ND)).sum(1) if comparable else np.nan
             )
-            ours_ND = embed_tokens(model.model, rows, route=model.route(task, role))
-            same = theirs_ND.shape == ours_ND.shape
-            cosines_N = (unit_rows(theirs_ND) * unit_rows(ours_ND)).sum(1) if same else np.nan
             cosine = float(np.mean(cosines_N))
-            drifts.append(Drift(task, role, len(rows), cosine, linear_cka(theirs_ND, ours_ND)))
+            drifts.append(Drift(task, role, len(rows), cosine, linear_cka(before_NE, after_ND)))
     return drifts
 
 
@@ -94,9 +94,9 @@ def _texts(micro_batches: Iterable[MicroBatch]) -> Mapping[tuple[str, str], list
         for part in micro_batch.parts:
             if not isinstance(part, Batch):
                 continue
-            for role, places in (("query", part.query_B), ("candidate", part.candidate_C)):
-                known = texts.setdefault((part.task, role), {})
-                for row in (part.rows[place] for place in places.tolist()):
-                    if len(known) < _MOST_TEXTS:
-                        known.setdefault(row.tobytes(), row)
-    return {side: list(known.values()) for side, known in texts.items()}
+            for role, indices in (("query", part.query_B), ("candidate", part.candidate_C)):
+                distinct = texts.setdefault((part.task, role), {})
+                for row in (part.rows[index] for index in indices.tolist()):
+                    if len(distinct) < _MOST_TEXTS:
+                        distinct.setdefault(row.tobytes(), row)
+    return {side: list(distinct.values()) for side, distinct in texts.items()}

@@ -1,4 +1,4 @@
-"""Gradients of each task on batches of its own, and their inner products by parameter.
+"""Gradients of each task on its own batches, and their inner products by parameter.
 
 Shape legend: T tasks, P parameters of the encoder, N numbers of one parameter, U distinct texts
 of a micro-batch, D width.
@@ -29,15 +29,14 @@ from scimult.training.plan import RunPlan, build_sampler
 from scimult.training.run import batch_builder
 
 TaskLosses = Callable[[MicroBatch, Tensor], dict[str, Tensor]]
-# Batches of each task in a round: two, so that a task can be compared with itself.
+# Batches per task in a round: two, so that a task can be compared with itself.
 HALVES = 2
-# A task that is in none of so many micro-batches for each batch that is needed is not in the
-# mixture.
+# Maximum number of micro-batches to search per batch that is needed.
 _PATIENCE = 64
 
 
-class Place(NamedTuple):
-    """Where a parameter is: a block's number (-1: the embeddings) and its sub-layer."""
+class Location(NamedTuple):
+    """Position of a parameter: a block's number (-1: the embeddings) and its sub-layer."""
 
     block: int
     sublayer: str
@@ -54,22 +53,22 @@ class RoundProducts:
     products_PGG : array
         float64, shape ``(P, 2T, 2T)``.
     reached_PG : array
-        Whether a gradient reaches a parameter at all, shape ``(P, 2T)``.
+        Whether a gradient reaches a parameter, shape ``(P, 2T)``.
     """
 
     products_PGG: NDArray[np.float64]
     reached_PG: NDArray[np.bool_]
 
 
-def place_of(parameter: str, num_blocks: int) -> Place:
-    """Return where a parameter of an encoder is, by its name."""
+def location_of(parameter: str, num_blocks: int) -> Location:
+    """Return the location of an encoder's parameter, by its name."""
     parts = parameter.split(".")
     if parts[0] == "blocks":
         norm = any(part == "norm" or part.endswith("_norm") for part in parts)
-        return Place(int(parts[1]), "norms" if norm else parts[2])
+        return Location(int(parts[1]), "norms" if norm else parts[2])
     if parts[0] == "embeddings":
-        return Place(-1, "norms" if "norm" in parts else "embeddings")
-    return Place(num_blocks, "norms" if parts[0] == "final_norm" else parts[0])
+        return Location(-1, "norms" if "norm" in parts else "embeddings")
+    return Location(num_blocks, "norms" if parts[0] == "final_norm" else parts[0])
 
 
 def measure(
@@ -84,25 +83,23 @@ def measure(
     Parameters
     ----------
     model : Encoder
-        What has ``requires_grad`` is looked at; it has no dropout.
+        The encoder, without dropout; parameters with ``requires_grad`` are measured.
     objective : callable
-        From a micro-batch and its embeddings to the loss of each task in it.
+        Maps a micro-batch and its embeddings to the loss of each task in it.
     tasks : sequence of str
-        The tasks that are compared.
+        The tasks to compare.
     routes_of_task : callable
         Returns the routes of a task's queries and candidates.
     rounds : sequence
-        For each round and task two micro-batches that hold the task; those of several tasks may be
-        the same micro-batch.
+        For each round and task, two micro-batches that hold the task; tasks may share them.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    for micro_batches in progress(rounds, "gradients"):
+    for halves_of_tasks in progress(rounds, "gradients"):
         by_micro_batch: dict[int, dict[str, list[Tensor | None]]] = {}
-        for micro_batch in (micro_batch for halves in micro_batches for micro_batch in halves):
+        for micro_batch in (each for halves in halves_of_tasks for each in halves):
             if id(micro_batch) not in by_micro_batch:
-                losses = _losses(
-                    model, objective, micro_batch, MicroBatchTexts.of(micro_batch, routes_of_task)
-                )
+                texts = MicroBatchTexts.of(micro_batch, routes_of_task)
+                losses = objective(micro_batch, _embed(model, texts))
                 by_micro_batch[id(micro_batch)] = {
                     task: _gradient(loss, parameters)
                     for task, loss in losses.items()
@@ -110,20 +107,17 @@ def measure(
                 }
         gradients = [
             by_micro_batch[id(micro_batch)][task]
-            for task, halves in zip(tasks, micro_batches, strict=True)
+            for task, halves in zip(tasks, halves_of_tasks, strict=True)
             for micro_batch in halves
         ]
         yield _products(gradients, parameters)
 
 
-def _losses(
-    model: Encoder, objective: TaskLosses, micro_batch: MicroBatch, texts: MicroBatchTexts
-) -> dict[str, Tensor]:
+def _embed(model: Encoder, texts: MicroBatchTexts) -> Tensor:
     packed = pack(texts.rows).to(next(model.parameters()).device)
-    routes: int | list[int] = texts.routes
-    if len(set(texts.routes)) == 1:
-        routes = texts.routes[0]
-    return objective(micro_batch, model(packed, routes))
+    several = len(set(texts.routes)) > 1
+    embeddings_UD: Tensor = model(packed, texts.routes if several else texts.routes[0])
+    return embeddings_UD
 
 
 def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
@@ -137,17 +131,18 @@ def _products(
     products_PGG = np.zeros((len(parameters), count, count))
     reached_PG = np.zeros((len(parameters), count), dtype=bool)
     for number in range(len(parameters)):
-        present = [
-            (place, gradient)
-            for place, of_all in enumerate(gradients)
-            if (gradient := of_all[number]) is not None
-        ]
+        present = {
+            index: gradient
+            for index, by_parameter in enumerate(gradients)
+            if (gradient := by_parameter[number]) is not None
+        }
         if not present:
             continue
-        places = [place for place, _ in present]
-        flat_GN = torch.stack([gradient.flatten() for _, gradient in present])
-        reached_PG[number, places] = True
-        products_PGG[number][np.ix_(places, places)] = (flat_GN @ flat_GN.T).double().cpu().numpy()
+        indices = list(present)
+        flat_GN = torch.stack([gradient.flatten() for gradient in present.values()])
+        reached_PG[number, indices] = True
+        products = (flat_GN @ flat_GN.T).double().cpu().numpy()
+        products_PGG[number][np.ix_(indices, indices)] = products
     return RoundProducts(products_PGG, reached_PG)
 
 
@@ -158,7 +153,7 @@ def training_objective(
 ) -> TaskLosses:
     """Return the loss of a run, summed over the queries of each task in a micro-batch.
 
-    A learned temperature is what it is before training.
+    Learned temperatures have their initial values.
     """
     group_of = shared_negatives(config.batch.negatives_across, routes_of_task)
     objective = Objective(config.model.similarity, config.loss, device, group_of)
@@ -181,7 +176,7 @@ def training_rounds(
     Raises
     ------
     ConfigError
-        If a task is not in the mixture.
+        If a task is too rare in the mixture.
     """
     tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
     builder = batch_builder(config, replace(plan, embedding_teacher=None), tokens)
@@ -195,10 +190,10 @@ def training_rounds(
 
     return [
         [
-            [micro_batch(numbers[task][HALVES * place + half]) for half in range(HALVES)]
+            [micro_batch(numbers[task][HALVES * index + half]) for half in range(HALVES)]
             for task in tasks
         ]
-        for place in range(rounds)
+        for index in range(rounds)
     ]
 
 
@@ -207,12 +202,12 @@ def _enough_micro_batches(
     plan: RunPlan,
     lengths_N: NDArray[np.int32],
     tasks: Sequence[str],
-    wanted: int,
+    needed: int,
 ) -> tuple[Sampler, dict[str, list[int]]]:
-    """Return a plan with ``wanted`` micro-batches of each task, and their numbers."""
+    """Return a sampler with ``needed`` micro-batches of each task, and their numbers."""
     config = config.model_copy(deep=True)
     config.schedule.epochs = None
-    for steps in (wanted * factor for factor in (len(tasks), 4 * len(tasks), _PATIENCE)):
+    for steps in (needed * factor for factor in (len(tasks), 4 * len(tasks), _PATIENCE)):
         config.schedule.steps = steps
         sampler, _ = build_sampler(config, plan, lengths_N)
         numbers: dict[str, list[int]] = {task: [] for task in tasks}
@@ -220,11 +215,11 @@ def _enough_micro_batches(
             present = {plan.sources[part.source].task for part in sampler.plan(number)}
             for task in present.intersection(tasks):
                 numbers[task].append(number)
-        if min(map(len, numbers.values())) >= wanted:
+        if min(map(len, numbers.values())) >= needed:
             return sampler, numbers
     rare = min(numbers, key=lambda task: len(numbers[task]))
     raise ConfigError(
         f"task {rare} is in {len(numbers[rare])} of the first {len(sampler):,} batches of this "
-        f"mixture; {wanted} are needed",
-        fix="raise its rate (data.sampling=equal_tasks), or ask for fewer --rounds",
+        f"mixture; {needed} are needed",
+        fix="raise its rate (data.sampling=equal_tasks), or use fewer --rounds",
     )

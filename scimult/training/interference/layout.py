@@ -1,4 +1,4 @@
-"""A layout of experts that an interference map suggests."""
+"""Suggest a layout of experts from an interference map."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ SUBLAYERS: tuple[Sublayer, ...] = ("attention", "feed_forward")
 
 @dataclass(frozen=True)
 class SuggestedLayout:
-    """A variant with its options, and why.
-
-    ``variant`` and ``blocks`` are what a run's ``model`` would say; ``vanilla`` has no blocks.
-    """
+    """A variant with its blocks, and the reason; ``vanilla`` has no blocks."""
 
     variant: str
     blocks: list[int]
@@ -29,34 +26,34 @@ class SuggestedLayout:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The keys of a configuration's section ``model``."""
+        """The layout as keys of a configuration's section ``model``."""
         options = {"options": {"blocks": self.blocks}} if self.blocks else {}
         return {"variant": self.variant, **options}
 
 
 def suggest_layout(interference: InterferenceMap) -> SuggestedLayout:
-    """Return experts where tasks conflict; where none do, half of the blocks, most apart first.
+    """Suggest experts where tasks conflict, else in up to half of the blocks, most apart first.
 
-    A sub-layer of a block counts by the verdict of its worst pair of tasks (`PairCell`). If none
-    is in conflict, and none tells two tasks apart from noise, the answer is ``vanilla``.
+    A sub-layer of a block counts by the verdict of its worst pair of tasks (`PairCell`). If no
+    pair is in conflict or apart, the suggestion is ``vanilla``.
     """
-    cells = [cell for cell in interference.pairs if cell.place.sublayer in SUBLAYERS]
-    places = sorted({cell.place for cell in cells if cell.verdict == "conflict"})
-    if places:
-        kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in places))
+    cells = [cell for cell in interference.pairs if cell.location.sublayer in SUBLAYERS]
+    locations = sorted({cell.location for cell in cells if cell.verdict == "conflict"})
+    if locations:
+        kinds = tuple(kind for kind in SUBLAYERS if any(p.sublayer == kind for p in locations))
         return SuggestedLayout(
             _VARIANTS[kinds],
-            sorted({place.block for place in places}),
-            f"gradients of two tasks point against each other in {len(places)} sub-layers",
+            sorted({location.block for location in locations}),
+            f"gradients of two tasks oppose each other in {len(locations)} sub-layers",
         )
     gaps: dict[tuple[int, str], float] = {}
     for cell in cells:
         if cell.verdict == "apart":
-            key = cell.place.block, cell.place.sublayer
+            key = cell.location.block, cell.location.sublayer
             gaps[key] = max(gaps.get(key, 0.0), cell.gap.mean)
     if not gaps:
         return SuggestedLayout(
-            "vanilla", [], "no sub-layer tells two tasks apart from the noise of batches"
+            "vanilla", [], "in no sub-layer do two tasks differ beyond the noise of batches"
         )
     means = {kind: sum(gap for (_, own), gap in gaps.items() if own == kind) for kind in SUBLAYERS}
     kind = max(SUBLAYERS, key=means.__getitem__)
@@ -66,6 +63,6 @@ def suggest_layout(interference: InterferenceMap) -> SuggestedLayout:
     return SuggestedLayout(
         _VARIANTS[kind,],
         sorted(ranked[: max(1, interference.num_blocks // 2)]),
-        "no sub-layer is in conflict; these are the ones where tasks agree least with each other "
-        "beside themselves",
+        "no sub-layer is in conflict; in these, tasks agree least with each other, compared with "
+        "themselves",
     )

@@ -1,4 +1,4 @@
-"""What an interference map looks like: tables, a heat map, and one JSON file."""
+"""Report an interference map: tables, a heat map, and one JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scimult.table import Cell, Table, label, number, percent, to_markdown
 from scimult.training.interference.affinity import AffinityRow
 from scimult.training.interference.cosines import WHOLE, Estimate, InterferenceMap, PairCell
 from scimult.training.interference.drift import Drift
-from scimult.training.interference.gradients import Place
+from scimult.training.interference.gradients import Location
 from scimult.training.interference.layout import SuggestedLayout
 
 if TYPE_CHECKING:
@@ -26,34 +26,34 @@ JSON_FILE, PAGE_FILE, PICTURE_FILE = "interference.json", "interference.md", "in
 _COLUMNS = ("embeddings", "attention", "feed_forward", "norms")
 
 
-def block_name(interference: InterferenceMap, place: Place) -> str:
-    """Return what a row of the map is called."""
+def block_name(interference: InterferenceMap, location: Location) -> str:
+    """Return the name of a row of the map."""
     names = {WHOLE.block: "encoder", -1: "embeddings", interference.num_blocks: "top"}
-    return names.get(place.block, f"block {place.block}")
+    return names.get(location.block, f"block {location.block}")
 
 
 def interference_table(interference: InterferenceMap) -> Table:
-    """Return cosine, ceiling and verdict of every place and pair."""
+    """Return the table of cosine, ceiling and verdict of every location and pair."""
     rows = [
         [
             label(" – ".join(cell.tasks)),
-            label(block_name(interference, cell.place)),
-            label(cell.place.sublayer),
+            label(block_name(interference, cell.location)),
+            label(cell.location.sublayer),
             _estimate(cell.cosine),
             _plain(cell.ceiling),
             _plain(cell.corrected),
             _estimate(cell.gap),
             Cell(cell.verdict, bold=cell.verdict == "conflict"),
         ]
-        for cell in sorted(interference.pairs, key=lambda cell: (cell.tasks, cell.place))
+        for cell in sorted(interference.pairs, key=lambda cell: (cell.tasks, cell.location))
     ]
     notes = [
-        f"{interference.rounds} rounds of two batches of each task; ± is half of a 95 % interval "
+        f"{interference.rounds} rounds of two batches per task; ± is half of a 95 % interval "
         "(Student's t over rounds).",
-        "cosine: between gradients of the two tasks. ceiling: what it would be if both pulled "
-        "alike (geometric mean of each task's cosine with itself on other batches). corrected: "
-        "one over the other. gap: by how much two tasks agree less with each other than with "
-        "themselves.",
+        "cosine: between gradients of the two tasks. ceiling: its expected value if both had the "
+        "same gradient (geometric mean of each task's cosine with itself on other batches). "
+        "corrected: cosine over ceiling. gap: how much less two tasks agree with each other than "
+        "with themselves.",
         "conflict: cosine below 0; apart: gap above 0; both at 5 % over all cells together "
         "(Bonferroni). routed: no parameter here has gradients of both.",
     ]
@@ -62,7 +62,7 @@ def interference_table(interference: InterferenceMap) -> Table:
 
 
 def drift_table(drifts: Sequence[Drift]) -> Table:
-    """Return how far each side of a task moved."""
+    """Return the table of how far each side of a task has moved."""
     rows = [
         [
             label(drift.task),
@@ -73,12 +73,14 @@ def drift_table(drifts: Sequence[Drift]) -> Table:
         ]
         for drift in drifts
     ]
-    notes = ["cosine: mean over texts, base beside model; CKA: linear, 1 up to rotation and scale."]
+    notes = [
+        "cosine: base against model, mean over texts; CKA: linear, 1 up to rotation and scale."
+    ]
     return Table("Drift from the base", ["task", "role", "texts", "cosine", "CKA"], 2, rows, notes)
 
 
 def affinity_table(rows: Sequence[AffinityRow], steps: int) -> Table:
-    """Return the scores of every combination of tasks, the best of a column bold."""
+    """Return the table of scores of every combination of tasks, the best of each column bold."""
     tasks = list(rows[0].scores)
     best = {task: max(row.scores[task] for row in rows) for task in tasks}
     highest = max(row.mean for row in rows)
@@ -91,9 +93,9 @@ def affinity_table(rows: Sequence[AffinityRow], steps: int) -> Table:
         for row in rows
     ]
     notes = [
-        f"Each row is one model, trained for {steps:,} steps on these tasks alone; columns are "
-        "mean reciprocal ranks × 100 on the dev pairs of a task. As SciRepEval's Table 11, but for "
-        "the scores. One seed: small differences are chance."
+        f"Each row is a model trained for {steps:,} steps on these tasks only; columns are mean "
+        "reciprocal ranks × 100 on the dev pairs of a task. Like SciRepEval's Table 11 except for "
+        "the scores. One seed: small differences may be chance."
     ]
     return Table("Task affinity", ["trained on", *tasks, "mean"], 1, cells, notes)
 
@@ -109,7 +111,7 @@ def write_report(
 ) -> None:
     """Write ``interference.json``, ``interference.md`` and ``interference.png`` to a folder.
 
-    ``facts`` are what a reader needs to make it again.
+    ``facts`` is the information needed to reproduce the report.
     """
     folder.mkdir(parents=True, exist_ok=True)
     report = {
@@ -118,9 +120,9 @@ def write_report(
         "rounds": interference.rounds,
         "pairs": [_pair(interference, cell) for cell in interference.pairs],
         "within": [
-            {"block": block_name(interference, place), "part": place.sublayer, "task": task}
+            {"block": block_name(interference, location), "part": location.sublayer, "task": task}
             | asdict(estimate)
-            for (place, task), estimate in interference.within.items()
+            for (location, task), estimate in interference.within.items()
         ],
         "drift": [asdict(drift) for drift in drifts],
         "affinity": [{"trained_on": row.trained_on, **row.scores} for row in affinity],
@@ -138,7 +140,7 @@ def write_report(
 
 
 def layout_snippet(layout: SuggestedLayout) -> str:
-    """Return the layout as the lines of a configuration."""
+    """Return the layout as lines of a configuration."""
     lines = ["model:", f"  variant: {layout.variant}"]
     if layout.blocks:
         lines.append(f"  options: {{blocks: {layout.blocks}}}")
@@ -146,26 +148,28 @@ def layout_snippet(layout: SuggestedLayout) -> str:
 
 
 def draw(interference: InterferenceMap, path: Path) -> None:
-    """Draw a heat map of cosines for each pair of tasks and, below, of each task with itself."""
+    """Draw a heat map of cosines for each pair of tasks and, below, for each task with itself."""
     from matplotlib.figure import Figure
 
     pairs = list(dict.fromkeys(cell.tasks for cell in interference.pairs))
     columns = max(len(pairs), len(interference.tasks))
-    tall = 1.4 + 0.34 * (interference.num_blocks + 2)
-    figure = Figure(figsize=(1.2 + 3.6 * columns, 2 * tall), layout="constrained")
+    height = 1.4 + 0.34 * (interference.num_blocks + 2)
+    figure = Figure(figsize=(1.2 + 3.6 * columns, 2 * height), layout="constrained")
     grid = figure.subplots(2, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, pair in zip(grid[0], pairs, strict=False):
-        cells = {cell.place: cell for cell in interference.pairs if cell.tasks == pair}
-        estimates = {place: cell.cosine for place, cell in cells.items()}
-        conflicts = {place for place, cell in cells.items() if cell.verdict == "conflict"}
+        cells = {cell.location: cell for cell in interference.pairs if cell.tasks == pair}
+        estimates = {location: cell.cosine for location, cell in cells.items()}
+        conflicts = {location for location, cell in cells.items() if cell.verdict == "conflict"}
         _panel(axes, interference, estimates, " – ".join(pair), conflicts)
     for axes, task in zip(grid[1], interference.tasks, strict=False):
-        estimates = {place: interference.within[place, task] for place in interference.places}
+        estimates = {
+            location: interference.within[location, task] for location in interference.locations
+        }
         image = _panel(axes, interference, estimates, f"{task}, other batches", set())
     bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=40)
-    bar.set_label("cosine of gradients; a box is a conflict")
+    bar.set_label("cosine of gradients; boxes mark conflicts")
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
 
@@ -173,34 +177,33 @@ def draw(interference: InterferenceMap, path: Path) -> None:
 def _panel(
     axes: Axes,
     interference: InterferenceMap,
-    estimates: dict[Place, Estimate],
+    estimates: dict[Location, Estimate],
     title: str,
-    boxed: set[Place],
+    boxed: set[Location],
 ) -> Any:
     from matplotlib.patches import Rectangle
 
-    blocks = list(dict.fromkeys(place.block for place in interference.places if place != WHOLE))[
-        ::-1
-    ]
-    parts = [name for name in _COLUMNS if any(p.sublayer == name for p in interference.places)]
-    parts += sorted({p.sublayer for p in interference.places if p != WHOLE} - set(parts))
+    locations = [location for location in interference.locations if location != WHOLE]
+    blocks = list(dict.fromkeys(location.block for location in locations))[::-1]
+    parts = [name for name in _COLUMNS if any(location.sublayer == name for location in locations)]
+    parts += sorted({location.sublayer for location in locations} - set(parts))
     means = np.full((len(blocks), len(parts)), np.nan)
     axes.set_axis_on()
-    for place, estimate in estimates.items():
-        if place == WHOLE or math.isnan(estimate.mean):
+    for location, estimate in estimates.items():
+        if location == WHOLE or math.isnan(estimate.mean):
             continue
-        row, column = blocks.index(place.block), parts.index(place.sublayer)
+        row, column = blocks.index(location.block), parts.index(location.sublayer)
         means[row, column] = estimate.mean
         label = f"{estimate.mean:.2f}"
         if not math.isnan(estimate.high):
             label += f"\n±{estimate.high - estimate.mean:.2f}"
-        dark = "white" if abs(estimate.mean) > 0.6 else "black"
-        axes.text(column, row, label, ha="center", va="center", fontsize=6, color=dark)
-        if place in boxed:
+        colour = "white" if abs(estimate.mean) > 0.6 else "black"
+        axes.text(column, row, label, ha="center", va="center", fontsize=6, color=colour)
+        if location in boxed:
             box = Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, linewidth=2)
             axes.add_patch(box)
     image = axes.imshow(means, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-    names = [block_name(interference, Place(block, "")) for block in blocks]
+    names = [block_name(interference, Location(block, "")) for block in blocks]
     axes.set_yticks(range(len(blocks)), names, fontsize=7)
     axes.set_xticks(range(len(parts)), [part.replace("_", "\n") for part in parts], fontsize=7)
     whole = estimates[WHOLE]
@@ -211,8 +214,8 @@ def _panel(
 def _pair(interference: InterferenceMap, cell: PairCell) -> dict[str, Any]:
     return {
         "tasks": cell.tasks,
-        "block": block_name(interference, cell.place),
-        "part": cell.place.sublayer,
+        "block": block_name(interference, cell.location),
+        "part": cell.location.sublayer,
         "cosine": asdict(cell.cosine),
         "ceiling": cell.ceiling,
         "corrected": cell.corrected,

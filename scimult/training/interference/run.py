@@ -1,4 +1,4 @@
-"""From a model and the configuration of a run to the report of an interference map."""
+"""Measure the interference of a run's tasks in a model and write the report."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from scimult.training.interference.affinity import only_tasks, train_affinity
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import measure_drift
 from scimult.training.interference.gradients import (
+    location_of,
     measure,
-    place_of,
     training_objective,
     training_rounds,
 )
@@ -43,18 +43,18 @@ from scimult.training.interference.report import (
 from scimult.training.plan import plan_run
 
 _RUNS = "affinity"
-_NAMES = {JSON_FILE, PAGE_FILE, PICTURE_FILE, _RUNS, ".lock"}
+_FILES = {JSON_FILE, PAGE_FILE, PICTURE_FILE, _RUNS, ".lock"}
 _REPORT = FolderKind(
     "a report of scimult interference",
-    lambda folder: {path.name for path in folder.iterdir()} <= _NAMES,
+    lambda folder: {path.name for path in folder.iterdir()} <= _FILES,
 )
 
 
 @dataclass(frozen=True)
 class InterferenceReport:
-    """What a terminal shows of a report."""
+    """The part of a report that a terminal shows."""
 
-    shown: list[Table]
+    tables: list[Table]
     layout: SuggestedLayout
 
     @property
@@ -79,15 +79,15 @@ def run_interference(
     Parameters
     ----------
     model : Path
-        What is measured, in float32 and without dropout.
+        The model to measure, in float32 and without dropout.
     out : Path
-        Folder of the report, new or with an earlier one; runs of ``affinity_steps`` are in its
-        ``affinity`` and are continued when they are there.
+        Folder of the report, new or holding an earlier one; runs of ``affinity_steps`` are in its
+        sub-folder ``affinity`` and are continued if they exist.
     config : Path, optional
-        The configuration of a run: tasks, mixture, loss and batches. By default that of the run
-        that ``model`` is, or is in.
+        A run's configuration: tasks, mixture, loss and batches. By default that of the run that
+        ``model`` is, or is in.
     overrides : sequence of str
-        Changes to it, ``dotted.key=value``.
+        Changes to the configuration, ``dotted.key=value``.
     rounds, base, affinity_steps, device
         See `gradients.training_rounds`, `drift.measure_drift`, `affinity.train_affinity`.
 
@@ -104,53 +104,50 @@ def run_interference(
     tasks = [task.name for task in settings.tasks if task.name in present.difference(heads)]
     if len(tasks) < 2:
         raise ConfigError(
-            "a mixture of one task has nothing that interferes",
+            "interference needs at least two tasks trained on pairs",
             value=tasks,
-            fix="name a configuration whose data.sources train two tasks or more on pairs",
+            fix="name a configuration whose data.sources have them",
         )
     if heads:
-        note(f"without {', '.join(heads)}: the model does not hold the heads of these tasks")
+        note(f"leaving out {', '.join(heads)}: the model does not contain their heads")
         settings = only_tasks(settings, plan, tasks)
         plan = plan_run(settings)
-    where = usable_device(device)
+    torch_device = usable_device(device)
     pretrained = build_model(settings)
-    encoder = pretrained.model.to(where)
-    # Its dropout is 0: training differs from inference by recomputation alone, which bounds memory.
+    encoder = pretrained.model.to(torch_device)
+    # Dropout is 0: training mode differs only by recomputation, which limits memory.
     encoder.checkpoints_activations = True
     micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)
-    objective = training_objective(settings, pretrained.routes, where)
+    objective = training_objective(settings, pretrained.routes, torch_device)
     products = list(measure(encoder.train(), objective, tasks, pretrained.routes, micro_batches))
-    places = [
-        place_of(name, encoder.config.num_blocks)
+    locations = [
+        location_of(name, encoder.config.num_blocks)
         for name, parameter in encoder.named_parameters()
         if parameter.requires_grad
     ]
-    comparison = compare(tasks, places, encoder.config.num_blocks, products)
+    comparison = compare(tasks, locations, encoder.config.num_blocks, products)
     if all(cell.verdict == "routed" for cell in comparison.pairs):
         raise ConfigError(
-            "no two tasks train a parameter in common, so that nothing can interfere",
+            "no two tasks train a common parameter, so nothing can interfere",
             value=settings.model.variant,
             fix="measure a model with shared parameters, or set model.train=all",
         )
     layout = suggest_layout(comparison)
     drifts = []
     if base is not None:
-        theirs = load_pretrained(base, pooling=settings.model.pooling)
-        theirs.model.to(where)
-        every = [
-            micro_batch
-            for of_round in micro_batches
-            for of_task in of_round
-            for micro_batch in of_task
-        ]
-        drifts = measure_drift(theirs, pretrained, tasks, every)
+        base_model = load_pretrained(base, pooling=settings.model.pooling)
+        base_model.model.to(torch_device)
+        flat = [each for by_task in micro_batches for halves in by_task for each in halves]
+        drifts = measure_drift(base_model, pretrained, tasks, flat)
     affinity = []
     tables = [interference_table(comparison)]
     if drifts:
         tables.append(drift_table(drifts))
     with only_writer(out):
         if affinity_steps:
-            affinity = train_affinity(settings, plan, tasks, affinity_steps, out / _RUNS, where)
+            affinity = train_affinity(
+                settings, plan, tasks, affinity_steps, out / _RUNS, torch_device
+            )
             tables.append(affinity_table(affinity, affinity_steps))
         facts: dict[str, Any] = {
             "scimult": __version__,
@@ -170,9 +167,9 @@ def _settings(model: Path, config: Path | None, overrides: Sequence[str]) -> Pre
     path = config or run / CONFIG_NAME
     if config is None and not path.is_file():
         raise ConfigError(
-            "model is no run, so that its mixture is not known",
+            "model is not a run, so its mixture is unknown",
             path=model,
-            fix="name the configuration of a run: --config FILE",
+            fix="name a run's configuration: --config FILE",
         )
     tree = apply_overrides(read_yaml(path), overrides)
     origin = {"base": str(model), "tokenizer": None, "architecture": None}

@@ -1,4 +1,4 @@
-"""Task affinity: which combinations are trained, and that each is a run of its own."""
+"""Task affinity: the combinations that are trained, each as a separate run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scimult.config import load_config
 from scimult.training.config import PretrainConfig
-from scimult.training.interference.affinity import combinations_of, train_affinity
+from scimult.training.interference.affinity import combinations_of, only_tasks, train_affinity
 from scimult.training.plan import plan_run
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
@@ -17,6 +17,27 @@ def test_affinity_trains_each_pair_and_all() -> None:
     # The eleven rows of the paper's table.
     assert len(four) == 11
     assert four[-1] == ("a", "b", "c", "d")
+
+
+def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    config = run_config(
+        tmp_path,
+        "run",
+        data={"hard_negatives": ["search"]},
+        loss={"embedding_teacher": {"vectors": "v", "tasks": ["search"]}},
+        dev={"metric": "dev/world.search/mrr", "patience": 2},
+        checkpoint={"keep_best": True, "export": "best"},
+    )
+    plan = plan_run(run_config(tmp_path, "run"))
+    for tasks, hard_negatives in ((("search",), ["search"]), (("classification",), False)):
+        config_of_tasks = only_tasks(config, plan, tasks)
+        assert config_of_tasks.data.hard_negatives == hard_negatives
+        teacher = config_of_tasks.loss.embedding_teacher
+        assert (teacher.tasks if teacher else None) == (hard_negatives or None)
+        assert not config_of_tasks.selects
+        config_of_tasks.loss.embedding_teacher = None
+        assert {source.task for source in plan_run(config_of_tasks).sources} == set(tasks)
 
 
 def test_affinity_rows_are_runs(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from scimult.training.interference import (
 from scimult.training.interference.cosines import WHOLE, Estimate
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
-    Place,
+    Location,
     TaskLosses,
-    place_of,
+    location_of,
     training_objective,
     training_rounds,
 )
@@ -49,7 +49,7 @@ from tests.training.corpus import (
 )
 
 TASKS = ("one", "two")
-# Rounding of some ten thousand products in float64.
+# Rounding of about ten thousand products in float64.
 FLOAT64 = 1e-10
 
 
@@ -76,8 +76,8 @@ def _rounds(count: int) -> list[list[list[MicroBatch]]]:
 def _compare(model: Encoder, objective: TaskLosses, count: int = 4) -> InterferenceMap:
     rounds = list(measure(model, objective, TASKS, _routes(model), _rounds(count)))
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    places = [place_of(name, model.config.num_blocks) for name in names]
-    return compare(TASKS, places, model.config.num_blocks, rounds)
+    locations = [location_of(name, model.config.num_blocks) for name in names]
+    return compare(TASKS, locations, model.config.num_blocks, rounds)
 
 
 def _routes(model: Encoder) -> Any:
@@ -130,20 +130,20 @@ def test_products_equal_autograd_by_hand(case: str) -> None:
                 wanted = 0.0 if one is None or other is None else float((one * other).sum())
                 scale = max(1.0, abs(wanted))
                 assert abs(found.products_PGG[row, a, b] - wanted) <= FLOAT64 * scale
-    # The cosine of a place: over all parameters there that both reach, as one vector.
-    places = [place_of(name, 4) for name, _ in model.named_parameters()]
-    for cell in compare(TASKS, places, 4, [found]).pairs:
-        rows = [row for row, place in enumerate(places) if cell.place in (place, WHOLE)]
+    # The cosine of a location is that of all parameters there that both reach, as one vector.
+    locations = [location_of(name, 4) for name, _ in model.named_parameters()]
+    for cell in compare(TASKS, locations, 4, [found]).pairs:
+        rows = [row for row, location in enumerate(locations) if cell.location in (location, WHOLE)]
         cosines = [_cosine(one, other, rows) for one in by_hand[:2] for other in by_hand[2:]]
         if not np.isnan(cosines).any():
             assert cell.cosine.mean == pytest.approx(np.mean(cosines), abs=FLOAT64)
         else:
             assert (case, cell.verdict) == ("mha_expert", "routed")
-            assert cell.place in (Place(1, "attention"), Place(3, "attention"))
+            assert cell.location in (Location(1, "attention"), Location(3, "attention"))
 
 
 def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int]) -> float:
-    """Return the cosine of two gradients as one vector of what both reach; NaN if nothing."""
+    """Return the cosine of two gradients over the parameters that both reach; NaN if none."""
     both = [(one[row], other[row]) for row in rows]
     reached = [(x.flatten(), y.flatten()) for x, y in both if x is not None and y is not None]
     if not reached:
@@ -153,7 +153,7 @@ def _cosine(one: list[Tensor | None], other: list[Tensor | None], rows: list[int
 
 
 def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
-    """Mixed batches: one forward pass, and for each task the gradient of its loss alone."""
+    """Mixed batches: one forward pass, and for each task the gradient of its own loss."""
     still = {"variant": "vanilla", "dropout": 0.0, "attention_dropout": 0.0}
     config = run_config(folder, "run", model=still, batch={"mix": "in_batch"})
     plan, pretrained = plan_run(config), build_model(config)
@@ -185,14 +185,14 @@ def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
     model = tiny_encoder("vanilla").double()
     chosen = ["blocks.1.feed_forward.experts.0.output", "blocks.2.feed_forward.experts.0.output"]
     found = _compare(model, _pull_apart(model, chosen, 1e3), count=6)
-    conflicts = {cell.place for cell in found.pairs if cell.verdict == "conflict"}
-    assert conflicts - {WHOLE} == {Place(1, "feed_forward"), Place(2, "feed_forward")}
+    conflicts = {cell.location for cell in found.pairs if cell.verdict == "conflict"}
+    assert conflicts - {WHOLE} == {Location(1, "feed_forward"), Location(2, "feed_forward")}
     for cell in found.pairs:
-        if cell.place in conflicts:
+        if cell.location in conflicts:
             assert cell.cosine.high < -0.5
             assert cell.ceiling > 0.5
         else:
-            # The same loss on other batches: as alike as a task is to itself.
+            # The same loss on other batches: they agree like a task with itself.
             assert cell.verdict == "alike"
             assert cell.cosine.mean > 0
     layout = suggest_layout(found)
@@ -230,7 +230,7 @@ def test_tasks_that_agree_need_no_experts() -> None:
 
 
 def test_verdicts_hold_for_all_cells_at_once() -> None:
-    """Pure noise: unrelated gradients in 60 maps are called a conflict in few of them."""
+    """Pure noise: few of 60 maps of unrelated gradients report a conflict."""
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(60):
@@ -239,8 +239,8 @@ def test_verdicts_hold_for_all_cells_at_once() -> None:
             gradients = rng.normal(size=(10, 4, 30))
             products = gradients @ gradients.transpose(0, 2, 1)
             rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool)))
-        places = [Place(block, "attention") for block in range(10)]
-        found = compare(TASKS, places, 10, rounds)
+        locations = [Location(block, "attention") for block in range(10)]
+        found = compare(TASKS, locations, 10, rounds)
         wrong += any(cell.verdict in ("conflict", "apart") for cell in found.pairs)
     # Two verdicts at 2.5 % each; three standard errors of 60 draws.
     assert wrong / 60 <= 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
@@ -308,7 +308,7 @@ def test_a_rare_task_is_named(folder: Path) -> None:
         training_rounds(config, plan, pretrained, list(rates), 2)
 
 
-def test_the_verb_writes_a_report(folder: Path) -> None:
+def test_the_command_writes_a_report(folder: Path) -> None:
     config = run_config(folder, "shared", model={"variant": "vanilla"})
     save_config(config, folder / "config.yaml")
     out = folder / "report"
@@ -331,7 +331,7 @@ def test_the_verb_writes_a_report(folder: Path) -> None:
     for drift in report["drift"]:
         assert drift["cosine"] == pytest.approx(1, abs=1e-6)
         assert drift["cka"] == pytest.approx(1, abs=1e-6)
-    # The suggested layout is one that a run takes.
+    # A run accepts the suggested layout.
     model = {"base": str(folder / "base"), **report["layout"]["model"]}
     build_model(run_config(folder, "next", model=model))
     assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
@@ -353,17 +353,17 @@ def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
     assert list(report["config"]["loss"]["by_task"]) == ["link_prediction"]
 
 
-def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
+def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla"})
     save_config(config, tmp_path / "run.yaml")
     given: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
-    with pytest.raises(ConfigError, match="model is no run.*Fix: name the configuration"):
+    with pytest.raises(ConfigError, match="model is not a run.*Fix: name a run's configuration"):
         run_interference(folder / "base", tmp_path / "out")
-    with pytest.raises(ConfigError, match="mixture of one task has nothing that interferes"):
+    with pytest.raises(ConfigError, match="interference needs at least two tasks"):
         run_interference(
             folder / "base", tmp_path / "out", overrides=["data.sources=[world.search]"], **given
         )
-    with pytest.raises(ConfigError, match="no two tasks train a parameter in common"):
+    with pytest.raises(ConfigError, match="no two tasks train a common parameter"):
         run_interference(
             folder / "base", tmp_path / "out", overrides=["model.variant=adapters"], **given
         )
@@ -373,7 +373,7 @@ def test_what_cannot_be_measured_is_named(folder: Path, tmp_path: Path) -> None:
         run_interference(folder / "base", tmp_path / "mine", **given)
 
 
-def test_drift_sees_what_moved(folder: Path) -> None:
+def test_drift_shows_what_moved(folder: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla", "dropout": 0.0})
     base, moved = build_model(config), build_model(config)
     rounds = training_rounds(config, plan_run(config), base, ["search"], 2)
