@@ -18,8 +18,8 @@ from scimult.preparation.pair_columns import (
     Columns,
     group_by_pair,
     mapped,
+    masked,
     selected,
-    taken,
     unique_pairs,
 )
 
@@ -59,7 +59,7 @@ def test_pairs_are_sorted_and_each_is_there_once(lists: list[Pairs]) -> None:
 def test_pairs_of_a_mask(marked: list[tuple[int, int, bool]]) -> None:
     columns = _columns([(a, b) for a, b, _ in marked])
     kept = np.array([keep for *_, keep in marked], dtype=np.bool_)
-    assert _pairs(taken(columns, kept, SCRATCH)) == [(a, b) for a, b, keep in marked if keep]
+    assert _pairs(masked(columns, kept, SCRATCH)) == [(a, b) for a, b, keep in marked if keep]
 
 
 @given(PAIRS)

@@ -128,7 +128,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused(texts: list[str]) -> 
 
 
 def test_texts_without_a_word_are_refused() -> None:
-    with pytest.raises(DataError, match="hold no word"):
+    with pytest.raises(DataError, match="contain no word"):
         train_wordpiece(["", "  "], 100)
 
 
@@ -150,7 +150,7 @@ def test_bad_input_is_located(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "papers.jsonl", [{"title": "a"}, {"heading": "b"}])
     with pytest.raises(DataError, match=r"papers.jsonl:2: record has no text field"):
         list(read_texts(tmp_path / "papers.jsonl"))
-    with pytest.raises(DataError, match="not a prepared one"):
+    with pytest.raises(DataError, match="not a prepared folder"):
         list(read_texts(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         list(read_texts(tmp_path / "absent.jsonl"))

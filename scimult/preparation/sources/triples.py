@@ -1,4 +1,4 @@
-"""What sources of triples and of judged candidates share: papers that come inside the rows."""
+"""Helpers for sources with papers inside their rows: triples and judged candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
 
 
 def inner(record: Record, name: str) -> Record:
-    """Return an object that a field holds, as a record at the same place.
+    """Return the object in a field, as a record with the same location.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def inner(record: Record, name: str) -> Record:
 
 
 def inner_list(record: Record, name: str) -> list[Record]:
-    """Return the objects of a field that holds a list, as records at the same place.
+    """Return the objects in a list field, as records with the same location.
 
     Raises
     ------
@@ -48,12 +48,12 @@ def inner_list(record: Record, name: str) -> list[Record]:
 
 
 def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
-    """Return the id of a paper, from the first of ``fields`` that it has.
+    """Return the id of a paper, from the first of ``fields`` that is filled.
 
     Raises
     ------
     DataError
-        If it has none of them.
+        If all of them are empty.
     """
     for name in fields:
         if paper.fields.get(name) not in (None, ""):
@@ -64,9 +64,9 @@ def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
 
 
 def write_paper(paper: Record, raw: RawSource) -> str:
-    """Write a paper that stands inside a row unless it is known; return its id.
+    """Write a paper inside a row; return its id.
 
-    The hub writes an unknown year, venue or list of authors as an empty string.
+    Unknown years, venues and lists of authors may be empty strings, as on the hub.
 
     Raises
     ------
@@ -86,9 +86,9 @@ def write_paper(paper: Record, raw: RawSource) -> str:
 
 
 def write_triple(record: Record, raw: RawSource) -> None:
-    """Write one row ``{query, pos, neg}``: the query cites pos and does not cite neg.
+    """Write one row ``{query, pos, neg}``: the query cites pos but not neg.
 
-    The negative is drawn with this positive alone, as in the data that others trained on.
+    The negative belongs to this positive only, as in the original training data.
 
     Raises
     ------
@@ -105,19 +105,19 @@ def write_triple(record: Record, raw: RawSource) -> None:
 def scored_papers(record: Record, raw: RawSource) -> list[tuple[str, float]]:
     """Write the papers of a row's ``candidates``; return their ids and scores.
 
-    A candidate without a text or a score is rejected by itself.
+    A candidate without a text or a score is rejected on its own.
 
     Raises
     ------
     DataError
-        If the row has no list of candidates.
+        If the row has no candidate list.
     """
     candidates = inner_list(record, "candidates")
     return list(raw.rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
 
 
 def write_candidates(record: Record, raw: RawSource) -> None:
-    """Write one row ``{query, candidates}``: a paper and papers with a score.
+    """Write one row ``{query, candidates}``: a paper and scored papers.
 
     Raises
     ------

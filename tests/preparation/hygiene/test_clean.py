@@ -142,8 +142,8 @@ def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path:
     [
         ({"hygiene": {"decontaminate": ["query"]}}, "decontaminate needs the folder"),
         ({"hygiene": {"keys": ["doi"]}}, "keys are set, but duplicates are ignored"),
-        ({"split": {"by": "year", "dev_from_year": 2015}}, "which dev_fraction has no say in"),
-        ({"hygiene": {"near": {"min_words": 2}}}, "min_words is smaller than shingle_words"),
+        ({"split": {"by": "year", "dev_from_year": 2015}}, "year ignores dev_fraction"),
+        ({"hygiene": {"near": {"min_words": 2}}}, "min_words must be at least shingle_words"),
     ],
 )
 def test_settings_that_contradict_each_other(

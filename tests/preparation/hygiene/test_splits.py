@@ -118,8 +118,8 @@ def test_a_component_too_large_for_dev_is_trained_with(store: TextStore) -> None
 @pytest.mark.parametrize(
     ("tree", "problem"),
     [
-        ({"by": "year"}, "dev_from_year goes with by: year"),
-        ({"by": "paper", "dev_from_year": 2000}, "dev_from_year goes with by: year"),
+        ({"by": "year"}, "dev_from_year and by: year need each other"),
+        ({"by": "paper", "dev_from_year": 2000}, "dev_from_year and by: year need each other"),
     ],
 )
 def test_settings_that_contradict_each_other(tree: dict[str, object], problem: str) -> None:

@@ -109,7 +109,7 @@ def _without_ties(edges: IntArray, **_: int) -> tuple[IntArray, FloatArray]:
 
 
 def test_options_that_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match=r"probes \(64\) are more than lists \(32\)"):
+    with pytest.raises(ValidationError, match=r"probes \(64\) exceed lists \(32\)"):
         MiningConfig.model_validate({"search": {"dense": {"lists": 32, "probes": 64}}})
     with pytest.raises(ValidationError):
         MiningConfig.model_validate({"search": {"bm25": {"probes": 1}}})

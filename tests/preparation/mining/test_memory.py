@@ -28,7 +28,7 @@ def test_units(memory: str, expected: int) -> None:
 
 @pytest.mark.parametrize("memory", ["4", "GB", "4 apples", "-1GB"])
 def test_what_is_no_limit(memory: str) -> None:
-    with pytest.raises(ConfigError, match="not a limit of memory"):
+    with pytest.raises(ConfigError, match="not a valid memory limit"):
         bytes_of(memory)
 
 
@@ -83,4 +83,4 @@ def test_a_limit_bounds_what_is_mapped_and_tells_both(
         # An eighth of the limit, and what was read since the last look.
         assert held().mapped - before.mapped < limit / 8 + 3 * SIZE < len(mapped)
         mapped.close()
-    assert "memory at the peak:" in capsys.readouterr().err
+    assert "peak memory:" in capsys.readouterr().err

@@ -190,7 +190,7 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     assert entry.groups == len(part.open_pairs(entry)) <= len(CITATIONS)
     assert (out / "whole").exists() == (limit < 10_000)
     if limit < 10_000:
-        with pytest.raises(DataError, match="holds a part of its groups"):
+        with pytest.raises(DataError, match="holds only a part of its groups"):
             mine_shard(out, config, Shard(0, 2), steps)
     mine_again(out, validate(MiningConfig, rules), steps=steps)
     assert _content(out) == content, "the other groups come back"

@@ -190,7 +190,7 @@ def test_references_of_a_paper_in_two_folders_are_united(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        (_files(Art=[_paper(1, ["13"])]), "label that labels.txt does not list (value: '13')"),
+        (_files(Art=[_paper(1, ["13"])]), "label is not in labels.txt (value: '13')"),
         (_files(Art=[_paper(1, ["11"], title_raw="", abstract_raw="")]), "both empty"),
         (_files(Art=[_paper(1, "11")]), "field 'label' is not a list of strings"),  # type: ignore[arg-type]
         (_files(Art=[_paper(1, ["11"], year="MM")]), "field 'year' is not an integer"),

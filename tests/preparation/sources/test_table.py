@@ -98,12 +98,12 @@ def test_no_label_of_a_repeated_paper_becomes_its_negative(tmp_path: Path) -> No
 MISNAMED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"papers": {"file": "x.jsonl"}},
-        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "no row has the column 'abstract'; columns not read: keywords, text",
         "papers.columns.abstract=null",
     ),
     (
         {"papers": {"file": "x.csv"}},
-        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "no row has the column 'abstract'; columns not read: keywords, text",
         "papers.columns.abstract=...",
     ),
     (
@@ -111,7 +111,7 @@ MISNAMED: list[tuple[dict[str, Any], str, str]] = [
             "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
             "links": {"file": "links.tsv"},
         },
-        "no row has the column 'score'; those that are not read: relevance",
+        "no row has the column 'score'; columns not read: relevance",
         "links.columns.score=null",
     ),
     (
@@ -119,7 +119,7 @@ MISNAMED: list[tuple[dict[str, Any], str, str]] = [
             "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
             "labels": {"file": "labels.csv"},
         },
-        "no row has the column 'definition'; those that are not read: scope",
+        "no row has the column 'definition'; columns not read: scope",
         "labels.columns.definition=null",
     ),
 ]
@@ -154,7 +154,7 @@ def test_columns_that_are_not_read_are_named_and_any_can_be_left_out(tmp_path: P
     ]
     assert found.conversion.notes == [
         "table: x.csv: columns not read: labels",
-        "table: every abstract is empty: models see titles alone",
+        "table: every abstract is empty: models see only titles",
     ]
 
 
@@ -180,7 +180,7 @@ def test_a_library_keeps_all_pairs_of_a_label_unless_told(tmp_path: Path) -> Non
     found = run(tmp_path, "table", files, papers={"file": "x.csv"}, max_pairs_per_label=7)
     (file,) = found.prepare(tmp_path / "capped").pairs("train")
     assert len(file.positives.values) == 7
-    with pytest.raises(ConfigError, match="concerns no source: each that has labels has its own"):
+    with pytest.raises(ConfigError, match="has no effect: every source with labels sets its own"):
         found.prepare(tmp_path / "both", max_pairs_per_label=3)
 
 

@@ -106,7 +106,7 @@ def test_a_reference_manager_s_export_needs_no_option(tmp_path: Path, name: str,
 
 
 def test_globs_that_meet_nothing_and_formats_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no file has such a name"):
+    with pytest.raises(DataError, match="no file matches"):
         run(tmp_path, "table", {"x.csv": "id\n"}, papers={"file": "*.gz"})
     with pytest.raises(ConfigError, match="did you mean 'openalex'"):
         run(tmp_path, "table", {}, papers={"file": "x", "format": "openalx"})
