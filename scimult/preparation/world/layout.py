@@ -1,4 +1,4 @@
-"""Write a world as files: a training part, and evaluation sets without overlap.
+"""Write a world as files: a training part and evaluation sets.
 
 Papers of the held-out years are in no training file, and no training query has the same
 combination of concepts as an evaluation query.
