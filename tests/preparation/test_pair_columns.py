@@ -1,4 +1,4 @@
-"""Columns of pairs against lists and sets of Python, in blocks far smaller than the columns."""
+"""Columns of pairs against Python lists and sets, in blocks far smaller than the columns."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_columns_of_a_select(count: int) -> None:
     assert _pairs(found) == [(i, i * 7 % 1001) for i in range(count)]
 
 
-def test_what_is_mapped_has_a_file_without_a_name_that_goes_with_it(tmp_path: Path) -> None:
+def test_mapped_columns_have_unnamed_files_that_disappear_with_them(tmp_path: Path) -> None:
     maps, numbers = Path("/proc/self/maps"), np.arange(1 << 16)
     if not maps.exists():
         pytest.skip("no /proc/self/maps")
@@ -87,7 +87,7 @@ def test_what_is_mapped_has_a_file_without_a_name_that_goes_with_it(tmp_path: Pa
     assert found.tolist() == numbers.tolist()
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) in maps.read_text()
-    found.sort()  # It may be written to.
+    found.sort()  # it is writable
     del found
     gc.collect()
     assert str(tmp_path) not in maps.read_text()

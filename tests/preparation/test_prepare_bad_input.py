@@ -1,4 +1,4 @@
-"""Bad input: one message with file, line, value and fix; nothing half-written; skip on request."""
+"""Bad input: one message with file, line, value and fix; nothing half-written; skippable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _paper(**changes: Any) -> bytes:
     return json.dumps({key: value for key, value in paper.items() if value != "DROP"}).encode()
 
 
-# File, line, its new content, the problem, the value shown, what skipping it leaves out.
+# File, line, its new content, the problem, the reported value, the counts after skipping.
 BAD_LINES = [
     ("papers.jsonl", 3, _paper(abstract="DROP"), "missing field 'abstract'", "authors"),
     ("papers.jsonl", 3, _paper(title="DROP"), "missing field 'title'", "abstract"),
@@ -268,7 +268,7 @@ def test_an_unknown_key_in_a_file(tmp_path: Path) -> None:
 
 
 def _disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let the file called ``name`` meet a full disk."""
+    """Simulate a full disk for the file ``name``."""
     real = pa.ipc.new_file
 
     def new_file(path: str, schema: pa.Schema) -> Any:

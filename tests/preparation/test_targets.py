@@ -1,4 +1,4 @@
-"""Targets from fields and tables: what is written, how it is split and scaled, what is refused."""
+"""Targets from fields and tables: writing, splitting, scaling and rejecting them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary of one's own: the same every time, and at home in Hugging Face."""
+"""A custom WordPiece vocabulary: reproducible, and usable in Hugging Face."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_saved_files_are_the_same_each_time(tokenizer: Tokenizer, tmp_path: Path
 def test_a_folder_with_anything_else_is_not_replaced(tmp_path: Path, own: bool) -> None:
     tokenizer = train_wordpiece(["graphs of graphs"] * 3, 100)
     folder = tmp_path / "v1"
-    for _ in range(2):  # a tokenizer alone is replaced
+    for _ in range(2):  # a folder with only a tokenizer is replaced
         save_tokenizer(tokenizer, folder)
     if not own:
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The data card's figures are those of the data; its plots are there and none is broken."""
+"""The data card's figures match the data, and its plots exist and are valid."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) 
     assert "Not checked (`hygiene.duplicates`)" in text
 
 
-def test_a_card_of_a_folder_with_links_alone(tmp_path: Path) -> None:
+def test_a_card_of_a_folder_with_only_links(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     papers = [{key: paper[key] for key in ("id", "title", "abstract")} for paper in PAPERS]
     write_jsonl(root / "papers.jsonl", papers)
@@ -146,7 +146,7 @@ def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) ->
     assert shown.count(" ".join(title.split())) == 2 * 9 - 2
 
 
-def test_the_card_says_when_rules_are_not_known(tmp_path: Path) -> None:
+def test_the_card_reports_unknown_rules(tmp_path: Path) -> None:
     nothing = {part: [] for part in ("citations", "queries", "labels")}
     config = raw_config(write_raw(tmp_path / "raw"), mining=nothing)
     data, _ = build_dataset(config, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""``scimult prepare`` with hygiene: no pair is lost to a merge, none survives a decontamination."""
+"""``scimult prepare`` with hygiene: merging loses no pair, decontamination leaves none."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_decontamination_leaves_no_such_text(root: Path, tmp_path: Path) -> None
 
 
 def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path: Path) -> None:
-    # p2 and p9 are p1: its links, judged 0 and 1, its scores and its references are theirs too.
+    # p2 and p9 are merged into p1, with their links, scores and references.
     rows = [("p2", "p3", 1, 0.5), ("p9", "p3", 1, 1.5), ("p9", "p4", 0, 3), ("p2", "p1", 0, 4)]
     write_tsv(root / "links.tsv", ("query-id", "paper-id", "score", "teacher"), rows)
     write_tsv(root / "references.tsv", ("citing", "cited"), [("p9", "p5")])

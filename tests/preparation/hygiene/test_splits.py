@@ -1,4 +1,4 @@
-"""No split leaks, whatever the pairs look like; each pair is in one split or counted as neither."""
+"""No split leaks for any pairs; each pair is in one split or counted as in neither."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_no_split_leaks(
         neither = ~masks["train"] & ~masks["dev"]
         if by in ("query", "component") or part.part == "labels":
             assert not neither.any()
-        # What is in neither split would show training a text of the dev split.
+        # Pairs in neither split would show training a dev text.
         assert dev_N[part.positives[neither]].all()
         assert not dev_N[part.queries[neither]].any()
         for split, mask in masks.items():

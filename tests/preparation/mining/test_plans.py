@@ -1,4 +1,4 @@
-"""Every plan against the naive rule, on random graphs, with limits that cut."""
+"""Every plan against the naive rule, on random graphs, with limits that apply."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def engine() -> Iterator[DuckDBEngine]:
 
 
 def by_pair(edges: set[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return one group per edge, as link prediction has."""
+    """Return one group per edge, as for link prediction."""
     return [(a, (b,)) for a, b in sorted(edges)]
 
 
 def by_query(edges: set[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return one group per query, as search and classification have."""
+    """Return one group per query, as for search and classification."""
     return [
         (q, tuple(sorted(b for a, b in edges if a == q))) for q in sorted({a for a, _ in edges})
     ]
 
 
 def load(engine: DuckDBEngine, world: World) -> None:
-    """Make the tables that ``Tables`` makes of a folder."""
+    """Create the tables that ``Tables`` creates from a folder."""
 
     def table(name: str, columns: tuple[str, ...], rows: np.ndarray) -> None:
         rows = np.asarray(rows, dtype=np.int64).reshape(-1, len(columns))
@@ -118,7 +118,7 @@ def mined(
 
 
 def sets(lists: Ragged) -> list[set[int]]:
-    """Return lists as sets, after a look that they are sorted and unique."""
+    """Return lists as sets, after checking that they are sorted and unique."""
     assert all(part.tolist() == sorted(set(part.tolist())) for part in lists)
     return [set(part.tolist()) for part in lists]
 
@@ -126,7 +126,7 @@ def sets(lists: Ragged) -> list[set[int]]:
 def assert_candidates(
     engine: DuckDBEngine, world: World, rules: dict[str, Found], seed: int = 0
 ) -> None:
-    """Compare plans with what the naive rules find, with and without known positives."""
+    """Compare plans with the naive rules, with and without known positives."""
     known = set(world.edges)
     named = [
         RuleSpec(name, plan, MANY, exclude_known)
@@ -281,7 +281,7 @@ def test_pools_of_two_rules(
 
 
 def test_the_limit_favours_no_rule(engine: DuckDBEngine) -> None:
-    """A rule with many finds must not push out one with few, which keeps all of its own."""
+    """A rule with many candidates must not displace those of a rule with few."""
     shown = {(0, row) for row in range(100, 200)}
     given_for = {(0, 1, row) for row in range(200, 204)}
     world = World([(0, (1,))] * 2000, shown=shown, triples=given_for)
@@ -294,7 +294,7 @@ def test_the_limit_favours_no_rule(engine: DuckDBEngine) -> None:
 
 
 def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBEngine) -> None:
-    """100,000 papers cite paper 0, and all are of one venue: no join sees their square."""
+    """100,000 papers cite paper 0 and share a venue: no join is quadratic."""
     count, limit, cited = 100_001, 8, 300
     edges = {(row, 0) for row in range(1, count)} | {(row, row - 1) for row in range(2, count)}
     edges |= {(0, count + row) for row in range(cited)}
@@ -308,7 +308,7 @@ def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBE
         ).negatives.lengths
     )
     assert rows.max() <= limit
-    # What a classic cites comes once for each group that has it, however many cite it.
+    # What a classic cites is joined once per group, however many papers cite it.
     joined = engine.fetch(f"SELECT count(*) AS n FROM ({plans.CITED_BY_CITED})")
     assert joined["n"][0] == MANY * cited  # of the last block
     pools = mined(engine, world, [RuleSpec("hard", plans.CITED_BY_CITED, 4)], set())
@@ -320,7 +320,7 @@ def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBE
     assert counts["n"][0] == 2000 * limit
     # With replacement: of 100,000 papers 16,000 draws reach 14,800 distinct ones.
     assert counts["d"][0] > 14_300
-    # The classic asks itself: of the papers it cites, no more than the limit are visited.
+    # For the classic as a query, no more than the limit of its cited papers are visited.
     engine.create("asked", "SELECT CAST(0 AS BIGINT) AS number, CAST(0 AS BIGINT) AS query")
     visited = engine.fetch(f"SELECT count(*) AS n FROM ({plans.cited_papers(limit, 3)})")
     assert visited["n"][0] == limit

@@ -1,4 +1,4 @@
-"""One's own tables with a column mapping, and every kind of file."""
+"""User tables with a column mapping, and every kind of file."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ MISNAMED_FILES: dict[str, Content] = {
 
 
 @pytest.mark.parametrize(("options", "problem", "fix"), MISNAMED)
-def test_a_telling_column_that_no_row_has_must_be_said_to_be_absent(
+def test_a_telling_column_that_no_row_has_must_be_confirmed_absent(
     tmp_path: Path, options: dict[str, Any], problem: str, fix: str
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -202,7 +202,7 @@ def test_citations_that_leave_the_set_are_counted_on_request(tmp_path: Path) -> 
     assert found.pairs("table", "citations") == [("1", "2")]
     assert found.counts("table")["citations without a text"] == 3
     assert not (found.folder / "rejects.jsonl").exists()
-    # What is wrong with a row is an error still.
+    # A defective row is still an error.
     files["c.csv"] += ",2\n"
     with pytest.raises(DataError, match="field 'citing' is empty"):
         run(tmp_path, "table", files, **options, dangling={"citations": "drop"})
@@ -285,7 +285,7 @@ def test_gzip_is_read_as_what_it_holds(tmp_path: Path, name: str) -> None:
     assert [record.fields for record in read_rows(packed, Rejects())] == ROWS
 
 
-# Carriage returns are normalised with the ends of lines; NUL is no text.
+# Carriage returns are normalised with line ends; NUL is not text.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\x00"))
 
 
