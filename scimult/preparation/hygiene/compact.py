@@ -16,6 +16,7 @@ from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import SCHEMA, VERSION, TextStore, list_array, open_arrow, write_arrow
+from scimult.errors import DataError
 from scimult.preparation.collected import Collected, unique_rows
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
@@ -77,16 +78,16 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
 
 
 def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
-    """Copy ``metadata.arrow``; keepers get all labels of their group and fields they lack."""
+    """Copy ``metadata.arrow``; keepers get all labels of their group, and fields they lack."""
     table = open_arrow(source / METADATA_FILE, "metadata", METADATA_VERSION).combine_chunks()
     old = table.column("row").to_numpy()
     new = rows.new_rows_N[old]
     kept = rows.kept_N[old]
     count = int(kept.sum())
-    if not count:
-        positions = np.empty(0, np.int64)
-    else:
-        positions = np.where(new >= 0, new - new[kept].min(), -1)
+    if len(old) and not count:
+        fix = "name other evaluation sets, or remove fewer roles with hygiene.decontaminate"
+        raise DataError("cleaning removes every paper", fix=fix)
+    positions = np.where(new >= 0, new - new[kept].min(initial=len(rows.keeper_N)), -1)
     columns = {"row": pa.array(new[kept])}
     for name in table.column_names[1:]:
         column = table.column(name).combine_chunks()

@@ -107,6 +107,19 @@ def test_decontamination_leaves_no_such_text(root: Path, tmp_path: Path) -> None
     }
 
 
+def test_removing_every_paper_is_an_error(root: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "eval/set/papers.jsonl", PAPERS)
+    write_jsonl(root / "papers.jsonl", PAPERS)
+    hygiene = {
+        "evaluation": str(tmp_path / "eval"),
+        "decontaminate": ["query"],
+        "min_title": 1,
+    }
+    with pytest.raises(DataError, match=r"cleaning removes every paper.*decontaminate"):
+        build_dataset(raw_config(root, hygiene=hygiene), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path: Path) -> None:
     # p2 and p9 are merged into p1, with their links, scores and references.
     rows = [("p2", "p3", 1, 0.5), ("p9", "p3", 1, 1.5), ("p9", "p4", 0, 3), ("p2", "p1", 0, 4)]
