@@ -219,13 +219,7 @@ class PrepareConfig(StrictConfig):
         return None if limit == "all" else limit
 
     def task_set(self) -> TaskSet:
-        """Return the default tasks and the user's own.
-
-        Raises
-        ------
-        ConfigError
-            If two tasks share a name.
-        """
+        """Return the default tasks and the user's own."""
         return TaskSet([*default_tasks(), *self.tasks])
 
     def check_tasks(self) -> None:
@@ -264,12 +258,6 @@ class PrepareConfig(StrictConfig):
         return [known.get(name, task) for name, task in named.items()]
 
     def resolve(self, name: str) -> Path:
-        """Return the path of a source's file.
-
-        Raises
-        ------
-        ConfigError
-            If ``root`` names an environment variable that is not set.
-        """
+        """Return the path of a source's file."""
         fix = "set the environment variable or pass --root"
         return Path(expanded(self.root, "root", fix)) / name

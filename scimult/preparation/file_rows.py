@@ -95,13 +95,7 @@ class FileEngine:
             connection.execute(f"CREATE MACRO {name} AS {body}")
 
     def read(self, statement: str, rows: FileRows, rejects: Rejects) -> None:
-        """Run a repeatable statement over ``{rows}``, the rows of a file.
-
-        Raises
-        ------
-        DataError
-            Through ``rejects``, at an unusable record.
-        """
+        """Run a repeatable statement over ``{rows}`` of a file; reject unusable records."""
         if rows.records is None or rows.parse is None:
             run(self.connection, statement.format(rows=rows.sql), rows.path)
             return

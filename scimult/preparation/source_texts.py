@@ -71,13 +71,7 @@ _FILLED = {
 
 
 def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
-    """Add the labels of a label space to the corpus.
-
-    Raises
-    ------
-    DataError
-        Like every reader, at the first bad record, unless bad records are skipped.
-    """
+    """Add the labels of a label space to the corpus."""
     texts = corpus.add_texts(text_rows(path, "label"), f"{namespace}/label:", "label")
     counts = _counted(
         corpus,
@@ -162,13 +156,7 @@ def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
 
 
 def _text(kind: Kind, targets: Sequence[str], record: Record) -> Mapping[str, Any]:
-    """Return the row of a paper, label or query.
-
-    Raises
-    ------
-    DataError
-        If a field is missing or has the wrong type, or there is no text at all.
-    """
+    """Return the row of a paper, label or query."""
     row: dict[str, Any] = {"line": record.line, "id": record.identifier("id")}
     if kind == "paper":
         # Dumps write null for a missing abstract; an absent field may be misnamed.

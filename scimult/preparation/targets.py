@@ -63,13 +63,7 @@ class TargetReader:
         self._first_line: dict[str, int] = {}
 
     def add_row(self, row: int, record: Record) -> None:
-        """Add the target in a table row for the paper at ``row``.
-
-        Raises
-        ------
-        DataError
-            If the target is unusable.
-        """
+        """Add the target in a table row for the paper at ``row``."""
         if self.config.kind != "multi_label" and row in self._lines:
             raise record.error(
                 f"paper has two targets of task {self.config.task!r}",
@@ -122,13 +116,7 @@ class TargetReader:
         return ((c, n, self.path, self._first_line[c]) for c, n in self._papers.items())
 
     def finish(self) -> RawTargets:
-        """Return all targets.
-
-        Raises
-        ------
-        DataError
-            If there are none.
-        """
+        """Return all targets."""
         if not self._rows:
             raise DataError(
                 f"no paper has a target of task {self.config.task!r}{self._rejects.because()}",
@@ -149,13 +137,7 @@ class TargetReader:
 
 
 def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> None:
-    """Reject every class with a single paper, unless ``min_papers`` leaves rare classes out.
-
-    Raises
-    ------
-    DataError
-        Through ``rejects``.
-    """
+    """Reject every class with a single paper, unless ``min_papers`` leaves rare classes out."""
     papers: Counter[tuple[str, str]] = Counter()
     location: dict[tuple[str, str], tuple[Path, int]] = {}
     for reader in readers:

@@ -98,13 +98,7 @@ class HygieneConfig(StrictConfig):
 
     @property
     def evaluation_folder(self) -> Path | None:
-        """The folder of evaluation sets, with ``~`` and environment variables expanded.
-
-        Raises
-        ------
-        ConfigError
-            If it names an unset environment variable.
-        """
+        """The folder of evaluation sets, with ``~`` and environment variables expanded."""
         if self.evaluation is None:
             return None
         fix = "set it or give the folder itself"

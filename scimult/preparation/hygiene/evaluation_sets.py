@@ -62,13 +62,7 @@ def set_files(folder: Path) -> list[Path]:
 
 
 def read_set(folder: Path) -> Iterator[EvaluationText]:
-    """Yield the texts of a set.
-
-    Raises
-    ------
-    DataError
-        At the first line that cannot be read.
-    """
+    """Yield the texts of a set."""
     strict = Rejects()
     corpus, queries, papers, split = (packed_or_plain(folder / name) for name in NAMES)
     if corpus.is_file() and queries.is_file():

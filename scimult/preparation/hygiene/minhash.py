@@ -8,7 +8,7 @@ Shape legend: N texts, P permutations, M pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -144,18 +144,22 @@ def band_keys(signatures_NR: Signatures) -> NDArray[np.uint64]:
     return keys_N
 
 
+def _bands(config: NearConfig, *sketches: Sketches) -> Iterator[list[NDArray[np.uint64]]]:
+    """Yield the keys of the usable texts of each sketch, band by band."""
+    rows = rows_per_band(config.threshold, config.permutations)
+    for start in range(0, config.permutations - rows + 1, rows):
+        yield [band_keys(s.signatures_NP[s.usable_N, start : start + rows]) for s in sketches]
+
+
 def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
     """Return distinct pairs of texts that share a band, the smaller row first; shape ``(M,)``.
 
     A text is compared with at most ``NEIGHBOURS`` earlier ones per band.
     """
-    rows = rows_per_band(config.threshold, config.permutations)
     usable = np.flatnonzero(sketches.usable_N)
     count = len(sketches.usable_N)
     pairs = np.empty(0, dtype=np.int64)
-    for band in range(config.permutations // rows):
-        part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part])
+    for (keys,) in _bands(config, sketches):
         order = np.argsort(keys, kind="stable")
         codes = [pairs]
         for distance in range(1, NEIGHBOURS + 1):
@@ -175,14 +179,10 @@ def cross_candidates(
 
     A text is compared with at most ``NEIGHBOURS`` others per band.
     """
-    rows = rows_per_band(config.threshold, config.permutations)
     usable, other_usable = np.flatnonzero(sketches.usable_N), np.flatnonzero(others.usable_N)
     count = max(len(others.usable_N), 1)
     pairs = np.empty(0, dtype=np.int64)
-    for band in range(config.permutations // rows):
-        part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part])
-        other_keys = band_keys(others.signatures_NP[other_usable, part])
+    for keys, other_keys in _bands(config, sketches, others):
         order = np.argsort(other_keys, kind="stable")
         start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
         codes = [pairs]

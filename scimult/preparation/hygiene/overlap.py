@@ -38,11 +38,6 @@ def find_overlap(
         The overlap of each set with the store.
     rows : dict
         For each role, a mask of the N texts that match such a text.
-
-    Raises
-    ------
-    DataError
-        If there is no set, or one cannot be read.
     """
     # Each text once per role: a query paper is often a candidate too.
     sets = {name: list(dict.fromkeys(read_set(p))) for name, p in find_sets(folder).items()}

@@ -102,13 +102,7 @@ class DenseWindows:
         )
 
     def identity(self, rule: DenseConfig) -> list[str]:
-        """Return what the ranking depends on, apart from the texts.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If the model cannot be opened.
-        """
+        """Return what the ranking depends on, apart from the texts."""
         encoder = self._encoder(rule)
         return [encoder.fingerprint, encoder.similarity]
 

@@ -87,13 +87,7 @@ class DuckDBEngine:
 
 @contextmanager
 def open_duckdb(folder: Path, limits: Limits | None = None) -> Iterator[DuckDBEngine]:
-    """Open a database in ``folder``, which also holds what is spilled from memory.
-
-    Raises
-    ------
-    ConfigError
-        If DuckDB rejects a limit.
-    """
+    """Open a database in ``folder``, which also holds what is spilled from memory."""
     limits = limits or Limits()
     connection = opened(
         limits.memory,

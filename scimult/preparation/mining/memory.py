@@ -50,13 +50,7 @@ def held() -> Held:
 
 
 def bytes_of(memory: str) -> int:
-    """Return the bytes in a size such as ``4GB`` (of 1,000 MB) or ``4GiB`` (of 1,024 MiB).
-
-    Raises
-    ------
-    ConfigError
-        If it is not a size.
-    """
+    """Return the bytes in a size such as ``4GB`` (of 1,000 MB) or ``4GiB`` (of 1,024 MiB)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT])(i?)B", memory.strip(), re.IGNORECASE)
     if match is None:
         raise ConfigError("not a valid memory limit", value=memory, fix="write it as 4GB")

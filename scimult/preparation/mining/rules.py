@@ -62,13 +62,7 @@ class RuleBuilder:
     def miner(
         self, pairs: PairFile, rules: Sequence[configs.RuleConfig], below: int = ALL_KEYS
     ) -> BlockMiner:
-        """Return the miner of a pair file by these rules; ``below`` limits it to some queries.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
-        """
+        """Return the miner of a pair file by these rules; ``below`` limits it to some queries."""
         if not rules or not len(pairs):
             return BlockMiner(self._engine, Groups.of(pairs), "", [], [], limit=1, seed=0)
         return BlockMiner(
@@ -137,11 +131,6 @@ class RuleBuilder:
             Options of the rule.
         pairs : PairFile or PairEntry
             Its part and namespace determine the candidates.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
         """
         described = rule.model_dump(mode="json", exclude={"share"})
         if isinstance(rule, configs.DenseConfig):
@@ -163,11 +152,6 @@ class RuleBuilder:
         """Return a window of the ranking by the citation embedding of a namespace.
 
         The embedding uses only training pairs, so that citations of dev queries stay unseen.
-
-        Raises
-        ------
-        DataError
-            If the namespace has no citations.
         """
         if space not in self._embeddings:
             sizes = self._config.embedding

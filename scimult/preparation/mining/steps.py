@@ -83,13 +83,7 @@ class MiningSteps:
         return self._below.get(entry.file, ALL_KEYS)
 
     def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
-        """Return a pair file with the neighbours of another file's queries (SciNCL).
-
-        Raises
-        ------
-        DataError
-            If the namespace has no citations.
-        """
+        """Return a pair file with the neighbours of another file's queries (SciNCL)."""
 
         def make(folder: Path) -> None:
             window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
@@ -101,13 +95,7 @@ class MiningSteps:
         return self._steps.run(name, inputs, make).folder / PAIRS_FILE
 
     def mine(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> tuple[Path, MinedCounts]:
-        """Return a pair file with its negatives, and their counts for the manifest.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
-        """
+        """Return a pair file with its negatives, and their counts for the manifest."""
         inputs = self._inputs_of(entry, rules)
         shares = [rule.share for rule in rules if rule.share is not None]
         name, blocks = self._blocks(entry)

@@ -70,13 +70,7 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
 
 
 def _qrels(conversion: Conversion, split: str) -> Path:
-    """Return the judgment file of a split.
-
-    Raises
-    ------
-    DataError
-        If it is missing; the message names the splits that exist.
-    """
+    """Return the judgment file of a split; if it is missing, name those that exist."""
     name = f"qrels/{split}.tsv"
     file = conversion.optional_file(name)
     if file is not None:

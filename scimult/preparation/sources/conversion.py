@@ -82,11 +82,6 @@ class Conversion:
             Relative path.
         fix : str
             How to get it, if it is not part of the download.
-
-        Raises
-        ------
-        DataError
-            If it does not exist.
         """
         path = self.optional_file(name)
         if path is None:
@@ -105,13 +100,7 @@ class Conversion:
         return next((path for path in paths if path.is_file()), None)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
-        """Return the files below the source that match paths and globs, in order.
-
-        Raises
-        ------
-        DataError
-            If a path or glob matches nothing.
-        """
+        """Return the files below the source that match paths and globs, in order."""
         paths = []
         for name in names:
             if not glob.has_magic(name) or (self.source / name).exists():
@@ -150,11 +139,6 @@ class Conversion:
             Defaults for this data; the user's choice overrides them.
         **choices
             Fields of the ``SourceConfig``.
-
-        Raises
-        ------
-        DataError
-            See ``RawSource.finish``.
         """
         if name in self.counts:
             return

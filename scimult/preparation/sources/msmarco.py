@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -72,13 +72,10 @@ def _write(
     raw: RawSource,
 ) -> None:
     if kind == "texts":
-        header = ("query", "positive", "negative")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        rows = _rows(path, ("query", "positive", "negative"), raw)
         triples = raw.rejects.keep(rows, lambda row: _text_triple(row, raw))
     elif kind == "ids":
-        header = ("qid", "pos", "neg")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
-        triples = raw.rejects.keep(rows, _id_triple)
+        triples = raw.rejects.keep(_rows(path, ("qid", "pos", "neg"), raw), _id_triple)
     else:
         triples = raw.rejects.keep(read_jsonl(path, raw.rejects), _mined_triple)
     _write_triples(triples, raw, options.max_negatives)
@@ -118,9 +115,11 @@ def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
         raw.paper(record, record.identifier("id"), "", record.text("text"))
 
     for path, add in zip(texts, (add_query, add_passage), strict=False):
-        header = ("id", "text")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
-        raw.each(rows, add)
+        raw.each(_rows(path, ("id", "text"), raw), add)
+
+
+def _rows(path: Path, header: Sequence[str], raw: RawSource) -> Iterator[Record]:
+    return read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
 
 
 def _id_triple(record: Record) -> Triple:

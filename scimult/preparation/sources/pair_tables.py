@@ -77,13 +77,7 @@ class PairTables:
         score: float | None = None,
         negative: str | None = None,
     ) -> None:
-        """Write a pair; its papers need not be known yet.
-
-        Raises
-        ------
-        DataError
-            If an id is invalid.
-        """
+        """Write a pair; its papers need not be known yet."""
         if query == paper and table != "judgments":
             self._counts["pairs of a paper with itself"] += 1
             return
@@ -105,11 +99,6 @@ class PairTables:
         ----------
         threshold : float
             Smallest score of a positive.
-
-        Raises
-        ------
-        DataError
-            If other pairs are errors, unless bad records are skipped.
         """
         self.close()
         with connected(self._folder) as engine:

@@ -164,13 +164,7 @@ class RawSource:
         self.paper(record, identifier, title, text, **more)
 
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
-        """Write a label unless its id is known.
-
-        Raises
-        ------
-        DataError
-            If the name is empty.
-        """
+        """Write a label unless its id is known."""
         if identifier in self._labels:
             self.counts["labels repeated"] += 1
             return
@@ -189,13 +183,7 @@ class RawSource:
                 self.label(record, name, name)
 
     def query(self, record: Record, identifier: str, text: str) -> None:
-        """Write a query unless its id is known; ``finish`` leaves out queries without a positive.
-
-        Raises
-        ------
-        DataError
-            If the text is empty, or the id is invalid.
-        """
+        """Write a query unless its id is known; ``finish`` leaves out those without a positive."""
         check_id(record, identifier)
         if identifier in self._queries:
             self.counts["queries repeated"] += 1
@@ -315,13 +303,7 @@ class RawSource:
 
 
 def check_id(record: Record, identifier: str) -> None:
-    """Check that an id can be written to a table.
-
-    Raises
-    ------
-    DataError
-        If it is empty, or contains a tab or a line break.
-    """
+    """Check that an id can be written to a table."""
     if not identifier.strip():
         raise record.error("id is empty", value=identifier, fix="give every record an id")
     if _BREAKS.search(identifier):

@@ -97,11 +97,6 @@ def _read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
         For example ``allenai/scirepeval``, or a folder in the hub's layout.
     config, split : str
         The part to read.
-
-    Raises
-    ------
-    DataError
-        If it cannot be opened, or the connection fails.
     """
     from datasets import load_dataset  # takes seconds to import
 
@@ -138,13 +133,7 @@ def _writer(task: str, options: SciRepEvalOptions, raw: RawSource) -> Callable[[
 
 
 def _files(folder: Path, splits: Sequence[str]) -> list[Path]:
-    """Return the files of a task.
-
-    Raises
-    ------
-    DataError
-        If a split has no file.
-    """
+    """Return the files of a task."""
     files = {split: named_files(folder, split) for split in splits}
     for split in (split for split in splits if not files[split]):
         raise DataError(

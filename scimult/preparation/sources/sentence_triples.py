@@ -98,14 +98,7 @@ def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> No
 
 
 def _parse(record: Record, ignore: Collection[str]) -> Example:
-    """Return the texts of a row.
-
-    Raises
-    ------
-    DataError
-        If a column is unknown (it might reverse the meaning), or a text is missing or has the
-        wrong type.
-    """
+    """Return the texts of a row."""
     if list(record.fields) == [SET]:
         anchor, *others = record.strings(SET) or [""]
         return _checked(record, [anchor], others, [])
@@ -117,7 +110,7 @@ def _parse(record: Record, ignore: Collection[str]) -> Example:
             if pattern.fullmatch(name):
                 texts.extend(_texts(record, name))
                 break
-        else:
+        else:  # it might reverse the meaning, such as a score
             fix = f"pass 'ignore=[{name}]', or rename it to anchor, positive or negative"
             raise record.error("unknown column", value=name, fix=fix)
     return _checked(record, anchors, positives, negatives)

@@ -221,11 +221,8 @@ def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Rec
 def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
     """Yield the rows of a table under our names; note the columns that are not read.
 
-    Raises
-    ------
-    DataError
-        If the file lacks a required or mapped column (in JSON, if no row has it); or if it has
-        columns that are not read, and lacks one of ``TELLING``.
+    Required and mapped columns must exist (in JSON, in some row), and so must those in
+    ``TELLING`` if there are columns that are not read.
     """
     # A column named references is usually prose, not ids: it is only read if it is mapped.
     own = {name: None if name == "references" else name for name in COLUMNS[what]}

@@ -12,13 +12,7 @@ ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
 
 
 def inner(record: Record, name: str) -> Record:
-    """Return the object in a field, as a record with the same location.
-
-    Raises
-    ------
-    DataError
-        If the field is missing or not an object.
-    """
+    """Return the object in a field, as a record with the same location."""
     value = record.fields.get(name)
     if not isinstance(value, Mapping):
         raise record.error(
@@ -30,13 +24,7 @@ def inner(record: Record, name: str) -> Record:
 
 
 def inner_list(record: Record, name: str) -> list[Record]:
-    """Return the objects in a list field, as records with the same location.
-
-    Raises
-    ------
-    DataError
-        If the field is missing, or not a list of objects.
-    """
+    """Return the objects in a list field, as records with the same location."""
     values: Any = record.fields.get(name)
     if not isinstance(values, Sequence) or not all(isinstance(v, Mapping) for v in values):
         raise record.error(
@@ -48,13 +36,7 @@ def inner_list(record: Record, name: str) -> list[Record]:
 
 
 def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
-    """Return the id of a paper, from the first of ``fields`` that is filled.
-
-    Raises
-    ------
-    DataError
-        If all of them are empty.
-    """
+    """Return the id of a paper, from the first of ``fields`` that is filled."""
     for name in fields:
         if paper.fields.get(name) not in (None, ""):
             return paper.identifier(name)
@@ -67,11 +49,6 @@ def write_paper(paper: Record, raw: RawSource) -> str:
     """Write a paper inside a row; return its id.
 
     Unknown years, venues and lists of authors may be empty strings, as on the hub.
-
-    Raises
-    ------
-    DataError
-        If it has no id or no text.
     """
     identifier = paper_id(paper)
     has_year, has_authors = (bool(paper.fields.get(name)) for name in ("year", "author_names"))
@@ -88,12 +65,8 @@ def write_paper(paper: Record, raw: RawSource) -> str:
 def write_triple(record: Record, raw: RawSource) -> None:
     """Write one row ``{query, pos, neg}``: the query cites pos but not neg.
 
-    The negative belongs to this positive only, as in the original training data.
-
-    Raises
-    ------
-    DataError
-        If one of the three is missing or has no text; the whole row is then left out.
+    The negative belongs to this positive only, as in the original training data. If one of the
+    three is unusable, the whole row is left out.
     """
     query, positive, negative = (
         write_paper(inner(record, name), raw) for name in ("query", "pos", "neg")
@@ -106,24 +79,13 @@ def scored_papers(record: Record, raw: RawSource) -> list[tuple[str, float]]:
     """Write the papers of a row's ``candidates``; return their ids and scores.
 
     A candidate without a text or a score is rejected on its own.
-
-    Raises
-    ------
-    DataError
-        If the row has no candidate list.
     """
     candidates = inner_list(record, "candidates")
     return list(raw.rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
 
 
 def write_candidates(record: Record, raw: RawSource) -> None:
-    """Write one row ``{query, candidates}``: a paper and scored papers.
-
-    Raises
-    ------
-    DataError
-        If the query has no text, or the row no candidates.
-    """
+    """Write one row ``{query, candidates}``: a paper and scored papers."""
     query = write_paper(inner(record, "query"), raw)
     raw.counts["queries"] += 1
     for paper, score in scored_papers(record, raw):
