@@ -108,14 +108,17 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
         for name, space in spaces.items()
     )
     fix = _unknown_paper(source.space)
-    asked = "paper" if kind == "links" else "query"
-    unknown = fix if kind == "links" else "add the query, remove this line, or pass --skip-bad"
+    query_kind = "paper" if kind == "links" else "query"
+    query_fix = fix if kind == "links" else "add the query, remove this line, or pass --skip-bad"
     problems = {
         "paper": _Problem(
             "paper.row IS NULL", "s.paper", "column 'paper-id' names an unknown paper", fix
         ),
         "query": _Problem(
-            "query.row IS NULL", "s.query", f"column 'query-id' names an unknown {asked}", unknown
+            "query.row IS NULL",
+            "s.query",
+            f"column 'query-id' names an unknown {query_kind}",
+            query_fix,
         ),
         "self": _Problem(
             "query.row = paper.row", "s.query", "paper is linked to itself", "remove this line"

@@ -43,7 +43,8 @@ def find_sets(folder: Path) -> dict[str, Path]:
         If the folder does not exist or contains no set.
     """
     if not folder.is_dir():
-        raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
+        fix = "correct the path"
+        raise DataError("folder of evaluation sets does not exist", path=folder, fix=fix)
     sets = {}
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
         has = {name for name in NAMES if packed_or_plain(path / name).is_file()}

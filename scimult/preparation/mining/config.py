@@ -132,7 +132,7 @@ def _named(rule: Any) -> Any:
 def _all_or_none(rules: list[Any]) -> list[Any]:
     without = [rule.rule for rule in rules if rule.share is None]
     if 0 < len(without) < len(rules):
-        raise ValueError(f"some rules have a share, {', '.join(without)} has none; give it to all")
+        raise ValueError(f"some rules have a share, but not {', '.join(without)}; give all one")
     return rules
 
 

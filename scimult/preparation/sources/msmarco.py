@@ -42,7 +42,7 @@ class MsMarcoOptions(SourceOptions):
         ``ids`` (qidpidtriples), ``texts`` (triples.train) or ``mined`` (one line per query with
         negatives of several systems); default: the first that exists of mined, ids, texts.
     max_negatives : int
-        Keep the first so many distinct negatives of a query; others are counted.
+        Maximum number of distinct negatives per query: the first are kept, others counted.
     """
 
     triples: Literal["ids", "texts", "mined"] | None = None

@@ -58,8 +58,7 @@ class TableFile(StrictConfig):
         Paths relative to ``--input``, or globs; their names determine the format.
     columns : mapping
         From our name of a column to its name in the file, a dotted path into nested fields, an
-        SQL expression (DuckDB's), or ``null``, not to read it. Columns that are not mapped have
-        our name.
+        SQL expression (DuckDB's), or ``null`` to skip it. Unmapped columns keep our name.
     separator : str
         Splits authors, labels and references that are given as one string.
     """

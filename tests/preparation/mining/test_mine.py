@@ -303,7 +303,7 @@ def test_a_mining_that_cannot_work_leaves_the_folder_as_it_was(
         ({"citations": [{"rule": "bm25", "rnks": [0, 9]}]}, "did you mean 'ranks'"),
         ({"citations": [{"rule": "bm25", "ranks": [9, 9]}]}, "is empty"),
         ({"labels": ["shown"]}, "labels.0"),
-        ({"labels": ["cited", {"rule": "venue", "share": 1}]}, "cited has none; give it to all"),
+        ({"labels": ["cited", {"rule": "venue", "share": 1}]}, "but not cited; give all one"),
         ({"citations": [{"rule": "random", "share": 0}]}, "share"),
         ({"neighbours": [{"source": "a"}, {"source": "a"}]}, "name a source twice"),
     ],
