@@ -81,7 +81,9 @@ def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
 def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> None:
     example = _parse(record, options.ignore)
     raw.counts["rows"] += 1
-    papers = {text: _paper(record, text, options, raw) for text in example[1] + example[2]}
+    papers = {
+        text: _paper(record, text, options, raw) for text in example.positives + example.negatives
+    }
     if options.anchor == "query":
         anchor, write = raw.question(record, example.anchor), raw.judgment
     else:
