@@ -70,23 +70,24 @@ class UnarxiveOptions(SourceOptions):
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     if conversion.optional_file(COLLECTION) is not None:
         # The former meaning of this source: two files derived from unarXive.
-        others = [name for name in options.objectives if name != "citations"]
-        asked = "objectives" in options.model_fields_set
-        convert_contexts(conversion, others if asked else ["context2doc", "doc2doc"])
+        objectives = [name for name in options.objectives if name in WRITERS]
+        is_set = "objectives" in options.model_fields_set
+        convert_contexts(conversion, objectives if is_set else list(WRITERS))
         new = "scimult prepare multi-objective-contexts"
         conversion.notes.append(f"these files now have their own source: {new}")
         return
     fix = "download unarXive 2022 into this folder: its files are named arXiv_src_*.jsonl"
     paths = conversion.matching([options.files], fix)
     # Most references lead to papers that arXiv, or this part of it, does not have.
-    usual: dict[PairTable, Dangling] = dict.fromkeys(("citations", "links", "judgments"), "drop")
+    usual: dict[PairTable, Dangling] = {"citations": "drop", "links": "drop", "judgments": "drop"}
     # Citations and papers cited together train the same task, so they need two sources.
-    together = [name for name in options.objectives if name == "doc2doc"]
-    others = [name for name in options.objectives if name != "doc2doc"]
-    for name, objectives in (("unarxive", others), ("unarxive-doc2doc", together)):
-        if objectives:
-            fill = partial(_fill, options, objectives, paths)
-            makes = [_MAKES[objective] for objective in objectives]
+    by_source: dict[str, list[Objective]] = {"unarxive": [], "unarxive-doc2doc": []}
+    for objective in dict.fromkeys(options.objectives):
+        by_source["unarxive-doc2doc" if objective == "doc2doc" else "unarxive"].append(objective)
+    for name, chosen in by_source.items():
+        if chosen:
+            fill = partial(_fill, options, chosen, paths)
+            makes = [_MAKES[objective] for objective in chosen]
             conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 
