@@ -1,4 +1,4 @@
-"""The reading step of ``scimult prepare``: all sources to texts, metadata and pairs of rows."""
+"""The reading step of ``scimult prepare``: turn sources into texts, metadata and pairs of rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from scimult.data.lines import Rejects
 from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
-from scimult.preparation.collected import (
-    REJECTS_FILE,
-    Collected,
-    RawPairs,
-    unique_rows,
-)
+from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs, unique_rows
 from scimult.preparation.config import ANSWERS, CitationTable, Part, PrepareConfig, SourceConfig
 from scimult.preparation.corpus import Corpus
 from scimult.preparation.mining.engine import Limits
@@ -30,12 +25,7 @@ from scimult.preparation.source_tables import (
     read_targets,
     reject_unanswered,
 )
-from scimult.preparation.source_texts import (
-    NOTHING_LEFT,
-    read_labels,
-    read_papers,
-    read_queries,
-)
+from scimult.preparation.source_texts import NOTHING_LEFT, read_labels, read_papers, read_queries
 from scimult.preparation.targets import RawTargets, TargetReader, refuse_lonely_classes
 from scimult.progress import progress
 
@@ -43,12 +33,12 @@ FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries"
 
 
 def source_files(config: PrepareConfig) -> dict[str, Path]:
-    """Return every file that the sources name, by its name in the configuration.
+    """Return the path of every source file, by its name in the configuration.
 
     Raises
     ------
     DataError
-        If one is not there.
+        If a file is missing.
     """
     files = {}
     for source in config.sources:
@@ -62,7 +52,7 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
                 raise DataError(
                     f"{field} file of source {source.name!r} does not exist",
                     path=files[name],
-                    fix="correct the path in the configuration, or the folder with --root",
+                    fix="correct the path in the configuration, or pass the folder with --root",
                 )
     return files
 
@@ -70,12 +60,12 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
 def collect(
     config: PrepareConfig, folder: Path, *, skip_bad: bool = False, limits: Limits | None = None
 ) -> None:
-    """Read all sources into ``folder``: texts, metadata and what ``Collected`` holds.
+    """Read all sources into ``folder``: texts, metadata and ``Collected``.
 
     Raises
     ------
     DataError
-        At the first bad record, unless they are skipped.
+        At the first bad record, unless bad records are skipped.
     """
     rejects = Rejects(skip_bad, folder / REJECTS_FILE)
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
@@ -96,21 +86,19 @@ def collect(
                 for source in config.sources
             }
             parts, edges, answers = _read_all(config, corpus, counts, targets)
-            found = _read_targets(targets, corpus, counts)
+            raw_targets = _read_targets(targets, corpus, counts)
         corpus.write_metadata(folder)
-        citations = corpus.unique_pairs(edges)
-        shown = corpus.unique_pairs([answer.shown for answer in answers])
-    collected = Collected(
-        parts=parts,
-        citations=citations,
-        shown=shown,
-        triples=unique_rows([answer.triples for answer in answers]),
-        teacher=_teacher_scores(answers),
-        targets=found,
-        label_rows=corpus.label_rows,
-        counts=counts,
-        rejects=rejects,
-    )
+        collected = Collected(
+            parts=parts,
+            citations=corpus.unique_pairs(edges),
+            shown=corpus.unique_pairs([answer.shown for answer in answers]),
+            triples=unique_rows([answer.triples for answer in answers]),
+            teacher=_teacher_scores(answers),
+            targets=raw_targets,
+            label_rows=corpus.label_rows,
+            counts=counts,
+            rejects=rejects,
+        )
     collected.save(folder)
 
 
@@ -119,15 +107,16 @@ def _read_targets(
     corpus: Corpus,
     counts: dict[str, dict[str, int]],
 ) -> list[RawTargets]:
-    """Read the tables of targets, and take what the papers' fields gave."""
+    """Read the target tables and finish all readers; fields were read along with the papers."""
     readers = [reader for of_source in targets.values() for reader in of_source]
-    for reader in (reader for reader in readers if reader.config.file is not None):
-        read_targets(reader, corpus)
+    for reader in readers:
+        if reader.config.file is not None:
+            read_targets(reader, corpus)
     refuse_lonely_classes(readers, corpus.rejects)
-    raw = [reader.finish() for reader in readers]
-    for one in raw:
-        counts[one.read.source][f"papers with a target of {one.config.task}"] = len(one.read)
-    return raw
+    all_raw = [reader.finish() for reader in readers]
+    for raw in all_raw:
+        counts[raw.file.source][f"papers with a target of {raw.config.task}"] = len(raw.file)
+    return all_raw
 
 
 def _read_all(
@@ -136,28 +125,28 @@ def _read_all(
     counts: dict[str, dict[str, int]],
     targets: Mapping[str, Sequence[TargetReader]],
 ) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
-    """Read labels of all sources, then papers, then what pairs them.
+    """Read the labels of all sources, then papers, then pairs.
 
-    Besides the pairs, return all citations and all answers.
+    Return the pairs, all citations and all answers.
     """
     for source in config.sources:
         if source.labels is not None:
-            found = read_labels(config.resolve(source.labels), source.space, corpus)
-            counts[source.name].update(found)
+            label_counts = read_labels(config.resolve(source.labels), source.space, corpus)
+            counts[source.name].update(label_counts)
     raw: list[RawPairs] = []
     for source in progress(config.sources, "papers", unit="source"):
         if source.papers is None:
             continue
         path = config.resolve(source.papers)
         fields = [reader for reader in targets[source.name] if reader.config.field is not None]
-        found, of_papers = read_papers(path, source.space, corpus, fields)
-        counts[source.name].update(found)
+        paper_counts, paper_labels = read_papers(path, source.space, corpus, fields)
+        counts[source.name].update(paper_counts)
         if source.labels is not None:
-            assert of_papers is not None, "labels of all sources were read before"
-            labelled = corpus.unique_pairs([of_papers])
+            assert paper_labels is not None, "labels of all sources were read before"
+            labelled = corpus.unique_pairs([paper_labels])
             if not len(labelled[0]):
                 fix = "give the papers a field 'labels' with a list of label ids"
-                raise DataError("no paper has a label that is defined", path=path, fix=fix)
+                raise DataError("no paper has a defined label", path=path, fix=fix)
             raw.append(RawPairs(source, "labels", *labelled))
     edges: list[Columns] = []
     answers: list[Answers] = []
@@ -165,9 +154,9 @@ def _read_all(
         raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
         raw.extend(_read_answers(config, source, corpus, counts[source.name], answers))
     for part in raw:
-        if not len(part.positives):  # whoever named its file expected some
+        if not len(part.positives):
             path = config.resolve(getattr(part.source, part.part))
-            problem = f"no pair of {part.part} is left{corpus.rejects.because()}"
+            problem = f"{part.part}: no pair is left{corpus.rejects.because()}"
             raise DataError(problem, path=path, fix=NOTHING_LEFT)
     return raw, edges, answers
 
@@ -179,7 +168,7 @@ def _read_citations(
     counts: dict[str, int],
     edges: list[Columns],
 ) -> Iterator[RawPairs]:
-    """Add citations and references to ``edges``; yield the pairs of the citations."""
+    """Add citations and references to ``edges``; yield the pairs from citations."""
     names: tuple[CitationTable, ...] = ("citations", "references")
     for name in names:
         file = getattr(source, name)
@@ -187,8 +176,8 @@ def _read_citations(
             continue
         drop = source.dangling.get(name) == "drop"
         path = config.resolve(file)
-        read, dropped = read_citations(path, source.space, corpus, drop_dangling=drop)
-        pairs, count = corpus.unique_pairs([read]), len(read[0])
+        cited, dropped = read_citations(path, source.space, corpus, drop_dangling=drop)
+        pairs, count = corpus.unique_pairs([cited]), len(cited[0])
         counts.update({name: count, f"repeated {name}": count - len(pairs[0])})
         if drop:
             counts[f"{name} without a text"] = dropped
@@ -204,15 +193,15 @@ def _read_answers(
     counts: dict[str, int],
     all_answers: list[Answers],
 ) -> Iterator[RawPairs]:
-    """Add links, and answers of queries, to ``all_answers``; yield the pairs of each."""
+    """Add links and query answers to ``all_answers``; yield the pairs of each."""
     for kind in ("links", *ANSWERS):
         if getattr(source, kind) is None:
             continue
         queries = None
         if kind != "links":
             assert source.queries is not None
-            queries, found = read_queries(config.resolve(source.queries), source.name, corpus)
-            counts.update(found)
+            queries = read_queries(config.resolve(source.queries), source.name, corpus)
+            counts["queries"] = len(queries.rows) + queries.merged
         path = config.resolve(getattr(source, kind))
         answers = read_answers(path, kind, source, corpus)
         if queries is not None:
@@ -231,7 +220,7 @@ def _read_answers(
 
 
 def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:
-    """Return what a teacher scored in any source; ``None`` if there is nothing."""
+    """Concatenate the teacher scores of all sources; ``None`` if there are none."""
     scored = [answer for answer in answers if len(answer.scores)]
     if not scored:
         return None

@@ -1,4 +1,4 @@
-"""What reading the sources gives, as a folder: texts, metadata and pairs, not yet split."""
+"""Result of reading the sources, as a folder: texts, metadata and pairs, not yet split."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ REJECTS_FILE = "rejects.jsonl"
 
 @dataclass(frozen=True)
 class RawPairs:
-    """Unique (query, positive) rows that one part of a source gives.
+    """Unique (query, positive) rows from one part of a source.
 
-    ``has_triples``: some of them came with a hard negative of their own.
+    ``has_triples``: some pairs came with a hard negative of their own.
     """
 
     source: SourceConfig
@@ -39,33 +39,33 @@ class RawPairs:
 
     @property
     def task(self) -> str:
-        """Task that the pairs train."""
+        """The task that the pairs train."""
         return self.source.task(self.part)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Everything but the texts and metadata, which stand beside it in the same folder.
+    """Everything but the texts and metadata, which are files in the same folder.
 
     Parameters
     ----------
     parts : list of RawPairs
         Pairs of every part of every source.
     citations, shown : pair of IntArray
-        ``(citing, cited)`` of all sources, those for mining alone too, and ``(query, paper)``
-        that were shown; unique.
+        ``(citing, cited)`` of all sources, including references for mining only, and
+        ``(query, paper)`` of shown papers; unique.
     triples : IntArray
-        Query, positive and a hard negative of that pair alone, shape ``(T, 3)``; unique.
+        Query, positive and a hard negative of that pair only, shape ``(T, 3)``; unique.
     teacher : TeacherScores or None
-        What a teacher scored.
+        Scores from a teacher, if any.
     label_rows : dict
         Rows of the labels of each namespace.
     counts : dict
-        What was counted while reading each source.
+        Counts per source, from reading.
     rejects : Rejects
-        What was left out.
+        Records left out.
     targets : list of RawTargets
-        What heads learn to say of papers.
+        Classes and numbers that heads learn to predict.
     """
 
     parts: list[RawPairs]
@@ -95,12 +95,12 @@ class Collected:
             _write_pairs(folder / name, "raw pairs", ("query", "positive"), pairs)
             entry = {"file": name, "source": part.source.name, "part": part.part}
             parts.append({**entry, "has_triples": part.has_triples})
-        for number, one in enumerate(self.targets):
-            write_targets(folder / _raw_targets(number), one.read)
+        for number, targets in enumerate(self.targets):
+            write_targets(folder / _targets_file(number), targets.file)
         tree = {
             "version": VERSION,
             "parts": parts,
-            "targets": [{"source": one.read.source} for one in self.targets],
+            "targets": [{"source": targets.file.source} for targets in self.targets],
             "label_rows": {name: [r.start, r.stop] for name, r in self.label_rows.items()},
             "counts": self.counts,
             "rejects": dict(self.rejects.counts),
@@ -130,7 +130,7 @@ class Collected:
             triples=read_triples(folder),
             teacher=read_teacher_scores(folder),
             targets=[
-                _load_targets(folder / _raw_targets(number), by_name[entry["source"]])
+                _load_targets(folder / _targets_file(number), by_name[entry["source"]])
                 for number, entry in enumerate(tree.get("targets", []))
             ],
             label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
@@ -139,18 +139,18 @@ class Collected:
         )
 
 
-def _raw_targets(number: int) -> str:
+def _targets_file(number: int) -> str:
     return f"raw-targets-{number}.arrow"
 
 
 def _load_targets(path: Path, source: SourceConfig) -> RawTargets:
-    read = replace(read_targets(path), namespace=source.space)
-    (config,) = (target for target in source.targets if target.task == read.task)
-    return RawTargets(config, read)
+    file = replace(read_targets(path), namespace=source.space)
+    (config,) = (target for target in source.targets if target.task == file.task)
+    return RawTargets(config, file)
 
 
 def unique_rows(tables: Sequence[IntArray]) -> IntArray:
-    """Concatenate tables of three columns, sort their rows and drop repetitions."""
+    """Concatenate three-column tables, sort their rows and drop duplicates."""
     rows = np.concatenate([np.empty((0, 3), np.int64), *tables])
     rows = rows[np.lexsort(rows.T[::-1])]
     return rows[np.any(np.diff(rows, axis=0, prepend=-1), axis=1)]

@@ -1,4 +1,4 @@
-"""What ``scimult prepare`` reads: sources, their files and the tasks they train."""
+"""Configuration of ``scimult prepare``: sources, their files and the tasks they train."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS_OF_PART = {
 
 
 class PartTasks(StrictConfig):
-    """Which task each part of a source trains."""
+    """The task that each part of a source trains."""
 
     labels: str = "classification"
     citations: str = "link_prediction"
@@ -53,9 +53,9 @@ class SourceConfig(StrictConfig):
     citations : str, optional
         Table with citing and cited.
     references : str, optional
-        Table with citing and cited that serves mining alone and makes no pairs.
+        Table with citing and cited, for mining only; makes no pairs.
     links : str, optional
-        Table with query-id, paper-id (or corpus-id) and score, where the query is a paper too.
+        Table with query-id, paper-id (or corpus-id) and score; the queries are papers too.
     labels : str, optional
         JSON lines with id, name, definition. Makes classification pairs of the papers' labels.
     queries : str, optional
@@ -65,16 +65,16 @@ class SourceConfig(StrictConfig):
     score_threshold : float
         A judgment or link with at least this score is a positive; default 1.
     dangling : mapping
-        For citations and references, ``error`` (default) or ``drop``: what becomes of those that
-        name a paper without a text. Dropped ones are counted, not named.
+        For citations and references, ``error`` (default) or ``drop``: what to do with edges that
+        name a paper without a text. Dropped edges are counted, not listed.
     tasks : PartTasks
-        Which task each part trains.
+        The task that each part trains.
     targets : list of TargetConfig
-        What heads learn to say of the source's papers: classes and numbers.
+        Classes and numbers that heads learn to predict for the source's papers.
     max_pairs_per_label : int or "all", optional
-        Instead of ``PrepareConfig``'s; sources that share a namespace must agree.
+        Overrides ``PrepareConfig``'s; sources that share a namespace must agree.
     licence : str
-        Under which terms the files may be used; shown in the data card.
+        Terms of use of the files; shown in the data card.
     """
 
     name: Name
@@ -97,11 +97,9 @@ class SourceConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> SourceConfig:
-        """Check that what is said of a part is said of one that the source has."""
-        dangling = sorted(str(table) for table in self.dangling)
-        said = {"tasks": sorted(self.tasks.model_fields_set), "dangling": dangling}
-        for key, parts in said.items():
-            for part in parts:
+        """Reject options for parts that the source does not have."""
+        for key, parts in ("tasks", self.tasks.model_fields_set), ("dangling", self.dangling):
+            for part in sorted(parts):
                 if getattr(self, part) is None:
                     raise ValueError(f"{key}.{part} is set, but the source has no {part}")
         return self
@@ -124,7 +122,7 @@ class SourceConfig(StrictConfig):
         if len(set(tasks)) < len(tasks):
             raise ValueError(
                 f"{' and '.join(self.parts)} train {' and '.join(tasks)}; the parts of one source "
-                f"need different tasks: make it two sources with the same namespace"
+                f"need different tasks: split it into two sources with the same namespace"
             )
         if not (self.papers or self.parts or self.targets):
             raise ValueError("a source needs papers, citations, links, queries or targets")
@@ -144,32 +142,32 @@ class SourceConfig(StrictConfig):
         return [part for part in known if getattr(self, part) is not None]
 
     def task(self, part: Part) -> str:
-        """Name of the task that ``part`` trains."""
+        """Return the name of the task that ``part`` trains."""
         return str(getattr(self.tasks, part))
 
 
 class PrepareConfig(StrictConfig):
-    """The whole of a ``scimult prepare`` run.
+    """Sources, splits, hygiene and sampling of a ``scimult prepare`` run.
 
     Parameters
     ----------
     root : str
-        Folder that the sources' paths are relative to; ``$NAME`` is an environment variable.
+        Folder that the sources' paths are relative to; ``$NAME`` expands environment variables.
     sources : list of SourceConfig
-        Earlier sources win where two give the same paper.
+        If two sources give the same paper, the earlier one wins.
     tasks : list of Task
         The user's own tasks, besides search, link_prediction and classification.
     dev_fraction : float
         Share of the queries kept for the dev split, by a hash of their id.
     split : SplitConfig
-        What else the dev split does not share with training.
+        What else the dev split must not share with training.
     hygiene : HygieneConfig
-        Duplicates and texts of evaluation sets.
+        How to treat duplicates and texts of evaluation sets.
     max_pairs_per_label : int or "all"
-        Keep at most this many training pairs of a label (SciMult, appendix A.1: 100), over
+        Keep at most this many training pairs per label (SciMult, appendix A.1: 100), over
         all sources of its namespace, so that general labels do not drown the others.
     seed : int
-        Decides the dev split and the down-sampling.
+        Seed of the dev split and the down-sampling.
     """
 
     root: str = "."
@@ -193,7 +191,7 @@ class PrepareConfig(StrictConfig):
             )
         check_targets({source.name: source.targets for source in self.sources})
         if self.split.by == "year" and "dev_fraction" in self.model_fields_set:
-            raise ValueError("split.by is year, which dev_fraction has no say in; remove one")
+            raise ValueError("split.by: year ignores dev_fraction; remove one of them")
         with_papers = {source.space for source in self.sources if source.papers}
         for source in self.sources:
             if source.space not in with_papers:
@@ -202,8 +200,8 @@ class PrepareConfig(StrictConfig):
         is_set = "max_pairs_per_label" in self.model_fields_set and labelled
         if is_set and all(source.max_pairs_per_label is not None for source in labelled):
             raise ValueError(
-                "max_pairs_per_label concerns no source: each that has labels has its own; "
-                "change theirs, or remove it"
+                "max_pairs_per_label has no effect: every source with labels sets its own; "
+                "change those, or remove it"
             )
         limits: dict[str, int | None] = {}
         for source in self.sources:
@@ -216,30 +214,23 @@ class PrepareConfig(StrictConfig):
         return self
 
     def pairs_per_label(self, source: SourceConfig) -> int | None:
-        """Return the cap of a source's labels; None for none."""
+        """Return the cap for a source's labels; ``None`` if there is none."""
         limit = source.max_pairs_per_label or self.max_pairs_per_label
         return None if limit == "all" else limit
 
     def task_set(self) -> TaskSet:
-        """Return the known tasks: the default ones and the user's own.
-
-        Raises
-        ------
-        ConfigError
-            If two tasks share a name.
-        """
+        """Return the default tasks and the user's own."""
         return TaskSet([*default_tasks(), *self.tasks])
 
     def check_tasks(self) -> None:
-        """Check that every part of every source trains a known task of fitting kinds.
+        """Check that every part of every source trains a known task with matching text kinds.
 
         Raises
         ------
         UnknownNameError
             If a source names a task that does not exist.
         ConfigError
-            If the task's texts are of another kind than the part's, or a task has both pairs and
-            targets.
+            If a task's text kinds differ from the part's, or a task has both pairs and targets.
         """
         tasks = self.task_set()
         paired = {source.task(part) for source in self.sources for part in source.parts}
@@ -250,29 +241,23 @@ class PrepareConfig(StrictConfig):
         for source in self.sources:
             for part in source.parts:
                 task = tasks[source.task(part)]
-                wanted = KINDS_OF_PART[part]
-                if (task.query_kind, task.candidate_kind) != wanted:
+                query, candidate = KINDS_OF_PART[part]
+                if (task.query_kind, task.candidate_kind) != (query, candidate):
                     raise ConfigError(
-                        f"source {source.name!r}: {part} pair a {wanted[0]} with a {wanted[1]}, "
-                        f"which the task does not",
+                        f"source {source.name!r}: {part} pair a {query} with a {candidate}, "
+                        f"but the task does not",
                         value=task.name,
-                        fix=f"set query_kind: {wanted[0]} and candidate_kind: {wanted[1]}",
+                        fix=f"set query_kind: {query} and candidate_kind: {candidate}",
                     )
 
     def target_tasks(self) -> list[Task]:
-        """Return the tasks of targets, those that nobody defined with what is usual."""
+        """Return the tasks of the targets; those the user did not define get defaults."""
         known = {task.name: task for task in self.task_set()}
         targets = [target for source in self.sources for target in source.targets]
         named = {target.task: target_task(target) for target in targets}
         return [known.get(name, task) for name, task in named.items()]
 
     def resolve(self, name: str) -> Path:
-        """Return the path of a source's file.
-
-        Raises
-        ------
-        ConfigError
-            If ``root`` names an environment variable that is not set.
-        """
+        """Return the path of a source's file."""
         fix = "set the environment variable or pass --root"
         return Path(expanded(self.root, "root", fix)) / name

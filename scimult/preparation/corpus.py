@@ -1,4 +1,4 @@
-"""The corpus that ``scimult prepare`` collects: texts in a store, ids and metadata in an engine."""
+"""The corpus that ``scimult prepare`` collects: texts in a store, ids and metadata in DuckDB."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ from scimult.types import Kind
 
 _FETCHED = 1000
 _WRITTEN = 1 << 14
-# Read once and deleted: compressing takes longer than it saves.
+# Read once and then deleted: not worth compressing.
 _FORMAT = "(FORMAT parquet, COMPRESSION uncompressed)"
 _NONE = [np.empty(0, np.int64)] * 2
 
 
 @dataclass(frozen=True)
 class FileTexts:
-    """The texts of one file, in the engine.
+    """The texts of one file, in DuckDB.
 
     Parameters
     ----------
     path : Path
         The file.
     table : str
-        Its rows: line, id, title, body and what else the file gives.
+        View of its records: line, id, title, body and further fields of the file.
     placed : str
-        Table ``(line, row, new)``: where the text of a line stands; the first of its id in the
-        file alone.
+        Table ``(line, row, new)``: the text row of each line; only the first line of each id.
     rows : range
         Rows of the texts that are new in this file.
     merged : int
-        Number of texts that an earlier file had given: the earlier text stays.
+        Number of texts already known from an earlier file: the earlier text stays.
     """
 
     path: Path
@@ -57,19 +56,19 @@ class FileTexts:
 class Corpus:
     """Texts, metadata and label assignments of all papers read so far.
 
-    Texts are added in the order labels, papers, queries; each kind is one range of rows.
-    Read all labels before the first paper, and all papers before the first query.
+    Each kind of text is one range of rows: read all labels before the first paper, and all
+    papers before the first query.
 
     Parameters
     ----------
     folder : Path
-        Takes what is read of files; of no use afterwards.
+        Scratch folder.
     texts : TextStoreWriter
         Open writer.
     rejects : Rejects
-        Takes what cannot be used.
+        Collects unusable records.
     connection : DuckDBPyConnection
-        The engine.
+        Open connection.
     """
 
     def __init__(
@@ -91,9 +90,9 @@ class Corpus:
         self._shards = 0
 
     def add_texts(self, rows: FileRows, space: str, kind: Kind) -> FileTexts:
-        """Add the texts of a file, whose ids are ``space`` and their own.
+        """Add the texts of a file; ``space`` is prepended to their ids.
 
-        An id may occur once per file; one that an earlier file gave is merged.
+        An id may occur once per file; one known from an earlier file is merged.
         """
         table, placed = f"texts_{self._shards}", f"placed_{self._shards}"
         shard = self.read(table, "{rows}", rows)
@@ -113,16 +112,16 @@ class Corpus:
         )
         self._connection.execute(f"ALTER TABLE {placed} DROP COLUMN id")
         self._write_texts(shard, placed, space, kind)
-        found = self.one(f"SELECT count(*) - count(*) FILTER (new) AS merged FROM {placed}")
+        counts = self.one(f"SELECT count(*) - count(*) FILTER (new) AS merged FROM {placed}")
         texts = FileTexts(
-            rows.path, table, placed, range(start, len(self.texts)), int(found["merged"])
+            rows.path, table, placed, range(start, len(self.texts)), int(counts["merged"])
         )
         if kind == "paper":
             self._papers.append(texts)
         return texts
 
     def _reject_repeated(self, path: Path, table: str, placed: str, space: str) -> None:
-        """Reject the lines whose id an earlier line of the file has."""
+        """Reject lines that repeat the id of an earlier line of the file."""
         counts = self.one(
             f"SELECT (SELECT count(*) FROM {table}) AS lines, "
             f"(SELECT count(*) FROM {placed}) AS ids"
@@ -139,14 +138,14 @@ class Corpus:
             self.rejects.refuse("id occurs twice in one file", path, line, value=value, fix=fix)
 
     def _write_texts(self, shard: Path, placed: str, space: str, kind: Kind) -> None:
-        """Write the new texts of a file in the order of their lines."""
+        """Write the new texts of a file in line order."""
         new = self.arrays(f"SELECT line FROM {placed} WHERE new ORDER BY line")["line"]
         last = 0
-        # A join of the engine's keeps no order once memory is short.
+        # DuckDB's joins keep no order once memory is short.
         with pq.ParquetFile(shard) as file:
             for batch in file.iter_batches(_WRITTEN, columns=["line", "id", "title", "body"]):
                 lines = batch.column(0).to_numpy()
-                assert np.all(np.diff(lines, prepend=last) > 0), "lines come in their order"
+                assert np.all(np.diff(lines, prepend=last) > 0), "lines are not in order"
                 last = int(lines[-1])
                 kept = new[np.searchsorted(new, lines[0]) : np.searchsorted(new, last, "right")]
                 if len(kept) < len(lines):
@@ -156,9 +155,9 @@ class Corpus:
                 self.texts.write(kind, ids, titles, bodies)
 
     def add_labels(self, papers: FileTexts, namespace: str) -> Columns:
-        """Assign the labels that the papers of a file name; return ``(paper, label)`` rows.
+        """Return the ``(paper, label)`` rows of the papers of a file.
 
-        Each label that no definition names is rejected by itself.
+        Each undefined label is rejected on its own; the paper stays.
         """
         self._connection.execute(
             f"""
@@ -174,14 +173,14 @@ class Corpus:
         unknown = "SELECT line, id FROM assigned WHERE label IS NULL ORDER BY line, place"
         for line, label in self.rows(unknown):
             fix = f"add it to a labels file of {namespace!r}, remove it, or pass --skip-bad"
-            problem = "label that no definition names"
+            problem = "undefined label"
             self.rejects.refuse(problem, papers.path, line, value=label, fix=fix)
         pairs = self.columns("SELECT paper, label FROM assigned WHERE label IS NOT NULL")
         self._labels.append(pairs)
         return pairs
 
     def read(self, name: str, select: str, rows: FileRows) -> Path:
-        """Make a view of a SELECT over ``{rows}``, those of a file; return its Parquet shard."""
+        """Run a SELECT over ``{rows}`` of a file; return its Parquet shard, visible as a view."""
         self._shards += 1
         shard = self._folder / f"{self._shards:04}.parquet"
         file = literal(str(shard))
@@ -191,20 +190,20 @@ class Corpus:
         return shard
 
     def rows(self, select: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a SELECT; ask for nothing else meanwhile."""
-        found = self._connection.execute(select)
-        while rows := found.fetchmany(_FETCHED):
+        """Yield the rows of a SELECT; run no other statement meanwhile."""
+        result = self._connection.execute(select)
+        while rows := result.fetchmany(_FETCHED):
             yield from rows
 
     def one(self, select: str) -> dict[str, Any]:
-        """Return the columns of a SELECT with one row."""
-        found = self._connection.execute(select)
-        names = [str(name) for name, *_ in found.description or ()]
-        (row,) = found.fetchall()
+        """Return the only row of a SELECT."""
+        result = self._connection.execute(select)
+        names = [str(name) for name, *_ in result.description or ()]
+        (row,) = result.fetchall()
         return dict(zip(names, row, strict=True))
 
     def arrays(self, select: str) -> Mapping[str, Any]:
-        """Return the columns of a SELECT as arrays; none of them may be null."""
+        """Return the columns of a SELECT as arrays, without nulls."""
         return self._connection.execute(select).fetchnumpy()
 
     def columns(self, select: str) -> Columns:
@@ -212,19 +211,19 @@ class Corpus:
         return selected(self._connection, select, self._folder)
 
     def unique_pairs(self, columns: Sequence[Columns]) -> Columns:
-        """Concatenate column pairs, sort them and drop repetitions."""
+        """Concatenate column pairs, sort them and drop duplicates."""
         return unique_pairs(columns, self._folder)
 
     def write_metadata(self, folder: Path) -> None:
         """Write ``metadata.arrow``; see ``metadata.write_metadata``."""
         rows = range(self._papers[0].rows.start, self._papers[-1].rows.stop)
-        selects, before = [], 0
+        selects, lines_before = [], 0
         for file in self._papers:
             selects.append(
-                f"SELECT row - {rows.start}, line + {before}, authors, venue, year, doi "
+                f"SELECT row - {rows.start}, line + {lines_before}, authors, venue, year, doi "
                 f"FROM {file.table} JOIN {file.placed} USING (line)"
             )
-            before += int(self.one(f"SELECT max(line) AS line FROM {file.table}")["line"])
+            lines_before += int(self.one(f"SELECT max(line) AS line FROM {file.table}")["line"])
         names = "paper, ordinal, authors, venue, year, doi"
         self._connection.execute(
             f"CREATE VIEW described ({names}) AS {' UNION ALL '.join(selects)}"

@@ -1,4 +1,4 @@
-"""Raw files to a folder that is ready for training: prepare, mine, tokenise, all or nothing."""
+"""Turn raw files into a folder ready for training: prepare, mine, tokenise, all or nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scimult.preparation.steps import Steps
 
 
 class DatasetConfig(PrepareConfig):
-    """Content of ``configs/data/*.yaml``: what to read, and which pairs to make of it besides."""
+    """Content of ``configs/data/*.yaml``: preparation, self-supervised pairs and mining."""
 
     self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
@@ -39,29 +39,29 @@ def build_dataset(
     verify: bool = False,
     limits: Limits | None = None,
 ) -> tuple[PreparedData, Rejects]:
-    """Prepare, mine and tokenise; ``folder`` appears only when everything is in it.
+    """Prepare, mine and tokenise; ``folder`` appears only when it is complete.
 
     Parameters
     ----------
     config : DatasetConfig
-        Sources and choices.
+        Sources and options.
     folder : path
-        Where to write; an existing prepared folder is replaced.
+        Output folder; an existing prepared folder is replaced.
     tokenizer : TextTokenizer, optional
         Tokenise now; otherwise training does it when it first needs the tokens.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
     steps : path, optional
-        Folder that keeps what was read, cleaned, mined and tokenised, so that a run that was
-        interrupted, or one with other choices, repeats only what its inputs changed.
+        Cache of read, cleaned, mined and tokenised data, so that a resumed run, or one with
+        other options, repeats only the steps whose inputs changed.
     workers : int
         Processes that tokenise.
     open_encoder : callable, optional
-        Opens the model of a ``dense`` rule of mining.
+        Opens the model of a ``dense`` mining rule.
     verify : bool
-        Compare the content of files with that of the last run, not size and time alone.
+        Compare files with the last run by content, not only by size and time.
     limits : Limits, optional
-        Memory and threads that reading and mining take.
+        Memory and threads for reading and mining.
 
     Raises
     ------
@@ -82,13 +82,13 @@ def build_dataset(
 
 
 def _tokenise(folder: Path, tokenizer: TextTokenizer, steps: Path | None, workers: int) -> None:
-    """Tokenise in ``folder``, or beside the other steps from where the folder gets links."""
+    """Tokenise in ``folder``, or next to the other steps and link the tokens into ``folder``."""
     data = PreparedData.open(folder)
     if steps is None:
         data.tokens(tokenizer, workers=workers)
         return
-    made = steps / TOKENS / tokenizer.fingerprint
-    if not is_token_store(made, data.texts):
-        build_token_store(data.texts, tokenizer, made, workers=workers)
+    cached = steps / TOKENS / tokenizer.fingerprint
+    if not is_token_store(cached, data.texts):
+        build_token_store(data.texts, tokenizer, cached, workers=workers)
     target = folder / TOKENS / tokenizer.fingerprint
-    shutil.copytree(made, target, copy_function=link_or_copy)
+    shutil.copytree(cached, target, copy_function=link_or_copy)

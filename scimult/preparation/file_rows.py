@@ -1,8 +1,8 @@
-"""Files as rows of the engine: SQL over their lines, Python for a file with an unusual row.
+"""Read files as DuckDB rows: SQL over their lines, Python for a file with an unusual row.
 
-DuckDB parses fast and says neither file nor line. So its statement over the lines of a file stops
-at the first row that is not plainly right, and Python reads that file again, record by record:
-what it says of a record has a place, and what is unusual but right is taken.
+DuckDB parses fast, but its errors name neither file nor line. So the statement over a file stops
+at the first row that is not plainly valid, and Python reads that file again, record by record:
+its errors have a location, and unusual but valid rows are accepted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BOM = b"\xef\xbb\xbf"
 _SPACES = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _UNUSUAL = "error('unusual')"
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
-# Functions of strings x and of JSON values j. Each stops the statement at a value that it does not
-# know for certain. Trimming by all of Unicode's spaces is slow: most strings have none at an end.
+# Functions of strings x and JSON values j. Each stops the statement at a value that it cannot judge
+# for certain. Trimming all of Unicode's spaces is slow, and most strings need none.
 MACROS = {
     "starts(x)": "x >= '!' AND x < chr(127)",
     "blank(x)": f"CASE WHEN starts(x) THEN false ELSE ltrim(x, '{_SPACES}') = '' END",
@@ -56,21 +56,21 @@ MACROS = {
 
 @dataclass(frozen=True)
 class FileRows:
-    """How a file becomes rows.
+    """How to read a file as rows.
 
     Parameters
     ----------
     path : Path
         The file.
     sql : str, optional
-        The rows as a SELECT over ``lines (line, text)``; none for a file that no SELECT reads.
+        SELECT of the rows over ``lines (line, text)``; ``None`` if only Python can read the file.
     schema : pyarrow.Schema
-        Their columns.
+        Columns of the rows.
     records : callable, optional
-        Reads the file record by record; none for a file that a conversion wrote, of which ``sql``
-        is a SELECT over the file itself.
+        Reads the file record by record; ``None`` for a file that a conversion wrote: ``sql`` is
+        then a SELECT over the file itself.
     parse : callable, optional
-        The same row of a record; raises ``DataError`` at one that cannot be used.
+        Returns the row of a record; raises ``DataError`` if the record is unusable.
     """
 
     path: Path
@@ -81,12 +81,12 @@ class FileRows:
 
 
 class FileEngine:
-    """Makes tables of files.
+    """Runs statements over files.
 
     Parameters
     ----------
     connection : DuckDBPyConnection
-        Of ``data.importers.engine.connected``, which says what its errors are.
+        From ``data.importers.engine.connected``, which translates its errors.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -95,13 +95,7 @@ class FileEngine:
             connection.execute(f"CREATE MACRO {name} AS {body}")
 
     def read(self, statement: str, rows: FileRows, rejects: Rejects) -> None:
-        """Run a statement that can be repeated over ``{rows}``, those of a file.
-
-        Raises
-        ------
-        DataError
-            Through ``rejects``, at a record that cannot be used.
-        """
+        """Run a repeatable statement over ``{rows}`` of a file; reject unusable records."""
         if rows.records is None or rows.parse is None:
             run(self.connection, statement.format(rows=rows.sql), rows.path)
             return
@@ -121,7 +115,7 @@ class FileEngine:
         statement: str,
         rows: str,
     ) -> None:
-        """Run a statement over what comes batch by batch."""
+        """Run a statement over a stream of batches."""
         raised: list[BaseException] = []
 
         def watched() -> Iterator[pa.RecordBatch]:
@@ -146,11 +140,11 @@ class FileEngine:
 
 
 class _UnusualRowError(Exception):
-    """A file has a row that Python is to look at."""
+    """The file has a row that needs Python."""
 
 
 def _lines(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the lines of a file with their numbers, without their ends."""
+    """Yield the lines of a file with their numbers, without line ends."""
     number, rest = 1, b""
     try:
         with open_binary(path) as file:
@@ -170,12 +164,12 @@ def _lines(path: Path) -> Iterator[pa.RecordBatch]:
                 yield _numbered(rest, number)
             elif number == 1:
                 raise _UnusualRowError("file is empty")
-    except Exception as error:  # said when it is read record by record
+    except Exception as error:  # reported when Python reads the file again
         raise _UnusualRowError(str(error)) from error
 
 
 def _numbered(text: bytes, number: int) -> pa.RecordBatch:
-    """Return the lines of a text, numbered from ``number``."""
+    """Return the lines of a block, numbered from ``number``."""
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
     inner = ends[ends < len(text)]
     offsets = np.concatenate([[0], inner, [len(text)]]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""``metadata.arrow``: what the records of papers say of them besides their texts, made by SQL."""
+"""``metadata.arrow``: authors, venue, year, labels and DOI of each paper."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scimult.types import IntArray
 FILE_NAME = "metadata.arrow"
 VERSION = "1"
 NONE = -1
-# Orders the authors of all papers; no paper has more.
+# Upper bound on the authors of a paper, to order the authors of all papers by one number.
 _MOST_AUTHORS = 1 << 20
-_WRITTEN = f"""
+_AUTHORS = f"""
     SELECT paper, ordinal * {_MOST_AUTHORS} + place AS ordinal, author
     FROM (SELECT paper, ordinal, unnest(authors) AS author,
           generate_subscripts(authors, 1) AS place FROM described)
@@ -34,41 +34,41 @@ def write_metadata(
     Parameters
     ----------
     folder : Path
-        Where to.
+        Output folder.
     connection : DuckDBPyConnection
         Has ``described``: paper (counted from the first), ordinal (of its record among all),
-        authors, venue, year, doi. Of a paper with several records the first that says something
-        counts; authors are united.
+        authors, venue, year, doi. If a paper has several records, their authors are merged and
+        every other field comes from the first record that has it.
     rows : range
         Rows of the papers.
     labels : pair of IntArray
         Rows of papers and of their labels.
     """
     count = len(rows)
-    papers, codes, authors = _numbered(connection, "author", _WRITTEN)
-    of_papers = Ragged.from_pairs(papers, codes, count)
+    papers, codes, authors = _numbered(connection, "author", _AUTHORS)
+    authors_of = Ragged.from_pairs(papers, codes, count)
     papers, codes, venues = _numbered(connection, "venue", _first("venue", "venue <> ''"))
     select = f"SELECT paper, year FROM ({_first('year', 'year IS NOT NULL')})"
     years = _spread(*_integer_columns(connection, select), count)
     labels_of = Ragged.from_pairs(labels[0] - rows.start, labels[1], count)
     columns = {
         "row": pa.array(np.asarray(rows, dtype=np.int64)),
-        "authors": list_array(of_papers, _named(of_papers.values, authors)),
+        "authors": list_array(authors_of, _named(authors_of.values, authors)),
         "venue": _named(_spread(papers, codes, count), venues),
         "year": pa.array(years, pa.int64(), mask=years == NONE),
         "labels": list_array(labels_of),
     }
     dois = connection.sql(_first("doi", "doi <> ''")).to_arrow_table()
     if len(dois):
-        places = np.arange(len(dois), dtype=np.int64)
-        places = _spread(dois.column("paper").to_numpy(), places, count)
+        indices = np.arange(len(dois), dtype=np.int64)
+        indices = _spread(dois.column("paper").to_numpy(), indices, count)
         names = dois.column("doi").combine_chunks().cast(pa.string())
-        columns["doi"] = names.take(pa.array(places, mask=places == NONE))
+        columns["doi"] = names.take(pa.array(indices, mask=indices == NONE))
     write_arrow(folder / FILE_NAME, "metadata", VERSION, columns)
 
 
 def read_years(folder: Path | str, count: int) -> IntArray:
-    """Return the year of each of ``count`` text rows; -1 where there is none."""
+    """Return the year of each of ``count`` text rows; -1 if unknown."""
     table = open_arrow(Path(folder) / FILE_NAME, "metadata", VERSION)
     years = np.full(count, NONE, dtype=np.int64)
     years[table.column("row").to_numpy()] = table.column("year").fill_null(NONE).to_numpy()
@@ -82,7 +82,7 @@ def _integer_columns(connection: duckdb.DuckDBPyConnection, select: str) -> Colu
 
 
 def _first(column: str, is_given: str) -> str:
-    """Return a SELECT of the first value that each paper is given, and where it stands."""
+    """Return a SELECT of each paper's first given value and the ordinal of its record."""
     return (
         f"SELECT paper, arg_min({column}, ordinal) AS {column}, min(ordinal) AS ordinal "
         f"FROM described WHERE {is_given} GROUP BY paper"
@@ -92,14 +92,14 @@ def _first(column: str, is_given: str) -> str:
 def _numbered(
     connection: duckdb.DuckDBPyConnection, name: str, select: str
 ) -> tuple[IntArray, IntArray, pa.Array]:
-    """Give the names in a SELECT of paper, name and ordinal numbers as they first appear.
+    """Give the names in a SELECT of paper, name and ordinal numbers in order of appearance.
 
     Returns
     -------
     papers, codes : IntArray
-        For each row the number of its name.
+        Paper and number of the name of each row.
     names : pyarrow.Array
-        The names by their numbers.
+        The names, by number.
     """
     connection.execute(f"CREATE TABLE {name}_written AS {select}")
     connection.execute(
@@ -115,10 +115,10 @@ def _numbered(
     return *columns, names.column(0).combine_chunks().cast(pa.string())
 
 
-def _spread(places: IntArray, values: IntArray, count: int) -> IntArray:
-    """Return the values at their places among ``count``."""
+def _spread(indices: IntArray, values: IntArray, count: int) -> IntArray:
+    """Return an array of length ``count`` with ``values`` at ``indices``, else ``NONE``."""
     spread = np.full(count, NONE, dtype=np.int64)
-    spread[places] = values
+    spread[indices] = values
     return spread
 
 

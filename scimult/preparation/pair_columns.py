@@ -1,4 +1,4 @@
-"""Columns of pairs, more than memory may take: files without a name, mapped; and their groups.
+"""Columns of pairs, memory-mapped from unnamed files if they are large, and their groups.
 
 Shape legend: P pairs.
 """
@@ -21,72 +21,72 @@ from scimult.data.ragged import Ragged, rank_in_runs
 from scimult.types import BoolArray, IntArray
 
 Columns = tuple[IntArray, IntArray]
-# Of what is computed at a time: 8 MB a column.
+# Pairs processed at a time: 8 MB per column.
 _BLOCK = 1 << 20
 _NONE = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield where blocks of ``count`` pairs stand; one without pairs if there are none."""
+    """Yield the slices of blocks of ``count`` pairs; one empty slice if there are none."""
     for start in range(0, max(count, 1), _BLOCK):
         yield slice(start, min(start + _BLOCK, count))
 
 
 def mapped(parts: Iterable[tuple[NDArray[Any], ...]], folder: Path) -> tuple[NDArray[Any], ...]:
-    """Write columns part by part and map them; what is one part stays in memory.
+    """Write columns part by part and map them; a single part stays in memory.
 
     Parameters
     ----------
     parts : iterable of tuple of arrays
-        At least one; a column's type is that of its first part.
+        At least one; the first part decides the columns' types.
     folder : Path
-        Takes a file for each column, which is gone when nothing maps it any more.
+        Holds a file per column, which disappears once nothing maps it.
     """
-    coming = iter(parts)
-    first, *second = next(coming), *islice(coming, 1)
+    remaining = iter(parts)
+    first, *second = next(remaining), *islice(remaining, 1)
     if not second:
         return first
     with ExitStack() as opened:
         files = [(opened.enter_context(TemporaryFile(dir=folder)), one.dtype) for one in first]
-        for part in chain([first], second, coming):
-            for (file, kind), column in zip(files, part, strict=True):
-                file.write(np.ascontiguousarray(column, dtype=kind).data)
-        return tuple(_map(file, kind) for file, kind in files)
+        for part in chain([first], second, remaining):
+            for (file, dtype), column in zip(files, part, strict=True):
+                file.write(np.ascontiguousarray(column, dtype=dtype).data)
+        return tuple(_map(file, dtype) for file, dtype in files)
 
 
-def _map(file: IO[bytes], kind: np.dtype[Any]) -> NDArray[Any]:
+def _map(file: IO[bytes], dtype: np.dtype[Any]) -> NDArray[Any]:
     file.flush()
     if not file.tell():
-        return np.empty(0, kind)
-    return np.asarray(np.memmap(file, kind, "r+"))
+        return np.empty(0, dtype)
+    return np.asarray(np.memmap(file, dtype, "r+"))
 
 
 def selected(connection: duckdb.DuckDBPyConnection, select: str, folder: Path) -> Columns:
-    """Map the two integer columns of a SELECT; none of them may be null."""
-    read = pa.RecordBatchReader.from_stream(connection.sql(select))
-    batches = ((batch.column(0).to_numpy(), batch.column(1).to_numpy()) for batch in read)
+    """Map the two integer columns of a SELECT, without nulls."""
+    reader = pa.RecordBatchReader.from_stream(connection.sql(select))
+    batches = ((batch.column(0).to_numpy(), batch.column(1).to_numpy()) for batch in reader)
     first, second = mapped(chain([next(batches, _NONE)], batches), folder)
     return first, second
 
 
-def taken(columns: Columns, kept_P: BoolArray, folder: Path) -> Columns:
-    """Map the pairs of a mask."""
-    return changed(
-        columns, lambda at, first, second: (first[kept_P[at]], second[kept_P[at]]), folder
+def masked(columns: Columns, mask_P: BoolArray, folder: Path) -> Columns:
+    """Map the pairs selected by a mask."""
+    return transformed(
+        columns, lambda at, first, second: (first[mask_P[at]], second[mask_P[at]]), folder
     )
 
 
-def changed(
-    columns: Columns, change: Callable[[slice, IntArray, IntArray], Columns], folder: Path
+def transformed(
+    columns: Columns, transform: Callable[[slice, IntArray, IntArray], Columns], folder: Path
 ) -> Columns:
-    """Map what a function makes of each block of pairs."""
-    parts = (change(at, columns[0][at], columns[1][at]) for at in blocks(len(columns[0])))
+    """Apply a function to each block of pairs and map the result."""
+    parts = (transform(at, columns[0][at], columns[1][at]) for at in blocks(len(columns[0])))
     first, second = mapped(parts, folder)
     return first, second
 
 
 def unique_pairs(columns: Sequence[Columns], folder: Path) -> Columns:
-    """Concatenate column pairs, sort them and drop repetitions; the result may be mapped."""
+    """Concatenate column pairs, sort them and drop duplicates; the result may be mapped."""
     columns = [pair for pair in columns if len(pair[0])]
     if not columns:
         return _NONE
@@ -110,7 +110,7 @@ def unique_pairs(columns: Sequence[Columns], folder: Path) -> Columns:
 
 
 def _unique(keys_P: IntArray, span: int) -> Iterator[Columns]:
-    """Yield the pairs of sorted keys, each once."""
+    """Yield the distinct pairs of sorted keys."""
     for at in blocks(len(keys_P)):
         before = keys_P[at.start - 1] if at.start else -1
         keys = keys_P[at][np.diff(keys_P[at], prepend=before) > 0]
@@ -119,7 +119,7 @@ def _unique(keys_P: IntArray, span: int) -> Iterator[Columns]:
 
 
 def _are_unique(first: IntArray, second: IntArray) -> bool:
-    """Return whether pairs ascend, each once."""
+    """Return whether the pairs are strictly ascending."""
     for at in blocks(len(first)):
         here = slice(max(at.start - 1, 0), at.stop)
         step = np.diff(first[here])
@@ -129,18 +129,18 @@ def _are_unique(first: IntArray, second: IntArray) -> bool:
 
 
 def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Ragged]:
-    """Make one group per pair; pairs come ordered by query, then positive, each once.
+    """Make one group per pair; the pairs are sorted by query, then positive, and distinct.
 
     Returns
     -------
     queries : IntArray
         Query of each group.
     positives, unsampled : Ragged
-        One positive each, and nothing that was left out.
+        One positive each, and empty lists.
     """
     count = len(columns[0])
-    places = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
-    (offsets,) = mapped(places, folder)
+    counting = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
+    (offsets,) = mapped(counting, folder)
     return columns[0], Ragged(columns[1], offsets), Ragged.empty(count)
 
 
@@ -154,9 +154,9 @@ def group_by_query(
     queries : IntArray
         Query of each group, ascending.
     positives : Ragged
-        The kept ones, ascending.
+        The kept positives, ascending.
     unsampled : Ragged
-        The others of the same query.
+        The other positives of the query.
     """
     unique, group = np.unique(queries, return_inverse=True)
     group = group.astype(np.int64)
@@ -172,11 +172,11 @@ def sample_per_value(values: IntArray, limit: int, seed: int) -> BoolArray:
     Parameters
     ----------
     values : IntArray
-        For instance the label of each (paper, label) pair.
+        For example the label of each (paper, label) pair.
     limit : int
-        Largest number of positions to keep per value.
+        Maximum number of positions to keep per value.
     seed : int
-        Decides which.
+        Seed of the choice.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Raw data sets to a prepared folder: texts, metadata, citations and pairs (no negatives yet).
+"""Turn raw data sets into a prepared folder: texts, metadata, citations and pairs (not yet mined).
 
 Shape legend: N texts, P pairs of one part of a source.
 """
@@ -35,17 +35,12 @@ from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
-from scimult.preparation.pair_columns import (
-    group_by_pair,
-    group_by_query,
-    sample_per_value,
-    taken,
-)
+from scimult.preparation.pair_columns import group_by_pair, group_by_query, masked, sample_per_value
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.types import BoolArray
 
-# What the folder takes from the last step as it is; some are not always there.
+# Linked unchanged from the last step into the folder; some are optional.
 COLLECTED_FILES = (
     TEXTS_FILE,
     METADATA_FILE,
@@ -56,9 +51,9 @@ COLLECTED_FILES = (
     ALIASES_FILE,
     REJECTS_FILE,
 )
-# Of a limit of memory: columns of pairs, which are sorted and divided in memory.
+# Share of the memory limit for columns of pairs, which are sorted and split in memory.
 _ARRAYS = 3 / 8
-# Changes of these concern later steps alone: they read no file again.
+# Options that only later steps use: changing them reads no file again.
 _NOT_READ = {"licence", "max_pairs_per_label"}
 Masks = Mapping[Split, BoolArray]
 
@@ -73,30 +68,30 @@ def prepare(
 ) -> Rejects:
     """Read all sources and write the stores into ``folder``, which must exist and be empty.
 
-    Run it inside ``files.atomic_folder``, followed by ``mining.mine``.
+    Run this inside ``files.atomic_folder``, followed by ``mining.mine``.
 
     Parameters
     ----------
     config : PrepareConfig
-        Sources and choices.
+        Sources and options.
     folder : path
-        Where to write.
+        Output folder.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
     steps : Steps, optional
-        Where what was read and cleaned is kept for a later run; nowhere by default.
+        Keeps the read and cleaned data for later runs; by default nothing is kept.
     limits : Limits, optional
         Memory of this process, and threads of DuckDB.
 
     Returns
     -------
     Rejects
-        What was left out; ``rejects.jsonl`` in the folder names every record.
+        The records left out; ``rejects.jsonl`` in the folder lists each of them.
 
     Raises
     ------
     ConfigError
-        Before anything is read: an unknown task, an unset variable in ``root``.
+        Before anything is read, if a task is unknown or a variable in ``root`` is unset.
     DataError
         If a file is missing, or at the first bad record.
     """
@@ -104,16 +99,16 @@ def prepare(
     if config.hygiene.evaluation_folder is not None:
         find_sets(config.hygiene.evaluation_folder)
     files = source_files(config)
-    kept_steps = Steps(folder / "steps") if steps is None else steps
-    with within(limits, [folder, kept_steps.folder], _ARRAYS) as of_engine:
-        last = _collect(config, files, skip_bad, kept_steps, of_engine)
-        collected = Collected.load(last, config.sources, Rejects(skip_bad))
+    step_cache = Steps(folder / "steps") if steps is None else steps
+    with within(limits, [folder, step_cache.folder], _ARRAYS) as engine_limits:
+        step = _collect(config, files, skip_bad, step_cache, engine_limits)
+        collected = Collected.load(step, config.sources, Rejects(skip_bad))
         for name in COLLECTED_FILES:
-            if (last / name).exists():
-                link_or_copy(last / name, folder / name)
-        report = read_json(last / REPORT_FILE) if (last / REPORT_FILE).exists() else {}
+            if (step / name).exists():
+                link_or_copy(step / name, folder / name)
+        report = read_json(step / REPORT_FILE) if (step / REPORT_FILE).exists() else {}
         if steps is None:
-            shutil.rmtree(kept_steps.folder)
+            shutil.rmtree(step_cache.folder)
         _write(config, folder, collected, HygieneReport(**report))
     return collected.rejects
 
@@ -121,7 +116,7 @@ def prepare(
 def _write(
     config: PrepareConfig, folder: Path, collected: Collected, report: HygieneReport
 ) -> None:
-    """Divide what was collected into pair files, and write these and the manifest."""
+    """Split the collected pairs into pair files; write these and the manifest."""
     store = TextStore.open(folder)
     dev_N = dev_texts(
         collected.parts,
@@ -130,11 +125,11 @@ def _write(
         config.split,
         config.dev_fraction,
         config.seed,
-        [targets.read.rows for targets in collected.targets],
+        [targets.file.rows for targets in collected.targets],
     )
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
-        # The texts that are in no training pair, for whoever makes more pairs.
+        # Texts barred from training, for steps that add pairs later.
         write_arrow(folder / HELD_OUT_FILE, "held out", "1", {"row": np.flatnonzero(dev_N)})
     kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
     _count_left_out(collected, kept)
@@ -170,8 +165,13 @@ def _collect(
     steps: Steps,
     limits: Limits,
 ) -> Path:
-    """Read and clean, or find that done; return the folder of the last step."""
-    inputs = _read_inputs(config, files, skip_bad, steps)
+    """Run the read and clean steps unless they are cached; return the folder of the last one."""
+    inputs = {
+        "version": COLLECTED_VERSION,
+        "sources": [s.model_dump(mode="json", exclude=_NOT_READ) for s in config.sources],
+        "files": steps.checksums(files),
+        "skip_bad": skip_bad,
+    }
     make = partial(collect, config, skip_bad=skip_bad, limits=limits)
     read = steps.run("read", inputs, make)
     if config.hygiene.does_nothing:
@@ -184,24 +184,12 @@ def _collect(
     return steps.run("clean", _clean_inputs(config, read.fingerprint, steps), make_clean).folder
 
 
-def _read_inputs(
-    config: PrepareConfig, files: Mapping[str, Path], skip_bad: bool, steps: Steps
-) -> dict[str, Any]:
-    """Return what the reading step depends on: options, and the content of every file."""
-    return {
-        "version": COLLECTED_VERSION,
-        "sources": [s.model_dump(mode="json", exclude=_NOT_READ) for s in config.sources],
-        "files": steps.checksums(files),
-        "skip_bad": skip_bad,
-    }
-
-
 def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, Any]:
     files = {}
     if config.hygiene.evaluation_folder is not None:
         for name, folder in find_sets(config.hygiene.evaluation_folder).items():
-            found = steps.checksums({str(path): path for path in set_files(folder)})
-            files[name] = list(found.values())
+            checksums = steps.checksums({str(path): path for path in set_files(folder)})
+            files[name] = list(checksums.values())
     return {
         "version": CLEAN_VERSION,
         "read": read,
@@ -213,15 +201,15 @@ def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, A
 def cap_labels(
     parts: Sequence[RawPairs], in_train: Sequence[BoolArray], config: PrepareConfig
 ) -> list[BoolArray]:
-    """Choose the pairs that are trained, at most so many of a label (SciMult, appendix A.1).
+    """Cap the number of training pairs per label (SciMult, appendix A.1).
 
-    Sources that share a label space share its labels and their cap. A dev query keeps all
-    its labels, and other pairs than those of labels are all kept.
+    Sources that share a label space share its labels and their cap. Dev queries keep all
+    their labels; pairs of other parts are all kept.
 
     Returns
     -------
     list of BoolArray
-        For each part, which of its pairs are kept.
+        One mask per part: True where the pair is kept.
     """
     kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
     spaces: dict[str, list[int]] = {}
@@ -241,7 +229,7 @@ def cap_labels(
 
 
 def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
-    """Add to the counts of each source what the cap of its labels leaves out."""
+    """Count, per source, the pairs that the label cap leaves out."""
     for part, kept_P in zip(collected.parts, kept, strict=True):
         if part.part == "labels":
             left_out = part.positives[~kept_P]
@@ -253,22 +241,22 @@ def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
 def _split_pairs(
     raw: RawPairs, masks: Masks, kept_P: BoolArray, scratch: Path
 ) -> Iterator[PairFile]:
-    """Yield the train and the dev groups of one part of a source."""
+    """Yield the train and dev groups of one part of a source."""
     for split in SPLITS:
-        inside = masks[split]
-        pairs = taken((raw.queries, raw.positives), inside, scratch)
+        in_split = masks[split]
+        pairs = masked((raw.queries, raw.positives), in_split, scratch)
         if raw.part == "citations" or raw.has_triples:
             groups = group_by_pair(pairs, scratch)
         else:
-            groups = group_by_query(*pairs, kept_P[inside])
-        rows, grouped, unsampled = groups
+            groups = group_by_query(*pairs, kept_P[in_split])
+        queries, positives, unsampled = groups
         yield PairFile(
             raw.source.name,
             raw.task,
             split,
-            rows,
-            grouped,
-            Ragged.empty(len(rows)),
+            queries,
+            positives,
+            Ragged.empty(len(queries)),
             unsampled,
             namespace=raw.source.space,
             part=raw.part,
@@ -276,7 +264,7 @@ def _split_pairs(
 
 
 def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict[str, int]:
-    """Count the pairs that would show training a text of the dev split."""
+    """Count the pairs dropped because they would show training a dev text."""
     counts = {
         f"{part.source.name}.{part.task}": int((~mask["train"] & ~mask["dev"]).sum())
         for part, mask in zip(parts, masks, strict=True)
@@ -285,7 +273,7 @@ def _in_neither_split(parts: Sequence[RawPairs], masks: Sequence[Masks]) -> dict
 
 
 def _write_targets(folder: Path, tasks: Sequence[SplitTargets]) -> list[TargetEntry]:
-    """Write the files of targets and return their entries in the manifest."""
+    """Write the target files and return their manifest entries."""
     entries = []
     for task in tasks:
         for file in task.files:

@@ -1,4 +1,4 @@
-"""Pair files of self-supervised sources: each paper is its own positive, under two views."""
+"""Write self-supervised pair files: each paper is its own positive, under two views."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from scimult.types import IntArray, Text
 
 
 class SelfSupervisionConfig(StrictConfig):
-    """Papers of one source as a source of pairs, called ``<source>-<view>``.
+    """Self-supervised pairs from the papers of one source, named ``<source>-<view>``.
 
     Parameters
     ----------
     source : str
-        Whose papers.
+        Source of the papers.
     view : str
         ``independent_crop``, ``inverse_cloze`` or ``title_to_abstract``.
     task : str
-        What the pairs train.
+        The task that the pairs train.
     min_words : int
-        Shorter texts are left out, and counted; ``title_to_abstract`` counts the abstract.
+        Shorter texts are left out and counted; for ``title_to_abstract``, words of the abstract.
     """
 
     source: str
@@ -43,16 +43,16 @@ class SelfSupervisionConfig(StrictConfig):
 
 
 def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks: TaskSet) -> None:
-    """Write a pair file for each choice into a prepared folder, and enter it in the manifest.
+    """Add a pair file for each choice to a prepared folder and its manifest.
 
-    Papers that the dev split keeps from training take no part.
+    Papers that the dev split keeps out of training are skipped.
 
     Raises
     ------
     UnknownNameError
         If a source or a task is unknown.
     ConfigError
-        If a task's candidates are no papers, or no paper is left.
+        If a task's candidates are not papers, or no paper is left.
     """
     if not chosen:
         return
@@ -63,8 +63,8 @@ def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks:
         if choice.source not in spaces:
             raise UnknownNameError("source in self_supervision", choice.source, spaces)
         if tasks[choice.task].candidate_kind != "paper":
-            fix = "name a task that finds papers"
-            raise ConfigError("candidates of views are papers", value=choice.task, fix=fix)
+            fix = "name a task whose candidates are papers"
+            raise ConfigError("views need a task that finds papers", value=choice.task, fix=fix)
         papers = np.setdiff1d(data.papers(spaces[choice.source]), held_out)
         rows = _long_enough(data, papers, choice)
         if not len(rows):

@@ -1,4 +1,4 @@
-"""Reads what pairs the texts of a source: citations, links, answers; and tables of targets."""
+"""Read the pair tables of a source (citations, links, answers) and its target tables."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
 
-_EMPTY = "''"
 _OPTIONAL = ("teacher", "negative-id")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Which papers answer which query, and which were only shown; rows of the text store.
+    """Papers that answer each query or were only shown for it, as rows of the text store.
 
-    A teacher may have scored any of them: ``scored`` pairs with their ``scores``. ``triples``
-    are queries, answers and papers that were given as the hard negative of that answer.
+    ``scored`` are the pairs that a teacher scored, with their ``scores``. ``triples`` are
+    queries, answers and the hard negative given for that answer.
     """
 
     positives: Columns
@@ -44,21 +43,20 @@ class Answers:
 
 
 class _Problem(NamedTuple):
-    """What may be wrong with a row: the condition and the value in SQL, what it is, what to do."""
+    """A possible defect of a row: condition and offending value in SQL, message and fix."""
 
     condition: str
     value: str
-    what: str
+    message: str
     fix: str
 
 
 def read_citations(
     path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool = False
 ) -> tuple[Columns, int]:
-    """Return edges ``(citing, cited)`` between papers of the namespace, and how many others.
+    """Return edges ``(citing, cited)`` within the namespace, and the number of dropped edges.
 
-    An edge to or from a paper that the namespace has not is a bad record, unless such ones are
-    dropped and counted.
+    An edge to or from an unknown paper is a bad record, unless ``drop_dangling``.
     """
     known = f"known WHERE space = {literal(f'{namespace}:')}"
     unknown = "column '{}' names an unknown paper".format
@@ -70,7 +68,8 @@ def read_citations(
     }
     corpus.read(
         "edges",
-        f"SELECT line, a.row AS citing, b.row AS cited, {_first(problems)} FROM ({{rows}}) AS s "
+        f"SELECT line, a.row AS citing, b.row AS cited, {_problem_columns(problems)} "
+        "FROM ({rows}) AS s "
         f"LEFT JOIN (FROM {known}) AS a ON a.id = s.citing "
         f"LEFT JOIN (FROM {known}) AS b ON b.id = s.cited",
         edge_rows(path),
@@ -85,21 +84,21 @@ def read_citations(
 
 
 def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) -> Answers:
-    """Return the papers that answer each query, and those that were shown and do not.
+    """Return the papers that answer each query, and those that were shown but do not.
 
     For ``links`` the query is a paper itself.
 
     Parameters
     ----------
     path : path
-        Table with query-id and paper-id (or corpus-id); teacher and negative-id where there are.
+        Table with query-id and paper-id (or corpus-id); teacher and negative-id are optional.
     kind : str
-        ``positives`` (all are), ``judgments`` and ``links`` (column score, positive from the
-        threshold on) or ``clicks`` (column clicked, 0 or 1).
+        ``positives`` (every row is one), ``judgments`` and ``links`` (column score, positive
+        from the threshold on) or ``clicks`` (column clicked, 0 or 1).
     source : SourceConfig
-        Where the queries and the papers belong, and the smallest score of a positive.
+        Names the queries and papers, and the smallest score of a positive.
     corpus : Corpus
-        What has been read so far.
+        Has the texts.
     """
     papers = f"{source.space}:"
     queries = papers if kind == "links" else f"{source.name}/query:"
@@ -109,14 +108,17 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
         for name, space in spaces.items()
     )
     fix = _unknown_paper(source.space)
-    asked = "paper" if kind == "links" else "query"
-    unknown = fix if kind == "links" else "add the query, remove this line, or pass --skip-bad"
+    query_kind = "paper" if kind == "links" else "query"
+    query_fix = fix if kind == "links" else "add the query, remove this line, or pass --skip-bad"
     problems = {
         "paper": _Problem(
             "paper.row IS NULL", "s.paper", "column 'paper-id' names an unknown paper", fix
         ),
         "query": _Problem(
-            "query.row IS NULL", "s.query", f"column 'query-id' names an unknown {asked}", unknown
+            "query.row IS NULL",
+            "s.query",
+            f"column 'query-id' names an unknown {query_kind}",
+            query_fix,
         ),
         "self": _Problem(
             "query.row = paper.row", "s.query", "paper is linked to itself", "remove this line"
@@ -124,8 +126,8 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
         "below": _Problem(
             "s.negative <> '' AND NOT positive",
             "s.negative",
-            "column 'negative-id' beside a pair below the threshold",
-            "give negative-id beside a positive, or leave it empty",
+            "column 'negative-id' is set for a pair below the threshold",
+            "set negative-id only for positives, or leave it empty",
         ),
         "negative": _Problem(
             "s.negative <> '' AND negative.row IS NULL",
@@ -143,7 +145,7 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     corpus.read(
         "answers",
         "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
-        f"teacher, {_first(problems)} FROM ({{rows}}) AS s {known}",
+        f"teacher, {_problem_columns(problems)} FROM ({{rows}}) AS s {known}",
         answer_rows(path, kind, source.score_threshold),
     )
     _reject(corpus, "answers", path, problems)
@@ -161,7 +163,7 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
 
 
 def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
-    """Reject every query of a file that has no positive in the answers that were read last."""
+    """Reject every query of a file without a positive in the answers read last."""
     unanswered = corpus.rows(
         f"SELECT line, id FROM {queries.table} JOIN {queries.placed} USING (line) "
         "ANTI JOIN (SELECT query AS row FROM answers WHERE positive AND problem IS NULL) AS a "
@@ -175,7 +177,7 @@ def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
 
 
 def read_targets(reader: TargetReader, corpus: Corpus) -> None:
-    """Read the table of targets of one task."""
+    """Read the target table of one task."""
     column, namespace = reader.config.column, reader.source.space
     values = {
         "paper": ('filled("paper-id")', pa.string()),
@@ -206,19 +208,19 @@ def table_rows(
     values: Mapping[str, tuple[str, pa.DataType]],
     parse: Callable[[Record], Mapping[str, Any]],
 ) -> FileRows:
-    """Return how a table is read.
+    """Return how to read a table.
 
     Parameters
     ----------
     path : Path
         The table.
     columns : sequence of str
-        Columns that it must have; see ``read_table``.
+        Required columns; see ``read_table``.
     values : mapping
-        The values of a row by their names: SQL over the columns, and the type of the value. A
-        column that the table has not is an empty string.
+        SQL over the columns and type of each value of a row, by name. A column that the table
+        does not have is an empty string.
     parse : callable
-        The same values of a record.
+        Returns the same values from a record.
     """
     sql = None
     schema = pa.schema([("line", pa.int64()), *((n, kind) for n, (_, kind) in values.items())])
@@ -228,22 +230,19 @@ def table_rows(
     written = raw_columns(path)
     if written is not None:
         sql_of = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
-        renamed = ", ".join(f"{sql_of.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
         file = f"read_parquet({literal(str(path))}, file_row_number=true)"
-        rows = f"SELECT file_row_number + 1 AS line, {renamed} FROM {file}"
-        sql = f"SELECT line, {select} FROM ({rows})"
-        return FileRows(path, sql, schema)
+        rows = f"SELECT file_row_number + 1 AS line, {_renamed(sql_of, wanted)} FROM {file}"
+        return FileRows(path, f"SELECT line, {select} FROM ({rows})", schema)
     header = read_header(path, columns)
-    # Names that differ in case alone are one to SQL.
+    # SQL takes names that differ only in case for the same.
     if header is not None and len({name.casefold() for name in wanted}) == len(wanted):
         line, names, separator = header
-        sql_of = {name: f"v[{place}]" for place, name in enumerate(names, start=1)}
-        renamed = ", ".join(f"{sql_of.get(name, _EMPTY)} AS {quoted(name)}" for name in wanted)
-        # What quotes protect is not split by lines and commas alone.
+        sql_of = {name: f"v[{index}]" for index, name in enumerate(names, start=1)}
+        # Quoted fields may hold separators and line ends: those files are left to Python.
         plain = "true" if separator == "\t" else "NOT regexp_matches(text, '[\"\\r]')"
         sql = f"""
             SELECT line, {select}
-            FROM (SELECT line, {renamed}
+            FROM (SELECT line, {_renamed(sql_of, wanted)}
                 FROM (SELECT line, text, string_split(text, {literal(separator)}) AS v
                     FROM lines WHERE line > {line} AND NOT blank(text))
                 WHERE CASE WHEN len(v) = {len(names)} AND {plain} THEN true
@@ -252,16 +251,22 @@ def table_rows(
     return FileRows(path, sql, schema, partial(read_table, path, columns), parse)
 
 
+def _renamed(sql_of: Mapping[str, str], wanted: Sequence[str]) -> str:
+    """Return the wanted columns of a SELECT; empty strings for those without SQL."""
+    empty = "''"
+    return ", ".join(f"{sql_of.get(name, empty)} AS {quoted(name)}" for name in wanted)
+
+
 def edge_rows(path: Path) -> FileRows:
-    """Return how a table of citations is read."""
+    """Return how to read a table of citations."""
     names = ("citing", "cited")
     values = {name: (f"filled({name})", pa.string()) for name in names}
     return table_rows(path, names, values, _edge)
 
 
 def _edge(record: Record) -> Mapping[str, Any]:
-    named = {name: record.identifier(name) for name in ("citing", "cited")}
-    return {"line": record.line, **named}
+    ids = {name: record.identifier(name) for name in ("citing", "cited")}
+    return {"line": record.line, **ids}
 
 
 def _target(record: Record, column: str) -> Mapping[str, Any]:
@@ -270,7 +275,7 @@ def _target(record: Record, column: str) -> Mapping[str, Any]:
 
 
 def answer_rows(path: Path, kind: str, score_threshold: float) -> FileRows:
-    """Return how a table of answers is read."""
+    """Return how to read a table of answers."""
     extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
     positive = {
         "positives": "true",
@@ -310,15 +315,15 @@ def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
     return clicked == "1"
 
 
-def _first(problems: Mapping[str, _Problem]) -> str:
-    """Return the columns ``problem``, the first whose condition is met, and its ``value``."""
+def _problem_columns(problems: Mapping[str, _Problem]) -> str:
+    """Return SQL columns ``problem``, the first whose condition is met, and its ``value``."""
     names = " ".join(f"WHEN {p.condition} THEN {literal(name)}" for name, p in problems.items())
     values = " ".join(f"WHEN {p.condition} THEN {p.value}" for p in problems.values())
     return f"CASE {names} END AS problem, CASE {values} END AS value"
 
 
 def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Problem]) -> None:
-    """Reject the rows of a table that have one of the problems, in the order of their lines."""
+    """Reject the rows of a table that have one of the problems, in line order."""
     names = ", ".join(literal(name) for name in problems)
     bad = f"FROM {table} WHERE problem IN ({names})"
     more = ""
@@ -329,8 +334,8 @@ def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Prob
             following = " and ".join(lines[1:])
             more = f" ({count:,} more such lines, the next {following})"
     for line, problem, value in corpus.rows(f"SELECT line, problem, value {bad} ORDER BY line"):
-        met = problems[problem]
-        corpus.rejects.refuse(met.what, path, line, value=value, fix=met.fix + more)
+        _, _, message, fix = problems[problem]
+        corpus.rejects.refuse(message, path, line, value=value, fix=fix + more)
 
 
 def _unknown_paper(namespace: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the papers, labels and queries of a source into the corpus."""
+"""Read the papers, labels and queries of a source into the corpus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import TargetReader
 from scimult.types import Kind
 
-NOTHING_LEFT = "check that it is the right file; without --skip-bad you see what is wrong with it"
+NOTHING_LEFT = "check that it is the right file; run without --skip-bad to see what is wrong"
 _TEXT = [("line", pa.int64()), *((name, pa.string()) for name in ("id", "title", "body"))]
 _NAMES = pa.list_(pa.string())
 _PAPER = [
@@ -36,7 +36,7 @@ _PAPER = [
 _SQL = {
     "label": "json_id(f[1]) AS id, json_text(f[2]) AS title, json_optional(f[3]) AS body",
     "query": "json_id(f[1]) AS id, json_text(f[2]) AS title, '' AS body",
-    # An abstract that is null is none, unless a work of OpenAlex has it word by word.
+    # A null abstract counts as empty, unless an OpenAlex work has an inverted index instead.
     "paper": """
         json_id(f[1]) AS id, json_text(f[2]) AS title,
         CASE WHEN f[3] = 'null' AND f[9] IS NULL THEN '' ELSE json_text(f[3]) END AS body,
@@ -45,7 +45,7 @@ _SQL = {
         json_list(f[7], ['["VARCHAR"]', '["UBIGINT"]', '["BIGINT"]']) AS labels,
         stripped(json_optional(f[8])) AS doi, f[10:]::VARCHAR[] AS targets""",
 }
-# The same of a file that a conversion wrote.
+# The same columns of a file that a conversion wrote.
 _RAW = {
     "label": "name AS title, definition AS body",
     "query": "text AS title, '' AS body",
@@ -71,13 +71,7 @@ _FILLED = {
 
 
 def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
-    """Add the labels of a label space to the corpus.
-
-    Raises
-    ------
-    DataError
-        As every reader: at the first bad record, unless bad records are skipped.
-    """
+    """Add the labels of a label space to the corpus."""
     texts = corpus.add_texts(text_rows(path, "label"), f"{namespace}/label:", "label")
     counts = _counted(
         corpus,
@@ -93,10 +87,10 @@ def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
 def read_papers(
     path: Path, namespace: str, corpus: Corpus, targets: Sequence[TargetReader] = ()
 ) -> tuple[Counter[str], Columns | None]:
-    """Add papers with their metadata, and with their labels where the namespace defines labels.
+    """Add papers with their metadata, and with their labels if the namespace defines labels.
 
-    ``targets`` are those that stand in fields of the papers. Besides the counts, return the rows
-    of the papers and their labels, if any are defined.
+    ``targets`` are those in fields of the papers. Return counts and, if labels are defined, the
+    rows ``(paper, label)``.
     """
     fields = [str(reader.config.field) for reader in targets]
     texts = corpus.add_texts(text_rows(path, "paper", fields), f"{namespace}:", "paper")
@@ -117,31 +111,30 @@ def read_papers(
         raise DataError(problem, path=path, fix=NOTHING_LEFT)
     counts["papers known from an earlier source"] = texts.merged
     labelled = corpus.add_labels(texts, namespace) if has_labels else None
-    for place, reader in enumerate(targets, start=1):
+    for index, (field, reader) in enumerate(zip(fields, targets, strict=True), start=1):
         rows = corpus.rows(
-            f"SELECT row, line, targets[{place}] FROM {texts.table} JOIN {texts.placed} "
-            f"USING (line) WHERE targets[{place}] NOT IN ('null', '\"\"', '[]') ORDER BY line"
+            f"SELECT row, line, targets[{index}] FROM {texts.table} JOIN {texts.placed} "
+            f"USING (line) WHERE targets[{index}] NOT IN ('null', '\"\"', '[]') ORDER BY line"
         )
         for row, line, value in rows:
-            reader.add_field(row, Record(path, line, {fields[place - 1]: json.loads(value)}))
+            reader.add_field(row, Record(path, line, {field: json.loads(value)}))
     return counts, labelled
 
 
 def _counted(corpus: Corpus, texts: FileTexts, counts: Mapping[str, str]) -> Counter[str]:
-    """Count the records of a file that can be used; nothing if there is none."""
-    asked = ", ".join(f'{sql} AS "{name}"' for name, sql in counts.items())
-    row = corpus.one(f"SELECT {asked} FROM {texts.table} SEMI JOIN {texts.placed} USING (line)")
+    """Count the usable records of a file; empty if there are none."""
+    columns = ", ".join(f'{sql} AS "{name}"' for name, sql in counts.items())
+    row = corpus.one(f"SELECT {columns} FROM {texts.table} SEMI JOIN {texts.placed} USING (line)")
     return Counter({name: int(count) for name, count in row.items()} if any(row.values()) else {})
 
 
-def read_queries(path: Path, source: str, corpus: Corpus) -> tuple[FileTexts, Counter[str]]:
-    """Add the queries of a source; the result knows their rows and lines."""
-    texts = corpus.add_texts(text_rows(path, "query"), f"{source}/query:", "query")
-    return texts, Counter({"queries": len(texts.rows) + texts.merged})
+def read_queries(path: Path, source: str, corpus: Corpus) -> FileTexts:
+    """Add the queries of a source."""
+    return corpus.add_texts(text_rows(path, "query"), f"{source}/query:", "query")
 
 
 def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
-    """Return how a file of papers, labels or queries is read; ``targets`` are fields of papers."""
+    """Return how to read a file of papers, labels or queries; ``targets`` are fields of papers."""
     schema = pa.schema(_PAPER if kind == "paper" else _TEXT)
     written = raw_columns(path)
     if written is not None:
@@ -163,16 +156,10 @@ def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
 
 
 def _text(kind: Kind, targets: Sequence[str], record: Record) -> Mapping[str, Any]:
-    """Return the row of a paper, label or query.
-
-    Raises
-    ------
-    DataError
-        If a field is missing or of another type, or there is no text at all.
-    """
+    """Return the row of a paper, label or query."""
     row: dict[str, Any] = {"line": record.line, "id": record.identifier("id")}
     if kind == "paper":
-        # Dumps write null for "there is none"; a field that is not there may be misnamed.
+        # Dumps write null for a missing abstract; an absent field may be misnamed.
         none = "" if "abstract" in record.fields else None
         row |= {"title": record.text("title"), "body": record.text("abstract", none)}
         problem = "title and abstract are both empty"
@@ -185,13 +172,10 @@ def _text(kind: Kind, targets: Sequence[str], record: Record) -> Mapping[str, An
     if not (row["title"].strip() or (kind == "paper" and row["body"].strip())):
         fix = "fill it in, remove the record, or pass --skip-bad"
         raise record.error(problem, value=record.fields.get("id"), fix=fix)
-    return row | _described(record, targets) if kind == "paper" else row
-
-
-def _described(record: Record, targets: Sequence[str]) -> dict[str, Any]:
-    """Return what a paper's record says besides its text; targets as JSON."""
+    if kind != "paper":
+        return row
     has_year = record.fields.get("year") is not None
-    return {
+    return row | {
         "authors": [name.strip() for name in record.strings("authors", ())],
         "venue": record.text("venue", "").strip(),
         "year": record.integer("year") if has_year else None,

@@ -1,4 +1,4 @@
-"""Finished steps of a preparation, kept so that a later run repeats only what changed."""
+"""Cache of finished preparation steps, so that a later run repeats only what changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = FolderKind("a step of a preparation", lambda folder: (folder / FILE_NAME)
 
 @dataclass(frozen=True)
 class Step:
-    """A finished step: the folder with its files, and the fingerprint of what made them."""
+    """A finished step: the folder with its files, and the fingerprint of its inputs."""
 
     folder: Path
     fingerprint: str
@@ -33,25 +33,25 @@ class Steps:
     Parameters
     ----------
     folder : path
-        Holds the steps. May be deleted at any time between runs: it only saves work.
+        Holds the steps. It only saves work: deleting it between runs is safe.
     verify : bool
-        Read the content of all files, inputs and finished ones. By default a file whose path,
-        size and time are those of the last run has the content of the last run.
+        Compare the content of all files, inputs and outputs. By default a file with the path,
+        size and time of the last run is assumed to be unchanged.
     """
 
     def __init__(self, folder: Path, *, verify: bool = False) -> None:
         self.folder, self._verify = folder, verify
 
     def checksums(self, files: Mapping[str, Path]) -> dict[str, str]:
-        """Return the SHA-256 of files by their names; those that did not change are not read."""
+        """Return the SHA-256 of each file, by its name; unchanged files are not read again."""
         path = self.folder / CHECKSUMS_FILE
         known, before = _read(path), _read(path)
         digests = {}
         for name, file in files.items():
-            place, look = str(file.resolve()), _look(file)
-            last = known.get(place)
-            if self._verify or last is None or last[:-1] != look:
-                known[place] = last = [*look, sha256(file)]
+            location, stamp = str(file.resolve()), _stamp(file)
+            last = known.get(location)
+            if self._verify or last is None or last[:-1] != stamp:
+                known[location] = last = [*stamp, sha256(file)]
             digests[name] = last[-1]
         if known != before:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -66,21 +66,20 @@ class Steps:
         *,
         quiet: bool = False,
     ) -> Step:
-        """Return the step made from exactly these inputs; make it if it is not there.
+        """Return the step made from exactly these inputs, running it if necessary.
 
-        A step whose inputs differ, or one of whose files is not as it was any more, is made
-        again.
+        A step is made again if its inputs differ or one of its files has changed.
 
         Parameters
         ----------
         name : str
             Name of the step.
         inputs : mapping
-            All that the result depends on, as JSON values: versions, options, checksums.
+            Everything the result depends on, as JSON values: versions, options, checksums.
         make : callable
-            Writes the files of the step into the folder it is given.
+            Writes the step's files into the folder it is given.
         quiet : bool
-            Say nothing of a step that is kept.
+            Do not report a reused step.
         """
         folder = self.folder / name
         step = Step(folder, fingerprint(inputs))
@@ -94,7 +93,7 @@ class Steps:
                 described = {"fingerprint": step.fingerprint, "inputs": inputs}
                 write_json(temporary / FILE_NAME, {**described, "files": _files_below(temporary)})
         finally:
-            with suppress(OSError):  # an empty folder of steps is of no use
+            with suppress(OSError):  # removes the folder only if it is empty
                 self.folder.rmdir()
         return step
 
@@ -103,9 +102,9 @@ class Steps:
         if described.get("fingerprint") != step.fingerprint:
             return False
         try:
-            for name, (*look, checksum) in described["files"].items():
+            for name, (*stamp, checksum) in described["files"].items():
                 file = step.folder / name
-                if (sha256(file) != checksum) if self._verify else (_look(file) != look):
+                if (sha256(file) != checksum) if self._verify else (_stamp(file) != stamp):
                     return False
         except (OSError, KeyError, TypeError, ValueError):
             return False
@@ -119,25 +118,25 @@ def fingerprint(inputs: Mapping[str, Any]) -> str:
 
 
 def checksums_below(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder, by its path in it."""
+    """Return the SHA-256 of every file below a folder, by relative path."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def _files_below(folder: Path) -> dict[str, list[Any]]:
-    """Return size, time and SHA-256 of every file below a folder, by its path in it."""
+    """Return size, time and SHA-256 of every file below a folder, by relative path."""
     checksums = checksums_below(folder)
-    return {name: [*_look(folder / name), checksum] for name, checksum in checksums.items()}
+    return {name: [*_stamp(folder / name), checksum] for name, checksum in checksums.items()}
 
 
-def _look(file: Path) -> list[int]:
-    """Return what changes when a file is written: its size, and when that was."""
+def _stamp(file: Path) -> list[int]:
+    """Return a file's size and modification time."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the mapping in a file; an empty one if it is absent or damaged."""
+    """Return the mapping in a JSON file; an empty one if the file is absent or damaged."""
     try:
         tree = read_json(path)
     except (DataError, OSError):

@@ -1,4 +1,4 @@
-"""Which targets a source has, and where they stand."""
+"""Configuration of a source's targets."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Scale = Literal["none", "log", "unit", "standard"]
 
 
 class TargetConfig(StrictConfig):
-    """Where the targets of a task stand: in a field of the source's papers, or in a table.
+    """Location of a task's targets: a field of the source's papers, or a table.
 
     Parameters
     ----------
     task : str
-        Which task they train; it has no pairs.
+        The task they train; it has no pairs.
     field : str, optional
-        Of a record of ``papers``; a paper where it is absent, null, "" or [] has no target.
+        Field of ``papers`` records; a paper where it is absent, null, "" or [] has no target.
     file : str, optional
-        Table with paper-id (or corpus-id); a paper of several classes has a line for each.
+        Table with paper-id (or corpus-id); a paper with several classes has a line for each.
     column : str
-        Of the table.
+        Column of the table.
     """
 
     task: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -34,19 +34,19 @@ class TargetConfig(StrictConfig):
     column: str = "value"
 
     @model_validator(mode="after")
-    def _one_place(self) -> TargetConfig:
+    def _one_location(self) -> TargetConfig:
         if (self.field is None) == (self.file is None):
-            raise ValueError("targets stand in a field of the papers or in a file; name one")
+            raise ValueError("targets come from a field of the papers or from a file; name one")
         if self.file is None and "column" in self.model_fields_set:
-            raise ValueError("column is of a file; name the file, or leave column out")
+            raise ValueError("column needs a file; name the file, or leave column out")
         return self
 
 
 class ClassTargetConfig(TargetConfig):
-    """One class of each paper, or several.
+    """One class per paper, or several.
 
-    A class that fewer than ``min_papers`` papers have is left out, and so is a paper without
-    another one. Without ``min_papers`` a class that is seen once is an error.
+    Classes with fewer than ``min_papers`` papers are left out, and so are papers without
+    another class. Without ``min_papers``, a class with a single paper is an error.
     """
 
     kind: Literal["multi_class", "multi_label"]
@@ -54,12 +54,12 @@ class ClassTargetConfig(TargetConfig):
 
 
 class RegressionTargetConfig(TargetConfig):
-    """A number.
+    """A number per paper.
 
-    ``log`` is ln(1 + n); ``unit`` goes from 0 to 1 and ``standard`` has mean 0 and standard
-    deviation 1 over the papers of the train split. ``times_mean_of`` multiplies the result with
-    the mean target of another task, so that their losses are alike: SciRepEval trains on log
-    citations, and on years from 0 to 1 times the mean of these (appendix A.4).
+    ``log`` is ln(1 + n); ``unit`` scales to 0 to 1, and ``standard`` to mean 0 and standard
+    deviation 1, over the papers of the train split. ``times_mean_of`` multiplies the result by
+    the mean target of another task, so that their losses are comparable: SciRepEval trains on
+    log citations, and on years from 0 to 1 times the mean of these (appendix A.4).
     """
 
     kind: Literal["regression"]
@@ -72,27 +72,25 @@ AnyTargetConfig: TypeAlias = Annotated[TargetOptions, Field(discriminator="kind"
 
 
 def target_task(config: TargetOptions) -> Task:
-    """Return the task of targets for which no other is defined."""
+    """Return the default task of targets."""
     regression = config.kind == "regression"
     return Task(name=config.task, format="regression" if regression else "classification")
 
 
-def check_targets(
-    by_source: Mapping[str, Sequence[TargetOptions]],
-) -> None:
-    """Check that the targets of all sources fit each other.
+def check_targets(by_source: Mapping[str, Sequence[TargetOptions]]) -> None:
+    """Check that the targets of all sources are consistent.
 
     Raises
     ------
     ValueError
-        If a source has targets of a task twice, the sources of a task disagree about what a
-        target is, or ``times_mean_of`` names no other regression, or one that has it too.
+        If a source has targets of a task twice, the sources of a task disagree about its
+        options, or ``times_mean_of`` names no other regression, or one that has it too.
     """
     first: dict[str, tuple[str, dict[str, object]]] = {}
     for source, targets in by_source.items():
         tasks = [target.task for target in targets]
         if len(set(tasks)) < len(tasks):
-            raise ValueError(f"source {source!r} has targets of one task twice: {tasks}")
+            raise ValueError(f"source {source!r} lists a target task twice: {tasks}")
         for target in targets:
             options = target.model_dump(exclude={"field", "file", "column"})
             other, before = first.setdefault(target.task, (source, options))
@@ -108,6 +106,6 @@ def check_targets(
             continue
         if wanted not in others or others[str(wanted)]["times_mean_of"] is not None:
             raise ValueError(
-                f"times_mean_of of task {task!r} needs the name of another regression that has "
-                f"none itself; found {wanted!r}"
+                f"times_mean_of of task {task!r} must name another regression without "
+                f"times_mean_of; found {wanted!r}"
             )

@@ -1,4 +1,4 @@
-"""From fields of papers and tables to targets of supervised tasks.
+"""Turn paper fields and tables into targets of supervised tasks.
 
 Shape legend: T papers with a target, N texts.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,10 +31,10 @@ PAPER_COLUMN = "paper-id|corpus-id"
 
 @dataclass(frozen=True)
 class RawTargets:
-    """Targets of a source as they were read: numbers not scaled, of all classes and splits."""
+    """Targets of a source as read: unscaled numbers, all classes and splits."""
 
     config: TargetOptions
-    read: TargetFile
+    file: TargetFile
 
 
 class TargetReader:
@@ -43,13 +43,13 @@ class TargetReader:
     Parameters
     ----------
     config : TargetConfig
-        What to read.
+        Task and location.
     source : SourceConfig
-        Where it comes from, and whose papers these are.
+        The source.
     path : path
         The papers or the table.
     rejects : Rejects
-        Takes targets that cannot be used, one by one.
+        Collects unusable targets.
     """
 
     def __init__(
@@ -63,13 +63,7 @@ class TargetReader:
         self._first_line: dict[str, int] = {}
 
     def add_row(self, row: int, record: Record) -> None:
-        """Add what a row of the table says of the paper at ``row``.
-
-        Raises
-        ------
-        DataError
-            If it cannot be used.
-        """
+        """Add the target in a table row for the paper at ``row``."""
         if self.config.kind != "multi_label" and row in self._lines:
             raise record.error(
                 f"paper has two targets of task {self.config.task!r}",
@@ -82,7 +76,7 @@ class TargetReader:
             self._add_classes(row, [record.identifier(self.config.column)], record)
 
     def add_field(self, row: int, record: Record) -> None:
-        """Add what a paper's record says, if anything."""
+        """Add the target in a paper's record, if there is one."""
         name = self.config.field
         assert name is not None
         if record.fields.get(name) in (None, "", []):
@@ -102,7 +96,7 @@ class TargetReader:
         number = record.number(name)
         if self.config.scale == "log" and number < 0:
             fix = "correct it, or choose another scale"
-            raise record.error("scale log of a number below 0", value=number, fix=fix)
+            raise record.error("negative number with scale log", value=number, fix=fix)
         return number
 
     def _add_classes(self, row: int, names: Sequence[str], record: Record) -> None:
@@ -118,75 +112,58 @@ class TargetReader:
 
     @property
     def class_lines(self) -> Iterator[tuple[str, int, Path, int]]:
-        """Name, papers, file and first line of each class."""
+        """Name, number of papers, file and first line of each class."""
         return ((c, n, self.path, self._first_line[c]) for c, n in self._papers.items())
 
     def finish(self) -> RawTargets:
-        """Return what was read.
-
-        Raises
-        ------
-        DataError
-            If there is nothing.
-        """
+        """Return all targets."""
         if not self._rows:
-            where = self.config.field or self.config.column
             raise DataError(
                 f"no paper has a target of task {self.config.task!r}{self._rejects.because()}",
                 path=self.path,
-                value=where,
+                value=self.config.field or self.config.column,
                 fix="correct the name of the field or column, or leave these targets out",
             )
         rows_T, values_T = np.array(self._rows, dtype=np.int64), np.array(self._values)
-        described = (self.source.name, self.config.task, "", self.config.kind)
+        header = (self.source.name, self.config.task, "", self.config.kind)
         if self.config.kind == "regression":
             order = np.argsort(rows_T)
-            read = TargetFile(*described, rows_T[order], numbers=values_T[order])
+            file = TargetFile(*header, rows_T[order], numbers=values_T[order])
         else:
             distinct, owners = np.unique(rows_T, return_inverse=True)
             labels = Ragged.from_pairs(owners, values_T.astype(np.int64), len(distinct))
-            classes = tuple(self._numbers)
-            read = TargetFile(*described, distinct, labels=labels, classes=classes)
-        return RawTargets(self.config, replace(read, namespace=self.source.space))
+            file = TargetFile(*header, distinct, labels=labels, classes=tuple(self._numbers))
+        return RawTargets(self.config, replace(file, namespace=self.source.space))
 
 
 def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> None:
-    """Reject every class that one paper alone has, where rare classes are not left out.
-
-    Raises
-    ------
-    DataError
-        Through ``rejects``.
-    """
-    tasks = dict.fromkeys(reader.config.task for reader in readers)
-    for task in tasks:
-        papers: Counter[str] = Counter()
-        place: dict[str, tuple[Path, int]] = {}
-        for reader in (reader for reader in readers if reader.config.task == task):
-            if isinstance(reader.config, ClassTargetConfig) and reader.config.min_papers is None:
-                for name, count, path, line in reader.class_lines:
-                    papers[name] += count
-                    place[name] = (path, line)
-        for name in (name for name, count in papers.items() if count == 1):
-            path, line = place[name]
+    """Reject every class with a single paper, unless ``min_papers`` leaves rare classes out."""
+    papers: Counter[tuple[str, str]] = Counter()
+    location: dict[tuple[str, str], tuple[Path, int]] = {}
+    for reader in readers:
+        if isinstance(reader.config, ClassTargetConfig) and reader.config.min_papers is None:
+            for name, count, path, line in reader.class_lines:
+                papers[reader.config.task, name] += count
+                location[reader.config.task, name] = (path, line)
+    for (task, name), count in papers.items():
+        if count == 1:
             fix = "set min_papers of its targets to leave rare classes out, or remove it"
             problem = f"only one paper has this class of task {task!r}"
-            rejects.refuse(problem, path, line, value=name, fix=fix)
+            rejects.refuse(problem, *location[task, name], value=name, fix=fix)
 
 
 def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:
-    """Return the targets after texts have gone or been merged; of a merged text, the first's."""
-    rows_T = new_N[raw.read.rows]
+    """Return the targets after texts were removed or merged; merged texts keep the first target."""
+    rows_T = new_N[raw.file.rows]
     order = np.argsort(rows_T, kind="stable")
     order = order[rows_T[order] >= 0]
-    first = np.diff(rows_T[order], prepend=-1) > 0
-    file = raw.read.take(order[first])
-    return replace(raw, read=replace(file, rows=rows_T[order[first]]))
+    first = order[np.diff(rows_T[order], prepend=-1) > 0]
+    return replace(raw, file=replace(raw.file.take(first), rows=rows_T[first]))
 
 
 @dataclass(frozen=True)
 class SplitTargets:
-    """Targets as they are trained: ``value = factor * scaled(read) + offset`` of a regression."""
+    """Training targets; of a regression, ``value = factor * scaled(raw) + offset``."""
 
     files: list[TargetFile]
     factor: float = 1.0
@@ -194,32 +171,32 @@ class SplitTargets:
 
 
 def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTargets]:
-    """Scale numbers, number classes by name and divide papers into train and dev.
+    """Scale numbers, number classes by name and split papers into train and dev.
 
     Parameters
     ----------
     raw : sequence of RawTargets
-        Of all sources.
+        Targets of all sources.
     dev_N : BoolArray
         Texts of the dev split.
 
     Returns
     -------
     list of SplitTargets
-        For each task; with a file for each source and split.
+        One per task, with a file per source and split.
 
     Raises
     ------
     DataError
-        If a task has no training paper or fewer than two classes left, or numbers that are all
-        the same cannot be scaled.
+        If a task has no training paper or fewer than two classes left, or identical numbers
+        cannot be scaled.
     """
     by_task: dict[str, list[RawTargets]] = {}
-    for one in raw:
-        by_task.setdefault(one.config.task, []).append(one)
+    for targets in raw:
+        by_task.setdefault(targets.config.task, []).append(targets)
     means: dict[str, float] = {}
     result: dict[str, SplitTargets] = {}
-    # Those whose mean others are multiplied with come first.
+    # Tasks without ``times_mean_of`` come first: the others need their means.
     for task, parts in sorted(by_task.items(), key=lambda item: _depends(item[1][0]) is not None):
         factor, offset = 1.0, 0.0
         if parts[0].config.kind == "regression":
@@ -229,7 +206,7 @@ def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTarg
             means[task] = float(_training(files, dev_N).mean())
         else:
             files = _numbered(parts)
-        split = [f for file in files for f in _divide(file, dev_N)]
+        split = [part for file in files for part in _split(file, dev_N)]
         result[task] = SplitTargets(split, factor, offset)
     return [result[task] for task in by_task]
 
@@ -239,7 +216,7 @@ def _depends(raw: RawTargets) -> str | None:
     return config.times_mean_of if isinstance(config, RegressionTargetConfig) else None
 
 
-def _divide(file: TargetFile, dev_N: BoolArray) -> Iterator[TargetFile]:
+def _split(file: TargetFile, dev_N: BoolArray) -> Iterator[TargetFile]:
     in_dev = dev_N[file.rows]
     yield replace(file.take(np.flatnonzero(~in_dev)), split="train")
     yield replace(file.take(np.flatnonzero(in_dev)), split="dev")
@@ -252,53 +229,53 @@ def _training(files: Sequence[TargetFile], dev_N: BoolArray) -> NDArray[np.float
 def _logarithms(raw: RawTargets) -> TargetFile:
     assert isinstance(raw.config, RegressionTargetConfig)
     if raw.config.scale != "log":
-        return raw.read
-    return replace(raw.read, numbers=np.log1p(raw.read.numbers))
+        return raw.file
+    return replace(raw.file, numbers=np.log1p(raw.file.numbers))
 
 
 def _scaling(
     raw: RawTargets, files: Sequence[TargetFile], dev_N: BoolArray, means: Mapping[str, float]
 ) -> tuple[float, float]:
-    """Return factor and offset, from the papers of the train split."""
+    """Return factor and offset, computed from the train split."""
     config = raw.config
     assert isinstance(config, RegressionTargetConfig)
     numbers = _training(files, dev_N)
     if not len(numbers):
         raise _unusable(config.task, "no training paper is left")
-    of_scale: dict[str, Callable[[], tuple[float, float]]] = {
-        "unit": lambda: (float(np.ptp(numbers)), float(numbers.min())),
-        "standard": lambda: (float(numbers.std()), float(numbers.mean())),
-    }
-    width, zero = of_scale.get(config.scale, lambda: (1.0, 0.0))()
+    width, zero = 1.0, 0.0
+    if config.scale == "unit":
+        width, zero = float(np.ptp(numbers)), float(numbers.min())
+    elif config.scale == "standard":
+        width, zero = float(numbers.std()), float(numbers.mean())
     if width == 0:
-        raise _unusable(config.task, f"all numbers are {numbers[0]:g}: scale {config.scale}")
-    times = 1.0 if config.times_mean_of is None else means[config.times_mean_of]
-    if times <= 0:
         raise _unusable(
-            config.task, f"times_mean_of {config.times_mean_of} whose mean is {times:g}"
+            config.task, f"all numbers are {numbers[0]:g}, which scale {config.scale} cannot scale"
         )
-    return times / width, -zero * times / width
+    mean = 1.0 if config.times_mean_of is None else means[config.times_mean_of]
+    if mean <= 0:
+        raise _unusable(config.task, f"the mean of {config.times_mean_of} is {mean:g}")
+    return mean / width, -zero * mean / width
 
 
 def _numbered(parts: Sequence[RawTargets]) -> list[TargetFile]:
-    """Return targets with frequent classes alone, in the order of their names."""
+    """Return the targets with only frequent classes, numbered in the order of their names."""
     config = parts[0].config
     assert isinstance(config, ClassTargetConfig)
     papers: Counter[str] = Counter()
     for part in parts:
-        counts = np.bincount(part.read.labels.values, minlength=len(part.read.classes))
-        papers.update(dict(zip(part.read.classes, counts.tolist(), strict=True)))
+        counts = np.bincount(part.file.labels.values, minlength=len(part.file.classes))
+        papers.update(dict(zip(part.file.classes, counts.tolist(), strict=True)))
     classes = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
     if (len(classes) < 2 and config.kind == "multi_class") or not classes:
         raise _unusable(config.task, f"{len(classes)} classes are left")
     number_of = {name: number for number, name in enumerate(classes)}
     files = []
     for part in parts:
-        new = np.array([number_of.get(name, -1) for name in part.read.classes], dtype=np.int64)
-        numbers = new[part.read.labels.values]
-        owners = part.read.labels.owners[numbers >= 0]
-        labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part.read))
-        file = replace(part.read, labels=labels, classes=tuple(classes))
+        new = np.array([number_of.get(name, -1) for name in part.file.classes], dtype=np.int64)
+        numbers = new[part.file.labels.values]
+        owners = part.file.labels.owners[numbers >= 0]
+        labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part.file))
+        file = replace(part.file, labels=labels, classes=tuple(classes))
         files.append(file.take(np.flatnonzero(labels.lengths)))
     return files
 

@@ -1,10 +1,10 @@
-"""Trains your own WordPiece vocabulary: uncased, in the manner of BERT, deterministic.
+"""Train an uncased BERT-style WordPiece vocabulary, deterministically.
 
-The pieces are found by byte-pair merges, as the ``tokenizers`` library does for WordPiece.
-Its own WordPiece trainer numbers the ``##`` characters in the order of a hash map, so that
-equal counts are broken differently in each run (huggingface/tokenizers, issue 1794). Here
-every character that continues a word is replaced by a private one before training: the
-alphabet is then known, and sorted, before the first merge, and the result is always the same.
+Pieces come from byte-pair merges, as in the ``tokenizers`` library. Its own WordPiece trainer
+numbers the ``##`` characters in hash-map order, so that ties between equal counts are broken
+differently in each run (huggingface/tokenizers, issue 1794). Here every character that
+continues a word is replaced by a private one before training: the alphabet is then known, and
+sorted, before the first merge, and the result is reproducible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scimult.progress import progress
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEXT_FIELDS = ("title", "abstract", "text", "name", "definition")
 _FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-# A model's folder has these files too: nothing else may be there.
+# Model folders have these files too, so nothing else may be in the folder.
 TOKENIZER = FolderKind("a tokenizer alone", lambda folder: holds_only(folder, _FILES))
 _CONTINUES = "##"
 _FIRST_PRIVATE = 0xF0000
@@ -43,7 +43,7 @@ _TEXTS_PER_BATCH = 4096
 
 
 def read_texts(path: Path | str) -> Iterator[str]:
-    """Yield the texts of a prepared folder, or of a JSON lines file of papers or the like.
+    """Yield the texts of a prepared folder, or of a JSON lines file of papers or similar records.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def read_texts(path: Path | str) -> Iterator[str]:
     if path.is_dir():
         if not (path / TEXTS_FILE).exists():
             fix = "name a folder made by scimult prepare, or a JSON lines file"
-            raise DataError("folder is not a prepared one", path=path, fix=fix)
+            raise DataError("not a prepared folder", path=path, fix=fix)
         store = TextStore.open(path)
         for start in range(0, len(store), _TEXTS_PER_BATCH):
             for text in store.slice(start, start + _TEXTS_PER_BATCH):
@@ -71,16 +71,16 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
     texts : iterable of str
         Training texts; their order does not matter.
     vocab_size : int
-        Number of tokens, the special ones included; fewer if the texts hold no more.
+        Number of tokens, including special ones; fewer if the texts do not yield as many.
     min_count : int
-        Two pieces that stand side by side less often than this are not merged.
+        Adjacent pieces that occur together less often than this are not merged.
 
     Raises
     ------
     ConfigError
-        If ``vocab_size`` does not even hold the characters of the texts.
+        If ``vocab_size`` is too small for the characters of the texts.
     DataError
-        If the texts hold no word.
+        If the texts contain no word.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
@@ -104,13 +104,13 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int = 512) -> None:
-    """Write the files from which Hugging Face's ``AutoTokenizer`` makes a BERT tokenizer.
+    """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer.
 
     Raises
     ------
     StorageError
-        If the folder holds anything but a tokenizer of ours, or cannot be written; nothing
-        half-written is left.
+        If the folder holds anything but such a tokenizer, or cannot be written; nothing
+        half-written is left behind.
     """
     config = {
         "tokenizer_class": "BertTokenizer",
@@ -167,26 +167,26 @@ def _pieces(counts: Counter[str], vocab_size: int, min_count: int) -> dict[str, 
 
 
 def _alphabet(counts: Counter[str]) -> list[str]:
-    """Return the characters of the words, sorted; the rarest are left out if there are many."""
+    """Return the most frequent characters of the words, sorted."""
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for character in word:
             characters[character] += count
     if not characters:
-        raise DataError("the texts hold no word", fix="name a file or folder with texts")
+        raise DataError("the texts contain no word", fix="name a file or folder with texts")
     by_count = sorted(characters, key=lambda character: (-characters[character], character))
     return sorted(by_count[:_MOST_CHARACTERS])
 
 
 def _repeated(words: dict[str, int]) -> Iterable[str]:
-    """Yield each word as often as it was counted."""
+    """Yield each word as often as it was counted, in batches."""
     for word, count in words.items():
         for start in range(0, count, _TEXTS_PER_BATCH):
             yield " ".join([word] * min(_TEXTS_PER_BATCH, count - start))
 
 
 def _public(token: str, public: dict[str, str]) -> str:
-    """Write a piece the way WordPiece does: ``##`` marks one that continues a word."""
+    """Return a piece in WordPiece notation: ``##`` marks the continuation of a word."""
     if token in SPECIAL_TOKENS:
         return token
     plain = "".join(

@@ -43,4 +43,4 @@ def test_bad_choices_are_one_line(tmp_path: Path) -> None:
 
     code, output = _run("train-tokenizer", "--texts", tmp_path, "--out", tmp_path / "t")
     assert code == 1
-    assert "not a prepared one" in output
+    assert "not a prepared folder" in output

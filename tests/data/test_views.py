@@ -183,7 +183,7 @@ def test_choices_that_cannot_work(tmp_path: Path) -> None:
     for number, (choice, error, message) in enumerate(
         [
             ({"source": "tony"}, UnknownNameError, "source in self_supervision"),
-            ({"task": "classification"}, ConfigError, "candidates of views are papers"),
+            ({"task": "classification"}, ConfigError, "views need a task that finds papers"),
             ({"min_words": 500}, ConfigError, "no paper is long enough"),
         ]
     ):

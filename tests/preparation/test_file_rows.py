@@ -1,4 +1,4 @@
-"""Files as rows: what SQL makes of a file is what Python makes of it, record by record."""
+"""Files as rows: SQL reads a file as Python does, record by record."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def rows_by(engine: FileEngine, rows: FileRows, rejects: Rejects) -> list[Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return a value as it is, targets out of their JSON, whose spaces mean nothing."""
+    """Return a value, with targets parsed from JSON, since spaces in it do not matter."""
     return [json.loads(one or "null") for one in value] if name == "targets" else value
 
 
 def by_sql(engine: FileEngine, rows: FileRows) -> list[Any] | None:
-    """Return the rows that SQL finds; ``None`` where it leaves the file to Python."""
+    """Return the rows that SQL reads; ``None`` if it leaves the file to Python."""
 
     def left(_: Rejects) -> Any:
         raise _LeftToPythonError
@@ -126,7 +126,7 @@ def test_sql_reads_tables_as_python_does_or_leaves_them(
         assert found == by_python(engine, rows)
 
 
-def test_what_is_plainly_right_is_read_by_sql_alone(engine: FileEngine, tmp_path: Path) -> None:
+def test_plainly_valid_rows_are_read_by_sql(engine: FileEngine, tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     files = [
         text_rows(root / "papers.jsonl", "paper"),
@@ -144,7 +144,7 @@ def test_what_is_plainly_right_is_read_by_sql_alone(engine: FileEngine, tmp_path
 @pytest.mark.parametrize(
     "content", ["", "\n\n", '[{"id": 1, "text": "a"}]', '{"id": 1,\n"text": 2}']
 )
-def test_what_is_no_json_lines_is_left_to_python(
+def test_other_than_json_lines_is_left_to_python(
     engine: FileEngine, tmp_path: Path, content: str
 ) -> None:
     path = tmp_path / "queries.jsonl"
@@ -186,7 +186,7 @@ def test_the_error_of_a_bad_row_comes_as_it_is(engine: FileEngine, tmp_path: Pat
 
 
 def test_what_is_written_depends_neither_on_memory_nor_on_threads(tmp_path: Path) -> None:
-    """Files of several blocks, whose lines several threads read: all stays in its order."""
+    """Lines of files with several blocks, read by several threads, stay in order."""
     count = 30_000
     ids = [f"p{(place * 7919) % count}" for place in range(count)]
     papers = (

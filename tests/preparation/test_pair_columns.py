@@ -1,4 +1,4 @@
-"""Columns of pairs against lists and sets of Python, in blocks far smaller than the columns."""
+"""Columns of pairs against Python lists and sets, in blocks far smaller than the columns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scimult.preparation.pair_columns import (
     Columns,
     group_by_pair,
     mapped,
+    masked,
     selected,
-    taken,
     unique_pairs,
 )
 
@@ -59,7 +59,7 @@ def test_pairs_are_sorted_and_each_is_there_once(lists: list[Pairs]) -> None:
 def test_pairs_of_a_mask(marked: list[tuple[int, int, bool]]) -> None:
     columns = _columns([(a, b) for a, b, _ in marked])
     kept = np.array([keep for *_, keep in marked], dtype=np.bool_)
-    assert _pairs(taken(columns, kept, SCRATCH)) == [(a, b) for a, b, keep in marked if keep]
+    assert _pairs(masked(columns, kept, SCRATCH)) == [(a, b) for a, b, keep in marked if keep]
 
 
 @given(PAIRS)
@@ -79,7 +79,7 @@ def test_the_columns_of_a_select(count: int) -> None:
     assert _pairs(found) == [(i, i * 7 % 1001) for i in range(count)]
 
 
-def test_what_is_mapped_has_a_file_without_a_name_that_goes_with_it(tmp_path: Path) -> None:
+def test_mapped_columns_have_unnamed_files_that_disappear_with_them(tmp_path: Path) -> None:
     maps, numbers = Path("/proc/self/maps"), np.arange(1 << 16)
     if not maps.exists():
         pytest.skip("no /proc/self/maps")
@@ -87,7 +87,7 @@ def test_what_is_mapped_has_a_file_without_a_name_that_goes_with_it(tmp_path: Pa
     assert found.tolist() == numbers.tolist()
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) in maps.read_text()
-    found.sort()  # It may be written to.
+    found.sort()  # it is writable
     del found
     gc.collect()
     assert str(tmp_path) not in maps.read_text()

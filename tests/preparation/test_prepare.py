@@ -352,7 +352,7 @@ def test_one_configuration_reads_all_of_the_shared_data(
     monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
     config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly_all.yaml")
     read = set(source_files(config).values())
-    # Names of areas, which are classes of a head and need no texts.
+    # Names of areas are classes of a head and need no texts.
     unread = {scimult_data / "train" / "paperlists" / "areas.jsonl"}
     files = (scimult_data / "train").rglob("*.*")
     assert {path for path in files if path.is_file()} == read | unread
@@ -390,5 +390,5 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     assert _named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
     (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
     assert pool == ["judged:p3", "judged:p4"]
-    # References reach mining, and make no pairs.
+    # References are used for mining, and make no pairs.
     assert len(citations(data)) == len(CITATIONS)

@@ -1,4 +1,4 @@
-"""Bad input: one message with file, line, value and fix; nothing half-written; skip on request."""
+"""Bad input: one message with file, line, value and fix; nothing half-written; skippable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _paper(**changes: Any) -> bytes:
     return json.dumps({key: value for key, value in paper.items() if value != "DROP"}).encode()
 
 
-# File, line, its new content, the problem, the value shown, what skipping it leaves out.
+# File, line, its new content, the problem, the reported value, the counts after skipping.
 BAD_LINES = [
     ("papers.jsonl", 3, _paper(abstract="DROP"), "missing field 'abstract'", "authors"),
     ("papers.jsonl", 3, _paper(title="DROP"), "missing field 'title'", "abstract"),
@@ -52,8 +52,8 @@ BAD_LINES = [
     ("papers.jsonl", 3, _paper(authors="A, B"), "field 'authors' is not a list of strings", "A, B"),
     ("papers.jsonl", 3, _paper(authors=["\ud800"]), "field 'authors' is not valid Unicode", "d800"),
     ("papers.jsonl", 3, _paper(labels=[1.5]), "field 'labels' is not a list of strings", "[1.5]"),
-    ("papers.jsonl", 3, _paper(labels=[9]), "label that no definition names", "9"),
-    ("papers.jsonl", 3, _paper(labels=["l9"]), "label that no definition names", "l9"),
+    ("papers.jsonl", 3, _paper(labels=[9]), "undefined label", "9"),
+    ("papers.jsonl", 3, _paper(labels=["l9"]), "undefined label", "l9"),
     ("papers.jsonl", 3, _paper()[:40], "line is not valid JSON", "{"),
     ("papers.jsonl", 3, b'{"id": "caf\xe9"}', "line is not UTF-8", "caf"),
     ("labels.jsonl", 2, b'{"id": "l1", "definition": "x"}', "missing field 'name'", "definition"),
@@ -184,8 +184,8 @@ def test_a_file_of_another_format_is_no_bad_record(
     ("name", "content", "problem"),
     [
         ("papers.jsonl", "1 a b\n", "no paper is left"),
-        ("citations.tsv", "citing\tcited\n", "no pair of citations is left"),
-        ("citations.tsv", "citing\tcited\np1\tp1\n", "no pair of citations is left"),
+        ("citations.tsv", "citing\tcited\n", "citations: no pair is left"),
+        ("citations.tsv", "citing\tcited\np1\tp1\n", "citations: no pair is left"),
     ],
 )
 def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
@@ -204,7 +204,7 @@ def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
 
 def test_a_source_whose_papers_have_no_labels(root: Path, tmp_path: Path) -> None:
     write_jsonl(root / "papers.jsonl", [{**paper, "labels": []} for paper in PAPERS])
-    with pytest.raises(DataError, match=r"papers\.jsonl: no paper has a label.*Fix: "):
+    with pytest.raises(DataError, match=r"papers\.jsonl: no paper has a defined label.*Fix: "):
         build_dataset(raw_config(root), tmp_path / "out")
 
 
@@ -268,7 +268,7 @@ def test_an_unknown_key_in_a_file(tmp_path: Path) -> None:
 
 
 def _disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let the file called ``name`` meet a full disk."""
+    """Simulate a full disk for the file ``name``."""
     real = pa.ipc.new_file
 
     def new_file(path: str, schema: pa.Schema) -> Any:
@@ -333,7 +333,10 @@ def test_bad_links(root: Path, tmp_path: Path, line: str, problem: str) -> None:
     ("line", "problem"),
     [
         ("p1\tp2\t1\tp99", "column 'negative-id' names an unknown paper (value: 'p99')"),
-        ("p1\tp2\t0\tp3", "column 'negative-id' beside a pair below the threshold (value: 'p3')"),
+        (
+            "p1\tp2\t0\tp3",
+            "column 'negative-id' is set for a pair below the threshold (value: 'p3')",
+        ),
         ("p1\tp2\t1\tp2", "hard negative is the query or the answer (value: 'p2')"),
         ("p1\tp2\t1\tp1", "hard negative is the query or the answer (value: 'p1')"),
     ],

@@ -1,4 +1,4 @@
-"""Steps are made once, and again only when inputs or files changed; interrupted ones go on."""
+"""Steps run once, and again only if inputs or files changed; interrupted runs resume."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_step_is_made_again_when_inputs_or_its_files_changed(tmp_path: Path) -
 
 
 def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
-    """By default size and time tell whether a file changed; a copy of it is no change at all."""
+    """By default size and time decide whether a file changed; a copy has the same content."""
     file, steps = tmp_path / "input", tmp_path / "steps"
     file.write_text("one")
 
@@ -87,7 +87,7 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_what_inputs_changed_is_done_again(
+def test_only_changed_steps_are_repeated(
     tmp_path: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
@@ -200,7 +200,7 @@ def test_two_processes_write_what_one_writes(
     assert _content(tmp_path / "1") == _content(tmp_path / "2")
 
 
-def test_what_other_texts_left_unfinished_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_unfinished_tokens_of_other_texts_are_not_resumed(tmp_path: Path) -> None:
     one, other = ({"dtype": "uint16", "texts": name} for name in ("one", "other"))
     lengths, tokens = np.array([2, 1]), np.array([5, 6, 7])
     with pytest.raises(KeyboardInterrupt), TokenWriter(tmp_path / "t", one) as writer:

@@ -1,4 +1,4 @@
-"""Targets from fields and tables: what is written, how it is split and scaled, what is refused."""
+"""Targets from fields and tables: writing, splitting, scaling and rejecting them."""
 
 from __future__ import annotations
 
@@ -166,13 +166,13 @@ TABLE = "paper-id\tcitations\n"
             COUNT | {"scale": "log"},
             None,
             TABLE + "p1\t-2\n",
-            "tsv:2: scale log of a number below 0",
+            "tsv:2: negative number with scale log",
         ),
         (
             COUNT | {"scale": "unit"},
             None,
             TABLE + "p1\t2\np2\t2\n",
-            "all numbers are 2: scale unit",
+            "all numbers are 2, which scale unit",
         ),
         (YEAR, papers(size=["new"] * 8), None, "papers.jsonl:1.*not a finite number.*new"),
         (YEAR | {"field": "sise"}, None, None, "no paper has a target of task 'year'.*sise"),
@@ -211,14 +211,14 @@ def test_bad_targets_are_left_out_one_by_one(tmp_path: Path) -> None:
     [
         (
             [{"task": "year", "kind": "regression"}],
-            "in a field of the papers or in a file; name one",
+            "from a field of the papers or from a file; name one",
         ),
-        ([YEAR | {"column": "n"}], "column is of a file"),
+        ([YEAR | {"column": "n"}], "column needs a file"),
         ([YEAR | {"min_papers": 3}], "min_papers: unknown key"),
         ([VENUE | {"scale": "log"}], "scale: unknown key"),
         ([VENUE | {"kind": "classes"}], "'multi_class', 'multi_label'.*classes"),
-        ([VENUE, VENUE | {"field": "size"}], "targets of one task twice"),
-        ([YEAR | {"times_mean_of": "venue"}, VENUE], "needs the name of another regression"),
+        ([VENUE, VENUE | {"field": "size"}], "lists a target task twice"),
+        ([YEAR | {"times_mean_of": "venue"}, VENUE], "must name another regression"),
         ([YEAR | {"task": "a.b"}], "task.*should match pattern"),
     ],
 )

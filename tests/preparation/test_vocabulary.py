@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary of one's own: the same every time, and at home in Hugging Face."""
+"""A custom WordPiece vocabulary: reproducible, and usable in Hugging Face."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused(texts: list[str]) -> 
 
 
 def test_texts_without_a_word_are_refused() -> None:
-    with pytest.raises(DataError, match="hold no word"):
+    with pytest.raises(DataError, match="contain no word"):
         train_wordpiece(["", "  "], 100)
 
 
@@ -150,7 +150,7 @@ def test_bad_input_is_located(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "papers.jsonl", [{"title": "a"}, {"heading": "b"}])
     with pytest.raises(DataError, match=r"papers.jsonl:2: record has no text field"):
         list(read_texts(tmp_path / "papers.jsonl"))
-    with pytest.raises(DataError, match="not a prepared one"):
+    with pytest.raises(DataError, match="not a prepared folder"):
         list(read_texts(tmp_path))
     with pytest.raises(DataError, match="does not exist"):
         list(read_texts(tmp_path / "absent.jsonl"))
@@ -169,7 +169,7 @@ def test_saved_files_are_the_same_each_time(tokenizer: Tokenizer, tmp_path: Path
 def test_a_folder_with_anything_else_is_not_replaced(tmp_path: Path, own: bool) -> None:
     tokenizer = train_wordpiece(["graphs of graphs"] * 3, 100)
     folder = tmp_path / "v1"
-    for _ in range(2):  # a tokenizer alone is replaced
+    for _ in range(2):  # a folder with only a tokenizer is replaced
         save_tokenizer(tokenizer, folder)
     if not own:
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""How much of evaluation sets a prepared folder holds: texts, and pairs that are trained on.
+"""Measure how many texts and trained pairs a prepared folder shares with evaluation sets.
 
 Shape legend: Q queries, C candidates, N training texts, P pairs.
 """
@@ -21,9 +21,9 @@ from scimult.preparation.hygiene.overlap import ROLES, WAYS, TextIndex, surest
 from scimult.types import IntArray, Text
 
 Rows = Mapping[Text, Mapping[int, str]]
-"""Evaluation text to the rows of the training texts that equal it, and what shows it."""
+"""The rows of the training texts that match each evaluation text, and how they match."""
 Pairs = set[tuple[int, int]]
-"""Rows of two training texts that are trained as a pair."""
+"""Rows of training pairs."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AuditedSet:
     query_ids, queries, candidate_ids, candidates : sequence
         Ids and texts of the Q queries and C candidates (documents, papers or labels).
     relevant : sequence of IntArray, optional
-        Candidate rows that are relevant to each query; None where the set has no such pairs.
+        Relevant candidates of each query; ``None`` if the set has no such pairs.
     """
 
     query_ids: Sequence[str]
@@ -53,26 +53,26 @@ class AuditedSet:
         def some(rows: list[int]) -> tuple[list[str], list[Text]]:
             return [self.candidate_ids[row] for row in rows], [self.candidates[row] for row in rows]
 
-        asked = list(self.query_ids), list(self.queries)
-        return {"query": asked, "answer": some(gold), "candidate": some(rest)}
+        queries = list(self.query_ids), list(self.queries)
+        return {"query": queries, "answer": some(gold), "candidate": some(rest)}
 
 
 def audit(
     data: PreparedData, sets: Mapping[str, AuditedSet], config: HygieneConfig | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Look for the texts and pairs of evaluation sets in a prepared folder.
+    """Find the texts and pairs of evaluation sets in a prepared folder.
 
-    Two texts are the same as in :mod:`scimult.preparation.hygiene.overlap`, but that evaluation
-    sets give no DOI; labels are if their names are, but for case and signs. An id is known if a
-    training text has it in any namespace, which for numbers says little. A pair is known if some
-    training text that equals its query and some that equals its candidate are a positive pair of
-    the train split, in either direction: both train the same similarity.
+    Texts match as in :mod:`scimult.preparation.hygiene.overlap`, except by DOI, which evaluation
+    sets do not give; labels match by name, ignoring case and punctuation. An id is known if a
+    training text has it in any namespace, which says little about numeric ids. A pair is known
+    if texts that match its query and its candidate are a positive pair of the train split, in
+    either direction: both train the same similarity.
 
     Returns
     -------
     dict
-        For each set ``texts``, ``found`` and ``ids`` by role, ``ways`` (what showed it), and
-        ``pairs`` and ``pairs_found`` where the set has pairs.
+        For each set ``texts``, ``found`` and ``ids`` by role, ``ways`` (how texts match), and
+        ``pairs`` and ``pairs_found`` if the set has pairs.
     """
     rows_of = {
         **_equal_texts(data.texts, _distinct(sets.values()), config or HygieneConfig()),
@@ -90,8 +90,8 @@ def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]
 
 def _equal_texts(store: TextStore, texts: list[Text], config: HygieneConfig) -> Rows:
     index = TextIndex([EvaluationText("query", text, "") for text in texts], config)
-    found = index.rows_in(store, [None] * len(store), "evaluation sets in training data")
-    return {texts[number]: rows for number, rows in found.items()}
+    rows_of = index.rows_in(store, [None] * len(store), "evaluation sets in training data")
+    return {texts[number]: rows for number, rows in rows_of.items()}
 
 
 def _equal_labels(store: TextStore, labels: list[Text]) -> Rows:
@@ -105,7 +105,7 @@ def _equal_labels(store: TextStore, labels: list[Text]) -> Rows:
 
 
 def _trained_pairs(data: PreparedData) -> Pairs:
-    """Return the positive pairs of the train split; self-supervision pairs a text with itself."""
+    """Return the positive pairs of the train split, without self-supervised ones."""
     pairs: Pairs = set()
     for file in data.pairs("train"):
         queries = file.queries[file.positives.owners]
@@ -136,12 +136,11 @@ def _report(
 
 
 def _known_pairs(entry: AuditedSet, rows_of: Rows, trained: Pairs) -> int:
-    none: Mapping[int, str] = {}
     known = 0
     for query, relevant in zip(entry.queries, entry.relevant or (), strict=True):
-        asked = rows_of.get(query, none)
-        for row in relevant if asked else ():
-            answers = rows_of.get(entry.candidates[row], none)
-            both = ((first, second) for first in asked for second in answers)
-            known += any(pair in trained or pair[::-1] in trained for pair in both)
+        queries = rows_of.get(query, {})
+        for row in relevant if queries else ():
+            answers = rows_of.get(entry.candidates[row], {})
+            pairs = ((first, second) for first in queries for second in answers)
+            known += any(pair in trained or pair[::-1] in trained for pair in pairs)
     return known

@@ -1,4 +1,4 @@
-"""The data card: what is in a prepared folder, as Markdown with plots."""
+"""Write the data card of a prepared folder, as Markdown with plots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scimult.types import IntArray, Text
 
 LANGUAGE_SAMPLE = 2000
 TITLE_WIDTH = 160
-# Everything that some Markdown reader may take for more than itself.
+# Characters that some Markdown renderer may interpret.
 MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+\-!|$~&^=:@]")
 
 
@@ -38,20 +38,20 @@ def write_card(
     negatives: int = 0,
     seed: int = 0,
 ) -> None:
-    """Write a data card to ``path`` and its plots beside it (``<name>_lengths.png`` and so on).
+    """Write a data card to ``path`` and its plots next to it (``<name>_lengths.png`` and so on).
 
     Parameters
     ----------
     data : PreparedData
-        What the card describes; overlap and duplicates are those that ``prepare`` looked for.
+        The folder; overlap and duplicates are reported as ``prepare`` found them.
     path : path
         Markdown file.
     sample : int
-        Papers whose language is identified.
+        Number of papers whose language is identified.
     negatives : int
-        Hard negatives of each rule that are shown, with the titles of query and positive.
+        Number of example hard negatives per rule, with the titles of query and positive.
     seed : int
-        Which ones.
+        Seed of the examples.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def write_card(
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a Markdown table; numbers get thousands separators and stand to the right."""
+    """Return a Markdown table; numbers get thousands separators and are right-aligned."""
     body = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     first = rows[0] if rows else head
     marks = ["---:" if isinstance(cell, int) else "---" for cell in first]
@@ -133,7 +133,7 @@ def _pair_counts(entries: Sequence[PairEntry]) -> list[int | str]:
 
 
 def _drawn(manifest: Manifest) -> str:
-    """Return how often a negative that training draws is one of each rule."""
+    """Return the share of each rule among the negatives that training draws."""
     rows = [
         [_plain(entry.source), entry.task, _plain(rule), f"{share:.1%}"]
         for entry in manifest.pairs
@@ -142,9 +142,9 @@ def _drawn(manifest: Manifest) -> str:
     ]
     if not rows:
         return ""
-    head = ("source", "task", "rule", "of the draws")
+    head = ("source", "task", "rule", "share of draws")
     return (
-        "## Draws of hard negatives\n\nOf pairs that have one; a negative that several rules gave "
+        "## Draws of hard negatives\n\nFor pairs that have one; a negative that several rules gave "
         f"counts for each.\n\n{table(head, rows)}"
     )
 
@@ -188,20 +188,20 @@ def _languages(texts: TextStatistics) -> str:
         return ""
     rows = [[name, n, f"{n / total:.2%}"] for name, n in texts.languages.most_common(10)]
     return (
-        f"## Languages\n\nIdentified by py3langid on {total:,} papers, drawn from those of at "
-        f"least {MIN_WORDS_FOR_LANGUAGE} words; single errors are to be expected.\n\n"
+        f"## Languages\n\nIdentified by py3langid on a sample of {total:,} papers with at least "
+        f"{MIN_WORDS_FOR_LANGUAGE} words; expect occasional errors.\n\n"
         f"{table(('language', 'papers', 'share'), rows)}"
     )
 
 
 def _duplicates(report: HygieneReport) -> str:
     if report.duplicates is None:
-        return "## Duplicates\n\nNot looked for (`hygiene.duplicates`)."
+        return "## Duplicates\n\nNot checked (`hygiene.duplicates`)."
     rows = [[what, count] for what, count in report.duplicates.items()]
     texts = report.texts
     return (
-        f"## Duplicates\n\n{texts['read']:,} texts were read, {texts['kept']:,} are left after "
-        f"duplicates and evaluation texts went.\n\n{table(('found', 'texts'), rows)}\n\n"
+        f"## Duplicates\n\n{texts['kept']:,} of {texts['read']:,} texts are left after removing "
+        f"duplicates and evaluation texts.\n\n{table(('found', 'texts'), rows)}\n\n"
         f"{table(('pairs', 'count'), [[what, n] for what, n in report.pairs.items()])}"
     )
 
@@ -209,7 +209,7 @@ def _duplicates(report: HygieneReport) -> str:
 def _overlap(manifest: Manifest) -> str:
     entries = manifest.hygiene.overlap
     if entries is None:
-        return "## Overlap with evaluation sets\n\nNot looked for (`hygiene.evaluation`)."
+        return "## Overlap with evaluation sets\n\nNot checked (`hygiene.evaluation`)."
     rows = [
         [
             entry.set,
@@ -220,15 +220,15 @@ def _overlap(manifest: Manifest) -> str:
     ]
     removed = manifest.config["hygiene"]["decontaminate"]
     note = (
-        f"Training texts that equal a {' or '.join(removed)} were removed, so that those are 0 now."
+        f"Training texts that match a {' or '.join(removed)} were then removed."
         if removed
         else "Nothing was removed."
     )
     head = ("set", "queries found", "answers found", "other candidates found", "by")
     return (
-        "## Overlap with evaluation sets\n\nTexts of each set that are training texts too, of "
-        "all. A query is what is classified or searched for, an answer what is judged "
-        f"relevant. {note}\n\n{table(head, rows)}"
+        "## Overlap with evaluation sets\n\nTexts of each set that are also training texts, out "
+        "of all its texts. Queries are classified or searched for; answers are judged relevant. "
+        f"{note}\n\n{table(head, rows)}"
     )
 
 
@@ -244,13 +244,13 @@ def _negatives(data: PreparedData, count: int, seed: int) -> str:
     by_rule = draw_examples(data, count, seed)
     if not by_rule:
         return (
-            f"{head}\n\nThe folder does not say which rules gave its negatives: it was mined "
-            "without any, or before pair files kept that. `scimult mine FOLDER` mines it again."
+            f"{head}\n\nThe folder does not record which rules gave its negatives: it was mined "
+            "without rules, or by an older version. Run `scimult mine FOLDER` to mine it again."
         )
     parts = [
-        f"{head}\n\n**The titles below are texts of the data: its licences apply to them. Look at "
-        f"them before you publish this card.** Up to {count} negatives of each rule, drawn with "
-        f"seed {seed} from those of its finds that are in a pool; the positive is one of the group."
+        f"{head}\n\n**The titles below are texts of the data, and its licences apply to them: "
+        f"check them before you publish this card.** Up to {count} negatives per rule, drawn with "
+        f"seed {seed} from the pools; the positive is one of the group."
     ]
     columns = ("source", "task", "query", "positive", "hard negative")
     for rule, examples in by_rule.items():
@@ -263,10 +263,10 @@ def _negatives(data: PreparedData, count: int, seed: int) -> str:
 
 
 def _title(text: Text) -> str:
-    """Return a title of a text, or its beginning where it has none, as plain Markdown."""
+    """Return the title of a text, or its beginning if it has none, as plain Markdown."""
     return _plain(textwrap.shorten(text.title or text.body, TITLE_WIDTH, placeholder=" ..."))
 
 
 def _plain(text: str) -> str:
-    """Return Markdown that shows ``text`` as it is."""
+    """Return Markdown that renders as ``text``."""
     return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))

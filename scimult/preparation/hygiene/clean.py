@@ -1,4 +1,4 @@
-"""The cleaning step of ``scimult prepare``: duplicates and texts of evaluation sets go."""
+"""The cleaning step of ``scimult prepare``: remove duplicates and texts of evaluation sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scimult.preparation.metadata import VERSION as METADATA_VERSION
 from scimult.types import BoolArray, IntArray
 
 REPORT_FILE = "hygiene.json"
-# To be raised when the rules change: kept results of older rules are then not used again.
+# Increase this when the rules change, so that cached results of older rules are not reused.
 VERSION = "2"
 
 
@@ -42,15 +42,15 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
         Existing, empty folder; it gets the same files, ``collected``, ``aliases.arrow`` and
         ``hygiene.json`` with all counts.
     collected : Collected
-        Pairs of ``source``; its rejects take what ``duplicates: refuse`` refuses.
+        Pairs of ``source``; its rejects collect the texts refused as duplicates.
     config : HygieneConfig
-        What to do.
+        Options.
 
     Raises
     ------
     DataError
-        At the first duplicate if they are refused, unless bad records are skipped; or if an
-        evaluation set cannot be read.
+        At the first duplicate if duplicates are refused, unless bad records are skipped; or if
+        an evaluation set cannot be read.
     """
     store = TextStore.open(source)
     if (source / REJECTS_FILE).exists():
@@ -62,9 +62,9 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     removed_N = np.zeros(len(store), dtype=np.bool_)
     if config.duplicates != "ignore":
         keys = compute_keys(store, config, sketch="near" in config.keys)
-        keeper_N, found = find_duplicates(store, keys, dois, config)
+        keeper_N, duplicates = find_duplicates(store, keys, dois, config)
         del keys
-        report["duplicates"] = dict(found)
+        report["duplicates"] = dict(duplicates)
         if config.duplicates == "refuse":
             removed_N |= _refused(store, keeper_N, collected)
             keeper_N = np.arange(len(store), dtype=np.int64)
@@ -95,13 +95,11 @@ def _refused(store: TextStore, keeper_N: IntArray, collected: Collected) -> Bool
                 fix="remove one of them, set hygiene.duplicates=merge, or pass --skip-bad",
             )
         )
-    refused = np.zeros(len(keeper_N), dtype=np.bool_)
-    refused[repeated] = True
-    return refused
+    return np.asarray(keeper_N != np.arange(len(keeper_N)), dtype=np.bool_)
 
 
 def _dois(folder: Path, count: int) -> Sequence[str | None]:
-    """Return the DOI of every text; nothing but papers has one."""
+    """Return the DOI of every text; only papers have one."""
     table = open_arrow(folder / METADATA_FILE, "metadata", METADATA_VERSION)
     dois: list[str | None] = [None] * count
     if "doi" in table.column_names and table.num_rows:

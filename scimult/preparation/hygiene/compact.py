@@ -1,4 +1,4 @@
-"""Rewrites a corpus without some of its texts; what named them then names their keepers.
+"""Rewrite a corpus without some of its texts; references to merged texts become their keepers'.
 
 Shape legend: N texts before, M after.
 """
@@ -16,24 +16,25 @@ from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import SCHEMA, VERSION, TextStore, list_array, open_arrow, write_arrow
+from scimult.errors import DataError
 from scimult.preparation.collected import Collected, unique_rows
 from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import VERSION as METADATA_VERSION
-from scimult.preparation.pair_columns import Columns, changed, unique_pairs
+from scimult.preparation.pair_columns import Columns, transformed, unique_pairs
 from scimult.preparation.targets import moved
 from scimult.types import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
 class RowMap:
-    """Where each of N texts goes.
+    """Map from the rows of N texts to their rows after compaction.
 
     Parameters
     ----------
     keeper_N : IntArray
-        Text that stands for each text; only papers and queries have another than themselves.
+        Keeper of each text; labels always keep themselves.
     removed_N : BoolArray
-        Texts that go; with one of a group go all.
+        Texts to remove; removing one of a group removes the whole group.
     """
 
     keeper_N: IntArray
@@ -48,16 +49,16 @@ class RowMap:
 
     @property
     def new_rows_N(self) -> IntArray:
-        """Row of each text's keeper after compaction; -1 where the group went."""
+        """Row of each text's keeper after compaction; -1 if the group was removed."""
         kept_N = self.kept_N
         position_N = np.where(kept_N, np.cumsum(kept_N) - 1, -1)
         return np.asarray(position_N[self.keeper_N], dtype=np.int64)
 
 
 def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
-    """Copy ``texts.arrow`` batch by batch without the texts that go, and write ``aliases.arrow``.
+    """Copy the remaining texts of ``texts.arrow``, and write ``aliases.arrow``.
 
-    The aliases name, for the id of every merged text, the row of its keeper.
+    Aliases map the id of every merged text to the row of its keeper.
     """
     kept_N = rows.kept_N
     table = open_arrow(source / TEXTS_FILE, "texts", VERSION)
@@ -77,23 +78,23 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
 
 
 def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
-    """Copy ``metadata.arrow``: a keeper gets all labels of its group, and what it lacks itself."""
+    """Copy ``metadata.arrow``; keepers get all labels of their group, and fields they lack."""
     table = open_arrow(source / METADATA_FILE, "metadata", METADATA_VERSION).combine_chunks()
     old = table.column("row").to_numpy()
     new = rows.new_rows_N[old]
     kept = rows.kept_N[old]
     count = int(kept.sum())
-    if not count:
-        positions = np.empty(0, np.int64)
-    else:
-        positions = np.where(new >= 0, new - new[kept].min(), -1)
+    if len(old) and not count:
+        fix = "name other evaluation sets, or remove fewer roles with hygiene.decontaminate"
+        raise DataError("cleaning removes every paper", fix=fix)
+    positions = np.where(new >= 0, new - new[kept].min(initial=len(rows.keeper_N)), -1)
     columns = {"row": pa.array(new[kept])}
     for name in table.column_names[1:]:
         column = table.column(name).combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = column.chunk(0)
         if name == "labels":
-            columns[name] = _united(column, positions, count)
+            columns[name] = _merged_labels(column, positions, count)
         else:
             columns[name] = column.take(pa.array(_first_filled(column, positions, kept, count)))
     write_arrow(target / METADATA_FILE, "metadata", METADATA_VERSION, columns)
@@ -102,16 +103,16 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
 def compact_pairs(
     collected: Collected, rows: RowMap, scratch: Path
 ) -> tuple[Collected, Counter[str]]:
-    """Return the pairs between the texts that stay, and what became of the others, counted.
+    """Return the pairs between remaining texts, and counts of the dropped ones.
 
-    ``scratch`` takes what is more than memory should.
+    Large columns are mapped from files in ``scratch``.
     """
     new_N = rows.new_rows_N
     counts: Counter[str] = Counter()
     parts = []
     for part in collected.parts:
-        pairs, found = _move((part.queries, part.positives), new_N, scratch)
-        counts.update({f"{part.task}: {what}": number for what, number in found.items()})
+        pairs, dropped = _move((part.queries, part.positives), new_N, scratch)
+        counts.update({f"{part.task}: {reason}": number for reason, number in dropped.items()})
         parts.append(replace(part, queries=pairs[0], positives=pairs[1]))
     citations, _ = _move(collected.citations, new_N, scratch)
     shown, _ = _move(collected.shown, new_N, scratch)
@@ -119,11 +120,11 @@ def compact_pairs(
     triples = unique_rows([triples[(triples >= 0).all(axis=1)]])
     teacher = collected.teacher
     if teacher is not None:
-        teacher, found = teacher.moved(new_N)
-        counts.update(found)
-    targets = [moved(one, new_N) for one in collected.targets]
+        teacher, dropped = teacher.moved(new_N)
+        counts.update(dropped)
+    targets = [moved(raw, new_N) for raw in collected.targets]
     counts["targets removed or merged with a text"] = sum(
-        len(before.read) - len(after.read)
+        len(before.file) - len(after.file)
         for before, after in zip(collected.targets, targets, strict=True)
     )
     kept = replace(
@@ -141,36 +142,36 @@ def compact_pairs(
 def _move(columns: Columns, new_N: IntArray, scratch: Path) -> tuple[Columns, Counter[str]]:
     counts: Counter[str] = Counter()
 
-    def stay(_: slice, first: IntArray, second: IntArray) -> Columns:
+    def renumber(_: slice, first: IntArray, second: IntArray) -> Columns:
         first, second = new_N[first], new_N[second]
-        gone = (first < 0) | (second < 0)
-        itself = ~gone & (first == second)
-        counts["pairs removed with a text"] += int(gone.sum())
+        removed = (first < 0) | (second < 0)
+        itself = ~removed & (first == second)
+        counts["pairs removed with a text"] += int(removed.sum())
         counts["pairs of a text with its own duplicate"] += int(itself.sum())
-        return first[~gone & ~itself], second[~gone & ~itself]
+        return first[~removed & ~itself], second[~removed & ~itself]
 
-    stayed = changed(columns, stay, scratch)
-    moved = unique_pairs([stayed], scratch)
-    counts["pairs that became the same"] = len(stayed[0]) - len(moved[0])
-    return moved, counts
+    remaining = transformed(columns, renumber, scratch)
+    unique = unique_pairs([remaining], scratch)
+    counts["pairs that became the same"] = len(remaining[0]) - len(unique[0])
+    return unique, counts
 
 
-def _united(labels: pa.LargeListArray, positions: IntArray, count: int) -> pa.LargeListArray:
-    """Return the labels of each group; labels come first in the store and keep their rows."""
+def _merged_labels(labels: pa.LargeListArray, positions: IntArray, count: int) -> pa.LargeListArray:
+    """Return the labels of each group; labels come first in the store, so their rows stay."""
     lists = Ragged(labels.values.to_numpy(), labels.offsets.to_numpy())
     owners = positions[lists.owners]
     return list_array(Ragged.from_pairs(owners[owners >= 0], lists.values[owners >= 0], count))
 
 
 def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
-    """Return for each group the member whose value it takes: its keeper's, else the first one."""
+    """Return the member whose value each group takes: the keeper's if filled, else the first."""
     if isinstance(column, (pa.ListArray, pa.LargeListArray)):
         filled = np.diff(column.offsets.to_numpy()) > 0
     else:
         filled = column.is_valid().to_numpy(zero_copy_only=False)
-    # Sorted by group; in a group filled values first, of those the keeper's, then the earliest.
+    # Sort by group; within a group, filled values first, then the keeper's, then the earliest.
     order = np.lexsort((np.arange(len(positions)), ~kept, ~filled, positions))
     order = order[positions[order] >= 0]
     starts = np.r_[True, np.diff(positions[order]) != 0][: len(order)]
-    assert int(starts.sum()) == count, "every group has its keeper"
+    assert int(starts.sum()) == count, "a group has no keeper"
     return np.asarray(order[starts], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What ``scimult prepare`` does about duplicates, evaluation sets and leaks between splits."""
+"""Configuration of duplicates, overlap with evaluation sets, and leaks between splits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SplitBy = Literal["query", "paper", "year", "component"]
 
 
 def expanded(path: str, key: str, fix: str) -> str:
-    """Return a path with ``~`` and environment variables resolved.
+    """Return a path with ``~`` and environment variables expanded.
 
     Raises
     ------
     ConfigError
-        If it names an environment variable that is not set.
+        If it names an unset environment variable.
     """
     resolved = os.path.expandvars(os.path.expanduser(path))
     if "$" in resolved:
@@ -32,20 +32,20 @@ def expanded(path: str, key: str, fix: str) -> str:
 
 
 class NearConfig(StrictConfig):
-    """When two texts are near-duplicates: the Jaccard similarity of their word shingles.
+    """Near-duplicates by the Jaccard similarity of their word shingles.
 
     Parameters
     ----------
     threshold : float
-        Smallest similarity of a near-duplicate.
+        Smallest similarity of near-duplicates.
     shingle_words : int
-        Words of a shingle.
+        Words per shingle.
     min_words : int
-        Shorter texts have no near-duplicates: titles that differ in a number alone would be.
+        Shorter texts have no near-duplicates, since titles may differ only in a number.
     permutations : int
         Length of a MinHash signature.
     seed : int
-        Of the signatures.
+        Seed of the signatures.
     """
 
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
@@ -57,28 +57,28 @@ class NearConfig(StrictConfig):
     @model_validator(mode="after")
     def _check(self) -> NearConfig:
         if self.min_words < self.shingle_words:
-            raise ValueError("min_words is smaller than shingle_words; such texts have no shingle")
+            raise ValueError("min_words must be at least shingle_words")
         return self
 
 
 class HygieneConfig(StrictConfig):
-    """What is done about duplicates and about texts of evaluation sets.
+    """How to treat duplicates and texts of evaluation sets.
 
     Parameters
     ----------
     duplicates : {"ignore", "merge", "refuse"}
-        ``merge`` keeps one text of each group and gives it the pairs and labels of all;
-        ``refuse`` makes each further text a bad record; ``ignore`` does not look.
+        ``merge`` keeps one text of each group, with the pairs and labels of all; ``refuse``
+        makes every other text a bad record; ``ignore`` does not look for duplicates.
     keys : list of {"doi", "title", "near"}
         What makes two papers duplicates.
     min_title : int
-        Titles with fewer letters and digits than this say too little to identify a paper.
+        Titles with fewer letters and digits than this do not identify a paper.
     near : NearConfig
-        When two texts are near-duplicates, here and in the overlap with evaluation sets.
+        Near-duplicates, also in the overlap with evaluation sets.
     evaluation : str, optional
-        Folder of evaluation sets; how much of them is in the training texts is reported.
+        Folder of evaluation sets whose overlap with the training texts is reported.
     decontaminate : list of {"query", "answer", "candidate"}
-        Training texts that equal such texts of an evaluation set are removed with their pairs.
+        Training texts equal to evaluation texts in these roles are removed with their pairs.
     """
 
     duplicates: Literal["ignore", "merge", "refuse"] = "ignore"
@@ -98,36 +98,29 @@ class HygieneConfig(StrictConfig):
 
     @property
     def evaluation_folder(self) -> Path | None:
-        """The folder of evaluation sets, with ``~`` and environment variables resolved.
-
-        Raises
-        ------
-        ConfigError
-            If it names an environment variable that is not set.
-        """
+        """The folder of evaluation sets, with ``~`` and environment variables expanded."""
         if self.evaluation is None:
             return None
-        return Path(
-            expanded(self.evaluation, "hygiene.evaluation", "set it or give the folder itself")
-        )
+        fix = "set it or give the folder itself"
+        return Path(expanded(self.evaluation, "hygiene.evaluation", fix))
 
     @property
     def does_nothing(self) -> bool:
-        """Whether texts and pairs stay as they were read."""
+        """Whether texts and pairs stay unchanged."""
         return self.duplicates == "ignore" and self.evaluation is None
 
 
 class SplitConfig(StrictConfig):
-    """What may not be in both the train and the dev split.
+    """What the train and dev splits must not share.
 
     Parameters
     ----------
     by : {"query", "paper", "year", "component"}
-        ``query``: a query is in one split. ``paper``: dev papers, drawn by a hash of their
-        ids, are in no training pair. ``year``: the same, dev papers are those from
-        ``dev_from_year`` on. ``component``: nothing that pairs connect is divided.
+        ``query``: no shared query. ``paper``: dev papers, drawn by a hash of their ids, are in
+        no training pair. ``year``: the same, with dev papers from ``dev_from_year`` on.
+        ``component``: texts connected by pairs stay in one split.
     dev_from_year : int, optional
-        First year of the dev split; for ``year`` alone.
+        First year of the dev split; only for ``year``.
     """
 
     by: SplitBy = "query"
@@ -136,5 +129,5 @@ class SplitConfig(StrictConfig):
     @model_validator(mode="after")
     def _check(self) -> SplitConfig:
         if (self.by == "year") != (self.dev_from_year is not None):
-            raise ValueError("dev_from_year goes with by: year, and with nothing else")
+            raise ValueError("dev_from_year and by: year need each other; set both or neither")
         return self

@@ -1,4 +1,4 @@
-"""Finds papers and queries that are in a corpus several times.
+"""Find papers and queries that a corpus has several times.
 
 Shape legend: N texts.
 """
@@ -27,23 +27,23 @@ from scimult.preparation.hygiene.normal_forms import doi_key, hash64, title_key
 from scimult.progress import bar
 from scimult.types import IntArray, Text
 
-# Two papers of one title are one paper unless both abstracts are there and this far apart.
+# Papers with the same title are one paper unless both have abstracts less similar than this.
 SAME_ABSTRACT = 0.2
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What duplicates are found by, for each of N texts.
+    """The keys by which N texts are compared.
 
     Parameters
     ----------
     titles_N : ndarray of uint64
-        Hash of a paper's title key or a query's words; 0 where there is too little of it.
+        Hash of a paper's title key or a query's words; 0 if that is too short.
     has_body_N : ndarray of bool
-        Whether there is an abstract.
+        Whether the text has an abstract.
     sketches : Sketches
-        MinHash signatures; of papers alone, and only if near-duplicates are looked for.
+        MinHash signatures, only if near-duplicates are wanted.
     """
 
     titles_N: NDArray[np.uint64]
@@ -52,7 +52,7 @@ class Keys:
 
 
 def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Keys:
-    """Read all texts once, in order."""
+    """Compute the keys of all texts in one pass."""
     count = len(store)
     keys = Keys(
         np.zeros(count, np.uint64),
@@ -71,17 +71,17 @@ def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Ke
 def find_duplicates(
     store: TextStore, keys: Keys, dois: Sequence[str | None], config: HygieneConfig
 ) -> tuple[IntArray, Counter[str]]:
-    """Group what is the same: papers by the configured keys, queries by their words.
+    """Group duplicates: papers by the configured keys, queries by their words.
 
     Groups are connected components: if a text equals two others, all three are one group.
-    The first text with an abstract stands for its group.
+    The keeper of a group is its first text with an abstract.
 
     Parameters
     ----------
     store : TextStore
         All texts.
     keys : Keys
-        As ``compute_keys`` returns them.
+        From ``compute_keys``.
     dois : sequence of str or None
         DOI of each text, as written.
     config : HygieneConfig
@@ -90,9 +90,9 @@ def find_duplicates(
     Returns
     -------
     keeper_N : IntArray
-        For each text the one that stands for its group; its own row where there is none.
+        The keeper of each text's group; its own row if it has no duplicate.
     counts : Counter
-        Texts that have another keeper, by what showed it first, and what was kept apart.
+        Texts with another keeper, by the first key that matched, and texts kept apart.
     """
     counts: Counter[str] = Counter()
     finders = {
@@ -144,7 +144,7 @@ def _same_title(
 
 
 def _equal_runs(keys_N: NDArray[np.uint64]) -> Iterator[IntArray]:
-    """Yield the rows of each key that several texts have, ascending; key 0 is none."""
+    """Yield the rows of each key shared by several texts, ascending; key 0 is no key."""
     rows = np.flatnonzero(keys_N)
     rows = rows[np.argsort(keys_N[rows], kind="stable")]
     ends = np.flatnonzero(np.diff(keys_N[rows])) + 1
@@ -154,7 +154,7 @@ def _equal_runs(keys_N: NDArray[np.uint64]) -> Iterator[IntArray]:
 
 
 def _cluster_by_abstract(texts: Sequence[Text], config: NearConfig) -> list[list[int]]:
-    """Divide texts of one title: those with abstracts far apart are different papers.
+    """Cluster texts with the same title: those with dissimilar abstracts are different papers.
 
     A text without an abstract joins the first cluster. A text is compared with at most
     ``NEIGHBOURS`` clusters.
@@ -180,7 +180,7 @@ def _cluster_by_abstract(texts: Sequence[Text], config: NearConfig) -> list[list
 
 
 def _near(store: TextStore, keys: Keys, config: HygieneConfig) -> Iterator[Pair]:
-    """Yield the papers whose shingles are as similar as the threshold asks."""
+    """Yield pairs of papers whose shingles are at least as similar as the threshold."""
     first, second = candidate_pairs(keys.sketches, config.near)
     with bar("near-duplicates", total=len(first), unit="pair") as meter:
         for pair in zip(first.tolist(), second.tolist(), strict=True):
@@ -193,7 +193,7 @@ def _near(store: TextStore, keys: Keys, config: HygieneConfig) -> Iterator[Pair]
 
 
 def _keepers(pairs: IntArray, has_body_N: NDArray[np.bool_]) -> IntArray:
-    """Return for each text the first text of its component, of those with a body if any has."""
+    """Return the keeper of each text's component: the first with a body, else the first."""
     count = len(has_body_N)
     ones = np.ones(len(pairs), dtype=np.int8)
     graph = coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(count, count))

@@ -1,7 +1,7 @@
-"""Texts of evaluation sets: BEIR folders, and papers with labels.
+"""Read the texts of evaluation sets: BEIR folders, and papers with labels.
 
-A folder is a set if it has ``corpus.jsonl`` and ``queries.jsonl``, or ``papers.jsonl`` (each may
-be packed as ``.gz``). Folders are looked for at any depth; a set is named by its path.
+A folder is a set if it has ``corpus.jsonl`` and ``queries.jsonl``, or ``papers.jsonl`` (each
+possibly gzipped). Folders are searched recursively; a set is named by its path.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMES = ("corpus.jsonl", "queries.jsonl", "papers.jsonl", "split.csv")
 class EvaluationText:
     """One text of an evaluation set.
 
-    ``query`` is what is classified or searched for, ``answer`` what is judged relevant, and
-    ``candidate`` everything else, papers outside the test split among them.
+    ``query`` texts are classified or searched for, ``answer`` texts are judged relevant, and
+    ``candidate`` is everything else, including papers outside the test split.
     """
 
     role: EvaluationRole
@@ -40,10 +40,11 @@ def find_sets(folder: Path) -> dict[str, Path]:
     Raises
     ------
     DataError
-        If the folder does not exist or has no set.
+        If the folder does not exist or contains no set.
     """
     if not folder.is_dir():
-        raise DataError("folder of evaluation sets does not exist", path=folder, fix="correct it")
+        fix = "correct the path"
+        raise DataError("folder of evaluation sets does not exist", path=folder, fix=fix)
     sets = {}
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
         has = {name for name in NAMES if packed_or_plain(path / name).is_file()}
@@ -56,19 +57,13 @@ def find_sets(folder: Path) -> dict[str, Path]:
 
 
 def set_files(folder: Path) -> list[Path]:
-    """Return the files of a set that are read."""
+    """Return the files of a set that ``read_set`` reads."""
     files = [path for name in NAMES if (path := packed_or_plain(folder / name)).is_file()]
     return files + sorted((folder / "qrels").glob("*.tsv*"))
 
 
 def read_set(folder: Path) -> Iterator[EvaluationText]:
-    """Yield the texts of a set.
-
-    Raises
-    ------
-    DataError
-        At the first line that cannot be read.
-    """
+    """Yield the texts of a set."""
     strict = Rejects()
     corpus, queries, papers, split = (packed_or_plain(folder / name) for name in NAMES)
     if corpus.is_file() and queries.is_file():

@@ -1,4 +1,4 @@
-"""Hard negatives to look at: some of each rule of mining, drawn evenly from all that it gave."""
+"""Draw example hard negatives of each mining rule, uniformly from all that the rule gave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scimult.data.pairs import SPLITS, PairFile, RuleBits
 from scimult.data.prepared import PreparedData
 from scimult.types import IntArray, Text
 
-PLACES_PER_CHUNK = 1 << 20
+NEGATIVES_PER_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,23 @@ class Example:
 
 
 def draw_examples(data: PreparedData, count: int, seed: int = 0) -> dict[str, list[Example]]:
-    """Draw hard negatives of each rule, from all pair files together.
+    """Draw hard negatives of each rule from all pair files.
 
     A negative that several rules gave may be drawn for each of them.
 
     Parameters
     ----------
     data : PreparedData
-        A folder that was mined.
+        A mined folder.
     count : int
-        Most examples of a rule.
+        Maximum number of examples per rule.
     seed : int
-        Of the draw.
+        Seed of the draw.
 
     Returns
     -------
     dict
-        Examples by rule; no rule if the folder does not say which rules gave its negatives.
+        Examples by rule; empty if the folder does not record which rules gave its negatives.
     """
     files = [file for split in SPLITS for file in data.pairs(split)]
     by_rule: dict[str, list[tuple[PairFile, int]]] = defaultdict(list)
@@ -51,50 +51,39 @@ def draw_examples(data: PreparedData, count: int, seed: int = 0) -> dict[str, li
         for bit, rule in enumerate(file.rules):
             by_rule[rule].append((file, bit))
     return {
-        rule: _draw(data, places, count, np.random.default_rng([seed, number]))
-        for number, (rule, places) in enumerate(by_rule.items())
+        rule: _draw(data, sources, count, np.random.default_rng([seed, number]))
+        for number, (rule, sources) in enumerate(by_rule.items())
     }
 
 
 def _draw(
     data: PreparedData, files: list[tuple[PairFile, int]], count: int, rng: np.random.Generator
 ) -> list[Example]:
-    """Draw from the negatives of one rule, which stand in several files."""
-    counts = [sum(len(at) for _, at in _places(file.found_by, bit)) for file, bit in files]
+    """Draw from the negatives of one rule, over several files."""
+    counts = [sum(map(len, _positions(file.found_by, bit))) for file, bit in files]
     ordinals = np.sort(rng.choice(sum(counts), min(count, sum(counts)), replace=False))
     examples, before = [], 0
-    for (file, bit), own in zip(files, counts, strict=True):
-        here = ordinals[(ordinals >= before) & (ordinals < before + own)] - before
-        examples += [_example(data, file, place, rng) for place in _at(file.found_by, bit, here)]
-        before += own
+    for file, bit in files:
+        for positions in _positions(file.found_by, bit):
+            here = ordinals[(ordinals >= before) & (ordinals < before + len(positions))] - before
+            examples += [_example(data, file, int(at), rng) for at in positions[here]]
+            before += len(positions)
     return examples
 
 
-def _example(data: PreparedData, file: PairFile, place: int, rng: np.random.Generator) -> Example:
-    """Return the negative at ``place`` of a file's negatives, with one of its positives."""
-    group = int(np.searchsorted(file.negatives.offsets, place, side="right")) - 1
+def _example(data: PreparedData, file: PairFile, at: int, rng: np.random.Generator) -> Example:
+    """Return the negative at a position of a file, with one of the positives of its group."""
+    group = int(np.searchsorted(file.negatives.offsets, at, side="right")) - 1
     positive = rng.choice(file.positives[group])
-    rows = (file.queries[group], positive, file.negatives.values[place])
+    rows = (file.queries[group], positive, file.negatives.values[at])
     query, answer, negative = (data.texts.text(int(row)) for row in rows)
     return Example(file.source, file.task, query, answer, negative)
 
 
-def _at(found_by: RuleBits | None, bit: int, ordinals: IntArray) -> list[int]:
-    """Return where the negatives of a rule stand that have these numbers among its own."""
-    positions: list[int] = []
-    for first, places in _places(found_by, bit):
-        inside = ordinals[(ordinals >= first) & (ordinals < first + len(places))]
-        positions.extend(places[inside - first].tolist())
-    return positions
-
-
-def _places(found_by: RuleBits | None, bit: int) -> Iterator[tuple[int, IntArray]]:
-    """Yield, chunk by chunk, how many negatives of a rule came before, and where the next are."""
+def _positions(found_by: RuleBits | None, bit: int) -> Iterator[IntArray]:
+    """Yield the positions of a rule's negatives, chunk by chunk."""
     if found_by is None:
         return
-    before = 0
-    for start in range(0, len(found_by), PLACES_PER_CHUNK):
-        chunk = found_by[start : start + PLACES_PER_CHUNK]
-        places = np.flatnonzero(chunk >> chunk.dtype.type(bit) & chunk.dtype.type(1)) + start
-        yield before, places
-        before += len(places)
+    for start in range(0, len(found_by), NEGATIVES_PER_CHUNK):
+        chunk = found_by[start : start + NEGATIVES_PER_CHUNK]
+        yield np.flatnonzero(chunk >> chunk.dtype.type(bit) & chunk.dtype.type(1)) + start

@@ -1,14 +1,14 @@
-"""Near-duplicates by MinHash (Broder, 1997) with banding; candidates are verified exactly.
+"""Near-duplicates by MinHash (Broder, 1997) with banding; callers verify the candidates exactly.
 
-The library makes the signatures. Banding is a sort per band: equal keys become neighbours, so
-nothing but the signatures grows with the number of texts.
+``rensa`` computes the signatures. Banding is one sort per band that makes equal keys neighbours,
+so that only the signatures grow with the number of texts.
 
 Shape legend: N texts, P permutations, M pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -23,8 +23,8 @@ from scimult.types import IntArray, Text
 
 Signatures = NDArray[np.uint32]
 RECALL = 0.99
-# A text is compared with at most this many earlier ones per band, so that a template that a
-# million texts share costs a million comparisons, not their square.
+# A text is compared with at most this many earlier ones per band, so that the cost of a template
+# that a million texts share stays linear.
 NEIGHBOURS = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NOTHING = np.zeros(1, np.uint64)
@@ -39,7 +39,7 @@ class Sketches:
     signatures_NP : ndarray of uint32
         Undefined for texts that are too short to compare.
     usable_N : ndarray of bool
-        False for those.
+        False for texts that are too short.
     """
 
     signatures_NP: Signatures
@@ -54,7 +54,7 @@ class Sketches:
     def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
         """Sketch texts into the rows from ``start`` on."""
         words = [text_words(text) for text in texts]
-        rows = np.flatnonzero([len(of_text) >= config.min_words for of_text in words])
+        rows = np.flatnonzero([len(text) >= config.min_words for text in words])
         if len(rows):
             hashes, offsets = shingle_hashes([words[row] for row in rows], config.shingle_words)
             digests = RMinHash.digest_matrix_from_flat_token_hashes(
@@ -67,15 +67,15 @@ class Sketches:
 def shingle_hashes(
     texts: Sequence[list[str]], length: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Hash all runs of ``length`` words of texts that have so many (Karp and Rabin, 1987).
+    """Hash all runs of ``length`` words of texts that are long enough (Karp and Rabin, 1987).
 
-    A run is hashed as the letters between two places, which a difference of two sums gives
-    wherever they are: nothing is done shingle by shingle.
+    The hash of a run is the difference of two prefix sums over letters, so that all runs are
+    hashed at once.
 
     Returns
     -------
     hashes, offsets : ndarray of uint64
-        Of all texts, one after the other, and where those of each text begin and the last end.
+        Hashes of all texts, concatenated, and the offsets of each text's hashes.
     """
     letters = np.frombuffer(" ".join(chain.from_iterable(texts)).encode() + b" ", np.uint8)
     powers, inverses = _powers(1 << len(letters).bit_length())
@@ -99,7 +99,7 @@ def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread what differs over all bits, as SplitMix64 does (Steele et al., 2014)."""
+    """Mix the bits of each number, as in SplitMix64 (Steele et al., 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x ^= x >> np.uint64(31)
@@ -110,19 +110,19 @@ _OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
 
 
 def text_shingles(text: Text, config: NearConfig) -> set[str]:
-    """Return the shingles by which a text is compared; empty if it is too short."""
+    """Return the shingles of a text; empty if it is too short to compare."""
     words = text_words(text)
     return set() if len(words) < config.min_words else shingles(words, config.shingle_words)
 
 
 def jaccard(first: set[str], second: set[str]) -> float:
-    """Return the size of the intersection over that of the union; 0 for two empty sets."""
+    """Return the Jaccard similarity of two sets; 0 if both are empty."""
     union = len(first | second)
     return len(first & second) / union if union else 0.0
 
 
 def rows_per_band(threshold: float, permutations: int) -> int:
-    """Return the longest band that still finds pairs at the threshold with ``RECALL``.
+    """Return the longest band that finds pairs at the threshold with recall ``RECALL``.
 
     A pair of similarity s shares one band of r rows with probability s^r, and one of K bands
     with 1 - (1 - s^r)^K (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, section 3.4).
@@ -144,18 +144,22 @@ def band_keys(signatures_NR: Signatures) -> NDArray[np.uint64]:
     return keys_N
 
 
-def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
-    """Return pairs of texts that share a band, each once, the smaller row first; shape ``(M,)``.
-
-    A text meets at most ``NEIGHBOURS`` others before it in each band.
-    """
+def _bands(config: NearConfig, *sketches: Sketches) -> Iterator[list[NDArray[np.uint64]]]:
+    """Yield the keys of the usable texts of each sketch, band by band."""
     rows = rows_per_band(config.threshold, config.permutations)
+    for start in range(0, config.permutations - rows + 1, rows):
+        yield [band_keys(s.signatures_NP[s.usable_N, start : start + rows]) for s in sketches]
+
+
+def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
+    """Return distinct pairs of texts that share a band, the smaller row first; shape ``(M,)``.
+
+    A text is compared with at most ``NEIGHBOURS`` earlier ones per band.
+    """
     usable = np.flatnonzero(sketches.usable_N)
     count = len(sketches.usable_N)
     pairs = np.empty(0, dtype=np.int64)
-    for band in range(config.permutations // rows):
-        part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part])
+    for (keys,) in _bands(config, sketches):
         order = np.argsort(keys, kind="stable")
         codes = [pairs]
         for distance in range(1, NEIGHBOURS + 1):
@@ -171,26 +175,22 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
 def cross_candidates(
     sketches: Sketches, others: Sketches, config: NearConfig
 ) -> tuple[IntArray, IntArray]:
-    """Return pairs (text, other text) that share a band, each once; shape ``(M,)``.
+    """Return distinct pairs (text, other text) that share a band; shape ``(M,)``.
 
-    A text meets at most ``NEIGHBOURS`` others per band.
+    A text is compared with at most ``NEIGHBOURS`` others per band.
     """
-    rows = rows_per_band(config.threshold, config.permutations)
     usable, other_usable = np.flatnonzero(sketches.usable_N), np.flatnonzero(others.usable_N)
     count = max(len(others.usable_N), 1)
     pairs = np.empty(0, dtype=np.int64)
-    for band in range(config.permutations // rows):
-        part = slice(band * rows, (band + 1) * rows)
-        keys = band_keys(sketches.signatures_NP[usable, part])
-        other_keys = band_keys(others.signatures_NP[other_usable, part])
+    for keys, other_keys in _bands(config, sketches, others):
         order = np.argsort(other_keys, kind="stable")
         start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
         codes = [pairs]
         for distance in range(NEIGHBOURS):
-            met = start + distance < stop
-            if not met.any():
+            equal = start + distance < stop
+            if not equal.any():
                 break
-            other = other_usable[order[start[met] + distance]]
-            codes.append(usable[met] * count + other)
+            other = other_usable[order[start[equal] + distance]]
+            codes.append(usable[equal] * count + other)
         pairs = np.unique(np.concatenate(codes))
     return pairs // count, pairs % count

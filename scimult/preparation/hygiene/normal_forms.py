@@ -1,4 +1,4 @@
-"""Forms of titles, DOIs and texts in which trivial differences are gone."""
+"""Normal forms of titles, DOIs and texts, without trivial differences."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import unicodedata
 from scimult.types import Text
 
 _WORD = re.compile(r"[^\W_]+")
-# Letters of ASCII in lower case, digits, and a space for all else.
+# Lower-cases ASCII letters, keeps digits, and turns all else into spaces.
 _ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
 _DOI_PREFIX = re.compile(r"^(https?://)?(dx\.)?doi\.org/|^doi:\s*")
 
 
 def words(text: str) -> list[str]:
     """Return the runs of letters and digits, without case, accents and typographic variants."""
-    if text.isascii():  # several times as fast, and the same
+    if text.isascii():  # same result, several times faster
         return text.translate(_ASCII).split()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return _WORD.findall("".join(c for c in decomposed if not unicodedata.combining(c)))
 
 
 def title_key(title: str) -> str:
-    """Return a title's letters and digits, so that LaTeX and Unicode accents are the same."""
+    """Return a title's letters and digits, so that LaTeX and Unicode accents are equal."""
     return "".join(words(title))
 
 
 def doi_key(doi: str) -> str:
-    """Return a DOI in lower case without resolver or scheme; empty if it is none."""
+    """Return a DOI in lower case without resolver or scheme; empty if it is not a DOI."""
     bare = _DOI_PREFIX.sub("", doi.strip().lower())
     return bare if bare.startswith("10.") and "/" in bare else ""
 
 
 def hash64(key: str) -> int:
-    """Return a key's hash in 64 bits: of a million keys two collide once in 40 million times."""
+    """Return a 64-bit hash: two of a million keys collide once in 40 million times."""
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
 

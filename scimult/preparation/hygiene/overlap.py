@@ -1,4 +1,4 @@
-"""Which training texts are also texts of evaluation sets.
+"""Find training texts that are also texts of evaluation sets.
 
 Shape legend: N training texts, E evaluation texts.
 """
@@ -20,7 +20,7 @@ from scimult.preparation.hygiene.normal_forms import doi_key, hash64, text_words
 from scimult.types import BoolArray, Text
 
 ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
-# What shows that two texts are the same, the surest first.
+# How two texts may match, most reliable first.
 WAYS = ("doi", "title", "text", "near")
 
 
@@ -29,20 +29,15 @@ def find_overlap(
 ) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
     """Compare all papers and queries of the store with all texts of the sets below ``folder``.
 
-    Two texts are the same if DOI or title key are equal (of titles that are long enough), if
-    all their words are, or if they are near-duplicates. Labels are not compared.
+    Two texts match if their DOIs, sufficiently long title keys or all their words are equal, or
+    if they are near-duplicates. Labels are not compared.
 
     Returns
     -------
     reports : list of OverlapEntry
-        What each set shares with the store.
+        The overlap of each set with the store.
     rows : dict
-        For each role, which of the N texts equal such a text.
-
-    Raises
-    ------
-    DataError
-        If there is no set, or one cannot be read.
+        For each role, a mask of the N texts that match such a text.
     """
     # Each text once per role: a query paper is often a candidate too.
     sets = {name: list(dict.fromkeys(read_set(p))) for name, p in find_sets(folder).items()}
@@ -60,7 +55,7 @@ def find_overlap(
 
 
 class TextIndex:
-    """Evaluation texts by everything that a training text can equal them in."""
+    """Evaluation texts, indexed by every key that a training text may match."""
 
     def __init__(self, texts: list[EvaluationText], config: HygieneConfig) -> None:
         self.texts = texts
@@ -77,10 +72,10 @@ class TextIndex:
     def rows_in(
         self, store: TextStore, dois: Sequence[str | None], label: str
     ) -> dict[int, dict[int, str]]:
-        """Return, for each evaluation text, the rows of texts that equal it, and what shows it."""
+        """Return the rows of the texts that match each evaluation text, and how they match."""
         rows_of: dict[int, dict[int, str]] = defaultdict(dict)
         for start, texts in store.chunks(label):
-            # Of several ways the surest comes first.
+            # The most reliable of several ways comes first, and stays.
             for position, number, way in self._matches(texts, dois[start : start + len(texts)]):
                 rows_of[number].setdefault(start + position, way)
         return rows_of
@@ -88,7 +83,7 @@ class TextIndex:
     def _matches(
         self, texts: Sequence[Text], dois: Sequence[str | None]
     ) -> Iterator[tuple[int, int, str]]:
-        """Yield (position of a training text, number of an evaluation text, what shows it)."""
+        """Yield (position of a training text, number of an evaluation text, way they match)."""
         for position, (text, doi) in enumerate(zip(texts, dois, strict=True)):
             if text.kind != "label":
                 for way, key in _keys(text, doi or "", self._config):
@@ -105,17 +100,17 @@ class TextIndex:
 
 
 def surest(ways: Iterable[str]) -> str:
-    """Return the surest of the ways in which training texts equal a text, which counts once."""
+    """Return the most reliable of the ways in which a text is matched."""
     return min(ways, key=WAYS.index)
 
 
 def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
-    """Yield what another text must have to be the same, and the way that shows it."""
+    """Yield the ways in which another text may match, with the key it must share."""
     if key := doi_key(doi):
         yield "doi", key
     if text.kind == "paper" and len(key := title_key(text.title)) >= config.min_title:
         yield "title", key
-    # Of any length: a short request that is the same is the same request.
+    # Queries of any length: two equal short queries are the same query.
     whole = "".join(text_words(text))
     if whole and (text.kind == "query" or len(whole) >= config.min_title):
         yield "text", whole

@@ -1,4 +1,4 @@
-"""Which texts belong to the dev split, so that nothing the dev pairs test was trained on.
+"""Choose the dev split so that nothing the dev pairs test was trained on.
 
 Shape legend: N texts.
 """
@@ -38,17 +38,17 @@ def dev_texts(
     parts : sequence of RawPairs
         All pairs.
     store : TextStore
-        The texts; the draw hangs on seed and id alone, so adding texts moves none.
+        The texts; the draw depends only on seed and id, so adding texts moves none.
     years_N : IntArray
-        Year of each text, -1 where unknown (such papers are trained with).
+        Year of each text, -1 if unknown (such papers are in the train split).
     config : SplitConfig
-        What may not be divided.
+        What the splits must not share.
     fraction : float
         Share of texts (of components, for ``component``) to draw.
     seed : int
-        Of the draw.
+        Seed of the draw.
     with_targets : sequence of IntArray
-        Rows of papers that have targets; they need no pair.
+        Rows of papers with targets, which need no pair.
     """
     count = len(store)
     dev_N = np.zeros(count, dtype=np.bool_)
@@ -66,10 +66,10 @@ def dev_texts(
 
 
 def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[Split, BoolArray]:
-    """Return which pairs belong to ``train`` and to ``dev``.
+    """Return masks of the pairs in ``train`` and in ``dev``.
 
-    A pair belongs to dev if its query does. Unless the split is by query alone, a training
-    pair has no dev text on the other side either: such pairs are in neither split.
+    A pair belongs to dev if its query does. Unless the split is by query, training pairs with
+    a dev text on the other side are in neither split.
     """
     in_dev = dev_N[part.queries]
     in_train = ~in_dev
@@ -81,8 +81,8 @@ def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[S
 def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArray:
     """Return which queries belong to the dev split.
 
-    The choice hangs on the seed and the query's id alone: adding sources or papers never
-    moves a query, and a paper that two sources query is in the same split of both.
+    The choice depends only on the seed and the query's id: adding sources or papers never
+    moves a query, and a query of two sources is in the same split of both.
     """
     limit = int(fraction * 2**64)
     draws = (
@@ -95,7 +95,7 @@ def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArra
 def _used_texts(
     parts: Sequence[RawPairs], with_targets: Sequence[IntArray], count: int
 ) -> IntArray:
-    """Return the rows of papers and queries that some pair or target has, ascending."""
+    """Return the rows of papers and queries with a pair or target, ascending."""
     used = np.zeros(count, dtype=np.bool_)
     for part in parts:
         used[part.queries] = True
@@ -126,7 +126,7 @@ def _dev_components(
     graph = coo_array((ones, (first, second)), shape=(count, count))
     component = connected_components(graph, directed=False)[1][used]
     _, start, size = np.unique(component, return_index=True, return_counts=True)
-    # Named by its first text: components are numbered anew whenever data is added.
+    # A component is drawn by the id of its first text, since numbers change as data is added.
     is_dev = _drawn(store, used[start], fraction, seed) & (size <= fraction * len(used))
     dev_N = np.zeros(count, dtype=np.bool_)
     dev_N[used] = is_dev[np.searchsorted(np.unique(component), component)]

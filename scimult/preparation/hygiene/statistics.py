@@ -1,4 +1,4 @@
-"""What a data card counts: lengths, languages, labels and years of a prepared folder.
+"""Statistics for a data card: text lengths, languages and label frequencies.
 
 Shape legend: N texts.
 """
@@ -17,7 +17,7 @@ from scimult.preparation.metadata import VERSION as METADATA_VERSION
 from scimult.types import IntArray, Kind
 
 QUANTILES = (0.05, 0.5, 0.95, 1.0)
-# Of shorter texts a language identifier says little.
+# Language identification is unreliable for shorter texts.
 MIN_WORDS_FOR_LANGUAGE = 20
 
 
@@ -28,9 +28,9 @@ class TextStatistics:
     Parameters
     ----------
     words : dict
-        Number of words, separated by white space, of every text of a kind.
+        Number of whitespace-separated words of every text of a kind.
     without_body : dict
-        Texts of each kind that have no abstract or definition.
+        Number of texts of each kind without an abstract or definition.
     languages : Counter
         Papers of the sample by ISO 639-1 code.
     """
@@ -41,7 +41,7 @@ class TextStatistics:
 
 
 def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatistics:
-    """Read all texts once.
+    """Compute text statistics in one pass.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
         Largest number of papers whose language is identified (py3langid); drawn from those
         with at least ``MIN_WORDS_FOR_LANGUAGE`` words.
     seed : int
-        Of the sample.
+        Seed of the sample.
     """
     lengths_N = np.zeros(len(store), dtype=np.int64)
     kinds_N = np.zeros(len(store), dtype=np.int8)
@@ -72,7 +72,7 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
 
 
 def label_frequencies(data: PreparedData) -> dict[str, IntArray]:
-    """Return, for each namespace with labels, how many papers carry each of its labels."""
+    """Return the number of papers that carry each label, by namespace."""
     table = open_arrow(data.folder / METADATA_FILE, "metadata", METADATA_VERSION)
     rows = [chunk.values.to_numpy() for chunk in table.column("labels").chunks]
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *rows]), minlength=len(data.texts))
@@ -83,7 +83,7 @@ def label_frequencies(data: PreparedData) -> dict[str, IntArray]:
 
 
 def quantiles(values: IntArray) -> list[int]:
-    """Return the 5 %, 50 % and 95 % quantiles and the maximum; zeros for no values."""
+    """Return the 5 %, 50 % and 95 % quantiles and the maximum; zeros if there are no values."""
     if not len(values):
         return [0] * len(QUANTILES)
     return [int(value) for value in np.quantile(values, QUANTILES, method="nearest")]
@@ -92,6 +92,6 @@ def quantiles(values: IntArray) -> list[int]:
 def _languages(store: TextStore, rows: IntArray) -> Counter[str]:
     if not len(rows):
         return Counter()
-    from py3langid import classify  # it loads its model when imported
+    from py3langid import classify  # importing it loads its model
 
     return Counter(classify(f"{text.title} {text.body}")[0] for text in store.texts(rows))

@@ -1,7 +1,7 @@
-"""Which groups of large pair files are mined, and trained: no more than epochs will draw.
+"""Limit large pair files to the groups that are mined and trained (``max_groups``).
 
-Queries are chosen, with all their groups, and the same ones in all training files of a task: so
-what training reads of a query holds all its known positives.
+Whole queries are chosen, the same ones in all training files of a task, so that training still
+sees all known positives of a query.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from scimult.files import link_or_copy
 from scimult.preparation.mining.hashing import ALL_KEYS, key
 
 FOLDER = "whole"
-# Keys that are made at once.
+# Keys computed at a time.
 _BLOCK = 1 << 20
 _PARTS = ("citations", "links", "labels", "queries")
 
 
 def keys_below(entries: Sequence[PairEntry], limit: int | None) -> dict[str, int]:
-    """Return, by file, the number that the keys of queries must be below to stay.
+    """Return, by file, the bound below which the keys of kept queries must be.
 
     Parameters
     ----------
     entries : sequence of PairEntry
-        All pair files; those that are not named in the result stay whole.
+        All pair files; files that are not in the result stay whole.
     limit : int, optional
-        Groups, more or less, that stay of the largest training file of a task; of its other
-        files the same share. All stay by default.
+        Approximate number of groups to keep of the largest training file of a task, and the same
+        share of its other files. By default all are kept.
     """
     if limit is None:
         return {}
@@ -47,40 +47,40 @@ def keys_below(entries: Sequence[PairEntry], limit: int | None) -> dict[str, int
 
 
 def chosen_groups(pairs: PairFile, seed: int, below: int) -> PairFile:
-    """Return the chosen groups of a mined file; the others have no negatives."""
+    """Return the chosen groups of a mined file; the other groups have no negatives."""
     blocks = [np.empty(0, np.int64)]
     for start in range(0, len(pairs), _BLOCK):
         mask = key(seed, pairs.queries[start : start + _BLOCK]) < below
         blocks.append(start + np.flatnonzero(mask))
-    places = np.concatenate(blocks)
+    chosen = np.concatenate(blocks)
     offsets = pairs.negatives.offsets
     return replace(
         pairs,
-        queries=pairs.queries[places],
-        positives=pairs.positives.take(places),
-        unsampled=pairs.unsampled.take(places),
-        negatives=Ragged(pairs.negatives.values, offsets_of(offsets[places + 1] - offsets[places])),
+        queries=pairs.queries[chosen],
+        positives=pairs.positives.take(chosen),
+        unsampled=pairs.unsampled.take(chosen),
+        negatives=Ragged(pairs.negatives.values, offsets_of(offsets[chosen + 1] - offsets[chosen])),
     )
 
 
 def keep_whole(data: PreparedData, entry: PairEntry) -> None:
-    """Put a pair file aside of which the folder gets a part."""
+    """Set a whole pair file aside before a part of it replaces it."""
     whole = whole_file(data, entry)
     whole.parent.mkdir(exist_ok=True)
     link_or_copy(data.folder / entry.file, whole)
 
 
 def restore_whole(data: PreparedData) -> None:
-    """Take back the pair files of which an earlier mining left a part."""
-    for place, entry in enumerate(data.manifest.pairs):
+    """Restore the pair files of which an earlier mining left a part."""
+    for index, entry in enumerate(data.manifest.pairs):
         whole = whole_file(data, entry)
         if whole.exists():
             whole.replace(data.folder / entry.file)
-            data.manifest.pairs[place] = PairEntry.of(data.open_pairs(entry))
-    with suppress(OSError):  # none was there, or other files are
+            data.manifest.pairs[index] = PairEntry.of(data.open_pairs(entry))
+    with suppress(OSError):  # absent, or not empty
         (data.folder / FOLDER).rmdir()
 
 
 def whole_file(data: PreparedData, entry: PairEntry) -> Path:
-    """Return where a pair file is kept of which the folder has a part."""
+    """Return the path at which a whole pair file is set aside."""
     return data.folder / FOLDER / Path(entry.file).name

@@ -1,4 +1,4 @@
-"""Vectors of papers from the citation graph alone (for SciNCL's neighbours).
+"""Paper vectors from the citation graph (for SciNCL's neighbours).
 
 SciNCL (Ostendorff et al., 2022) trains its citation vectors with PyTorch-BigGraph. We take the
 leading singular vectors of the regularised adjacency matrix ``L = D^-1/2 (A + I) D^-1/2`` with
@@ -21,18 +21,18 @@ from scimult.types import FloatArray, IntArray
 def citation_embedding(
     edges: IntArray, *, width: int, iterations: int, seed: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return vectors whose cosine says how close two papers are in the citation graph.
+    """Return vectors whose cosine measures how close two papers are in the citation graph.
 
     Parameters
     ----------
     edges : IntArray
-        Rows ``(citing, cited)``, shape ``(M, 2)``; directions do not matter.
+        Rows ``(citing, cited)``, shape ``(M, 2)``; direction is ignored.
     width : int
-        Dimensions; fewer if there are fewer papers.
+        Number of dimensions; fewer if there are fewer papers.
     iterations : int
         Power iterations of the randomised SVD (Halko et al., 2011).
     seed : int
-        Decides its random start.
+        Seed of the SVD.
 
     Returns
     -------
@@ -48,8 +48,8 @@ def citation_embedding(
     """
     if not len(edges):
         raise DataError("no citations to embed", fix="name a source with citations")
-    papers_N, places = np.unique(edges, return_inverse=True)
-    matrix = regularised_adjacency(places.reshape(-1, 2), len(papers_N))
+    papers_N, nodes = np.unique(edges, return_inverse=True)
+    matrix = regularised_adjacency(nodes.reshape(-1, 2), len(papers_N))
     u_ND, s_D, _ = randomized_svd(
         matrix, min(width, len(papers_N)), n_iter=iterations, random_state=seed
     )

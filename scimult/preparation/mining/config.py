@@ -1,4 +1,4 @@
-"""Which hard negatives are mined: a list of rules per part of a source."""
+"""Configuration of hard-negative mining: a list of rules per part of a source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Band = Annotated[tuple[Annotated[int, Field(ge=0)], Positive], AfterValidator(_n
 
 
 class VetoConfig(StrictConfig):
-    """A cross-encoder that takes away candidates it finds as fitting as the positive.
+    """A cross-encoder that removes candidates as relevant as the positive.
 
     Parameters
     ----------
@@ -38,20 +38,20 @@ class VetoConfig(StrictConfig):
 
 
 class RuleConfig(StrictConfig):
-    """What every rule has.
+    """Options of every rule.
 
     Parameters
     ----------
     count : int, optional
-        Candidates of a group that are kept; default: ``max_negatives``.
+        Candidates to keep per group; default: ``max_negatives``.
     exclude_known : bool
         Leave out known positives of the query, from all sources and splits.
     veto : VetoConfig, optional
-        Looks at the candidates that were kept; what it takes away is not replaced.
+        Filters the kept candidates; those it removes are not replaced.
     share : float, optional
-        How often a drawn negative is one of this rule, relative to the shares of the other
-        rules. All rules of a list have one or none does: then every candidate of a pool is
-        drawn as often as any other.
+        How often training draws a negative of this rule, relative to the shares of the other
+        rules. Either all rules of a list have a share or none has: then all candidates of a pool
+        are equally likely.
     """
 
     count: Positive | None = None
@@ -61,19 +61,19 @@ class RuleConfig(StrictConfig):
 
 
 class CitationConfig(RuleConfig):
-    """Papers that the positive cites, or that are cited together with it."""
+    """Papers that the positive cites, or that are co-cited with it."""
 
     rule: Literal["cited_by_cited", "co_cited"]
 
 
 class NeighbourLabelConfig(RuleConfig):
-    """Labels of papers that the query paper cites or shares an author or its venue with."""
+    """Labels of papers that the query cites, or that share an author or its venue."""
 
     rule: Literal["cited", "author", "venue"]
 
 
 class ShownConfig(RuleConfig):
-    """Papers shown and not clicked, or judged and not relevant."""
+    """Papers shown but not clicked, or judged not relevant."""
 
     rule: Literal["shown"]
 
@@ -85,14 +85,14 @@ class RandomConfig(RuleConfig):
 
 
 class FieldConfig(RuleConfig):
-    """Papers that share a label or the venue with the query, or that share none."""
+    """Papers that share a label or the venue with the query, or share none."""
 
     rule: Literal["same_field", "other_field"]
     field: Literal["labels", "venue"] = "labels"
 
 
 class RankedConfig(RuleConfig):
-    """Candidates between two ranks, from the first up to but not including the second.
+    """Candidates between two ranks, including the first but not the second.
 
     Ranks count from 0 over all candidates but the query. With ``margin``, a candidate stays
     only if it scores at most the lowest positive's score minus the margin.
@@ -125,14 +125,14 @@ class CitationBandConfig(RankedConfig):
 
 
 def _named(rule: Any) -> Any:
-    """Let a rule without options be written as its name."""
+    """Accept a rule without options as its bare name."""
     return {"rule": rule} if isinstance(rule, str) else rule
 
 
 def _all_or_none(rules: list[Any]) -> list[Any]:
     without = [rule.rule for rule in rules if rule.share is None]
     if 0 < len(without) < len(rules):
-        raise ValueError(f"some rules have a share, {', '.join(without)} has none; give it to all")
+        raise ValueError(f"some rules have a share, but not {', '.join(without)}; give all one")
     return rules
 
 
@@ -149,7 +149,7 @@ QueryRules = Rules[ShownConfig | Anywhere]
 
 
 class SourceRules(StrictConfig):
-    """Rules of one source, where they differ from those of all."""
+    """Rules of one source that override the general ones."""
 
     citations: PaperRules | None = None
     links: LinkRules | None = None
@@ -158,14 +158,14 @@ class SourceRules(StrictConfig):
 
 
 class NeighbourConfig(StrictConfig):
-    """More pairs for a source with citations: neighbours in the citation embedding (SciNCL).
+    """Additional pairs for a source with citations: neighbours in the citation embedding (SciNCL).
 
-    They become a source of their own, ``<source>-neighbours``, that trains the same task.
+    They become a separate source, ``<source>-neighbours``, that trains the same task.
 
     Parameters
     ----------
     source : str
-        Its citing papers are the queries.
+        Source whose citing papers are the queries.
     ranks : tuple of int
         Window of the positives (SciNCL: 20 to 25).
     negatives : list
@@ -178,12 +178,12 @@ class NeighbourConfig(StrictConfig):
 
 
 class EmbeddingConfig(StrictConfig):
-    """The citation embedding, made of the training citations of one namespace.
+    """The citation embedding, computed from the training citations of one namespace.
 
     Parameters
     ----------
     width : int
-        Dimensions.
+        Number of dimensions.
     iterations : int
         Power iterations of the randomised singular value decomposition.
     """
@@ -193,16 +193,16 @@ class EmbeddingConfig(StrictConfig):
 
 
 class BM25SearchConfig(StrictConfig):
-    """How BM25 is searched where candidates are many.
+    """BM25 search over many candidates.
 
     Parameters
     ----------
     exact_below : int
-        From so many candidates on an index is kept, and windows are approximate.
+        From this number of candidates on, an index is cached and windows are approximate.
     longest : int
-        Candidates that a word keeps in it, those in which it weighs most.
+        Candidates that the index keeps per word: those in which it weighs most.
     postings : int
-        Of such lists that a query adds up; its weightiest words come first.
+        Postings that a query adds up, its weightiest words first.
     overfetch, spare : int
         For a window that ends at rank ``k``, ``overfetch * k + spare`` candidates are scored by
         all their words.
@@ -216,16 +216,16 @@ class BM25SearchConfig(StrictConfig):
 
 
 class DenseSearchConfig(StrictConfig):
-    """How vectors are searched, of text encoders and of citations, where candidates are many.
+    """Search over many vectors, of text encoders and of the citation embedding.
 
     Parameters
     ----------
     exact_below : int
-        From so many candidates on an index is kept, and windows are approximate.
+        From this number of candidates on, an index is cached and windows are approximate.
     lists : int, optional
-        Lists of neighbours in it; by default the square root of the number of candidates.
+        Lists of neighbours in the index; default: the square root of the number of candidates.
     probes : int
-        Of them that a query looks into.
+        Lists that a query searches.
     overfetch, spare : int
         For a window that ends at rank ``k``, ``overfetch * k + spare`` candidates are scored by
         their vectors.
@@ -240,12 +240,12 @@ class DenseSearchConfig(StrictConfig):
     @model_validator(mode="after")
     def _enough_lists(self) -> DenseSearchConfig:
         if self.lists is not None and self.probes > self.lists:
-            raise ValueError(f"probes ({self.probes}) are more than lists ({self.lists})")
+            raise ValueError(f"probes ({self.probes}) exceed lists ({self.lists})")
         return self
 
 
 class SearchConfig(StrictConfig):
-    """How windows of rankings are searched; below ``exact_below`` candidates they are exact."""
+    """Search for windows of rankings; exact below ``exact_below`` candidates."""
 
     bm25: BM25SearchConfig = BM25SearchConfig()
     dense: DenseSearchConfig = DenseSearchConfig()
@@ -260,22 +260,22 @@ class MiningConfig(StrictConfig):
         Rules for citations, for judged pairs of papers, for pairs of paper and label, and of
         query and paper.
     sources : dict
-        Rules of single sources, in the place of those above.
+        Rules of single sources that override those above.
     neighbours : list
-        Sources of more pairs from the citation embedding.
+        Sources that get more pairs from the citation embedding.
     embedding : EmbeddingConfig
-        How the citation embedding is made.
+        The citation embedding.
     search : SearchConfig
-        How windows of rankings are searched where candidates are many.
+        Search for windows of rankings over many candidates.
     max_negatives : int
-        Largest pool of a group. Training draws one of them per positive and epoch.
+        Largest pool of a group. Training draws one negative per positive and epoch.
     max_neighbours : int
-        Papers looked at per query, relation and author or venue; citing papers per positive.
+        Papers considered per query, relation and author or venue; citing papers per positive.
     max_groups : int, optional
-        Groups of the largest training file of a task that are mined and trained, more or less;
-        of its other files the same queries. By default all.
+        Approximate number of groups to mine and train of the largest training file of a task;
+        its other files keep the same queries. By default all.
     seed : int
-        Decides what is kept of larger pools and neighbourhoods, and what is drawn.
+        Seed of all samples and draws.
     """
 
     citations: PaperRules = [CitationConfig(rule="cited_by_cited")]
@@ -292,7 +292,7 @@ class MiningConfig(StrictConfig):
     seed: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
-    def _one_each(self) -> MiningConfig:
+    def _distinct_sources(self) -> MiningConfig:
         names = [neighbours.source for neighbours in self.neighbours]
         if len(set(names)) < len(names):
             raise ValueError(f"neighbours name a source twice: {names}")

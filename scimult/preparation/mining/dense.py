@@ -1,6 +1,6 @@
-"""What models say: windows of a text encoder's ranking, and objections of a cross-encoder.
+"""Mining with models: windows of a text encoder's ranking, and filtering by a cross-encoder.
 
-Texts are encoded once, and embeddings can be kept.
+Texts are encoded once, and embeddings can be cached.
 
 Shape legend: G groups, Q distinct queries, C candidates, D width.
 """
@@ -33,11 +33,11 @@ Model = tuple[str, str | None, str | None]
 
 
 class MiningEncoder(TextEncoder, Protocol):
-    """A text encoder that can say what its embeddings depend on."""
+    """A text encoder that can identify itself."""
 
     @property
     def fingerprint(self) -> str:
-        """Hash of weights, architecture, tokenizer and whatever else changes an embedding."""
+        """Hash of weights, architecture, tokenizer and everything else that changes embeddings."""
         ...
 
 
@@ -45,20 +45,20 @@ OpenEncoder = Callable[[DenseConfig], MiningEncoder]
 
 
 class DenseWindows:
-    """Makes windows; candidates and queries that several of them need are encoded once.
+    """Builds windows of ``dense`` rules; shared candidates and queries are encoded once.
 
     Parameters
     ----------
     data : PreparedData
         Has the texts.
     scratch : Path
-        Takes embeddings while the folder is mined.
+        Holds embeddings during mining.
     open_encoder : callable, optional
         Opens the model of a rule.
     indexes : Indexes
-        Makes indexes of candidates.
+        Builds indexes of candidates.
     store : Path, optional
-        Keeps embeddings by text and model, so that an encoding that was interrupted goes on.
+        Caches embeddings by text and model, so that interrupted encoding can resume.
     """
 
     def __init__(
@@ -84,32 +84,25 @@ class DenseWindows:
         rule : DenseConfig
             Model and ranks.
         pairs : PairFile
-            Names the queries.
+            Has the queries.
         rows_C : IntArray
             Text rows of the candidates, ascending.
         candidates : str
-            What tells these candidates from others.
+            Name of this set of candidates.
         """
         queries_Q = np.unique(pairs.queries)
-        asking = f"{pairs.name} {pairs.split}"
         candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
-        query_QD = self._encode(rule, pairs.task, "query", asking, queries_Q)
+        query_QD = self._encode(rule, pairs.task, "query", f"{pairs.name} {pairs.split}", queries_Q)
         encoder = self._encoder(rule)
-        made_by = "\n".join([encoder.fingerprint, pairs.task, candidates])
-        name = hashlib.sha256(made_by.encode()).hexdigest()[:16]
+        identity = "\n".join([encoder.fingerprint, pairs.task, candidates])
+        name = hashlib.sha256(identity.encode()).hexdigest()[:16]
         index = self._indexes.dense(name, rows_C, candidate_CD, encoder.similarity)
         return RankWindow(
             index, look_up(queries_Q, query_QD), rows_C, range(*rule.ranks), rule.margin
         )
 
     def identity(self, rule: DenseConfig) -> list[str]:
-        """Return what the ranking depends on besides the texts.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If the model cannot be opened.
-        """
+        """Return what the ranking depends on, apart from the texts."""
         encoder = self._encoder(rule)
         return [encoder.fingerprint, encoder.similarity]
 
@@ -128,7 +121,7 @@ class DenseWindows:
     def _encoder(self, rule: DenseConfig) -> MiningEncoder:
         if self._open_encoder is None:
             fix = "run scimult mine, or pass open_encoder"
-            raise ConfigError("nothing here opens models for a dense rule", fix=fix)
+            raise ConfigError("a dense rule needs open_encoder to open its model", fix=fix)
         if _model(rule) not in self._encoders:
             self._encoders[_model(rule)] = self._open_encoder(rule)
         return self._encoders[_model(rule)]
@@ -140,19 +133,19 @@ def _model(rule: DenseConfig) -> Model:
 
 @dataclass(frozen=True)
 class CrossEncoderVeto:
-    """Takes away candidates that score above the lowest positive's score minus a margin.
+    """Removes candidates that score above the lowest positive's score minus a margin.
 
-    The idea of denoised hard negatives of RocketQA (Qu et al., 2021, section 3.3), with a
-    threshold that follows each query instead of a fixed one.
+    Follows the denoised hard negatives of RocketQA (Qu et al., 2021, section 3.3), with a
+    threshold per group instead of a fixed one.
 
     Parameters
     ----------
     score : callable
-        Scores of (query, document) texts.
+        Scores (query, document) texts.
     texts : TextStore
-        Where rows point to.
+        The texts.
     margin : float
-        In the scorer's unit.
+        Margin, in the scorer's unit.
     """
 
     score: PairScorer
@@ -161,9 +154,9 @@ class CrossEncoderVeto:
 
     def keep(self, groups: Groups, pools: Ragged) -> Ragged:
         """Return the candidates that score low enough."""
-        asked = np.flatnonzero(pools.lengths)
-        positives = groups.positives.take(asked)
-        owners = np.concatenate([asked[positives.owners], pools.owners])
+        filled = np.flatnonzero(pools.lengths)
+        positives = groups.positives.take(filled)
+        owners = np.concatenate([filled[positives.owners], pools.owners])
         rows = np.concatenate([positives.values, pools.values])
         if not len(rows):
             return pools
@@ -171,12 +164,12 @@ class CrossEncoderVeto:
         documents = [text.joined for text in self.texts.texts(rows)]
         scores = self.score(list(zip(queries, documents, strict=True)))
         lowest_G = np.full(len(groups), np.inf)
-        of_positives = len(positives.values)
-        np.minimum.at(lowest_G, owners[:of_positives], scores[:of_positives])
-        is_low = scores[of_positives:] <= lowest_G[pools.owners] - self.margin
+        count = len(positives.values)
+        np.minimum.at(lowest_G, owners[:count], scores[:count])
+        is_low = scores[count:] <= lowest_G[pools.owners] - self.margin
         return Ragged.from_pairs(pools.owners[is_low], pools.values[is_low], len(pools))
 
 
 def content_of_model(model: str) -> str | dict[str, str]:
-    """Return the checksum of every file of a model's folder; of another one its name."""
+    """Return the checksums of a model folder's files, or the name of a model on the hub."""
     return checksums_below(Path(model)) or model

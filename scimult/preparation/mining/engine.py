@@ -1,4 +1,4 @@
-"""Where plans run: DuckDB inside this process by default."""
+"""Engines that run plans: by default DuckDB in this process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _FILE_NAME = "mining.duckdb"
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine may take of this machine; what it finds does not depend on it.
+    """Memory and threads that an engine may use; they do not change its results.
 
     Parameters
     ----------
     memory : str, optional
-        Such as ``4GB``. What is beyond it is written to disk. ``mine`` takes it for what its
-        process may hold; ``open_duckdb`` for what DuckDB may allocate, by default four fifths of
-        the machine's.
+        For example ``4GB``; what exceeds it is written to disk. ``mine`` applies it to its whole
+        process, ``open_duckdb`` to DuckDB's allocations (default: four fifths of the machine's
+        memory).
     threads : int, optional
         Default: one per core.
     """
@@ -38,20 +38,20 @@ class Limits:
 
 
 class Engine(Protocol):
-    """Runs SELECTs in DuckDB's dialect over tables it has been given."""
+    """Runs SELECTs in DuckDB's dialect over the tables it has loaded."""
 
     def load(self, name: str, parts: Iterable[pa.Table]) -> None:
-        """Make a table of what is handed over part by part."""
+        """Create a table from parts."""
 
     def create(self, name: str, select: str, *, lasting: bool = False) -> None:
-        """Make a table of a result, in the place of one of that name; lasting: of many blocks."""
+        """Create or replace a table from a SELECT; ``lasting`` if several blocks read it."""
 
     def fetch(self, select: str) -> Mapping[str, IntArray]:
         """Return the columns of a result."""
 
 
 class DuckDBEngine:
-    """DuckDB over a database file of its own: tables may be larger than memory.
+    """DuckDB over its own database file, so that tables may exceed memory.
 
     Parameters
     ----------
@@ -65,18 +65,17 @@ class DuckDBEngine:
             connection.execute(f"CREATE MACRO {name}(x) AS {body}")
 
     def load(self, name: str, parts: Iterable[pa.Table]) -> None:
-        """Make a table of what is handed over part by part."""
-        made = False
+        """Create a table from parts."""
+        verb = f"CREATE OR REPLACE TABLE {name} AS"
         for part in parts:
-            self._connection.register("handed_over", part)
-            verb = f"INSERT INTO {name}" if made else f"CREATE OR REPLACE TABLE {name} AS"
-            self._connection.execute(f"{verb} SELECT * FROM handed_over")
-            self._connection.unregister("handed_over")
-            made = True
-        assert made, name
+            self._connection.register("part", part)
+            self._connection.execute(f"{verb} SELECT * FROM part")
+            self._connection.unregister("part")
+            verb = f"INSERT INTO {name}"
+        assert verb.startswith("INSERT"), f"no part of {name}"
 
     def create(self, name: str, select: str, *, lasting: bool = False) -> None:
-        """Make a table of a result, in the place of one of that name; lasting: of many blocks."""
+        """Create or replace a table from a SELECT; ``lasting`` if several blocks read it."""
         kind = "TABLE" if lasting else "TEMP TABLE"
         self._connection.execute(f"CREATE OR REPLACE {kind} {name} AS {select}")
 
@@ -88,13 +87,7 @@ class DuckDBEngine:
 
 @contextmanager
 def open_duckdb(folder: Path, limits: Limits | None = None) -> Iterator[DuckDBEngine]:
-    """Open a database in ``folder``, which also takes what does not fit into memory.
-
-    Raises
-    ------
-    ConfigError
-        If DuckDB does not understand a limit.
-    """
+    """Open a database in ``folder``, which also holds what is spilled from memory."""
     limits = limits or Limits()
     connection = opened(
         limits.memory,

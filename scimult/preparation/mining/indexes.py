@@ -1,8 +1,8 @@
-"""Indexes for windows of long rankings, kept beside what is mined and found again.
+"""Cached indexes for windows of long rankings.
 
-Below a number of candidates every query is compared with all of them; above it an index chooses
-what is compared (``SearchConfig``). It is a step like others (``Steps``): known by what it was made
-of, made once, and by one of several processes.
+With few candidates, every query is compared with all of them; with more, an index selects which
+(``SearchConfig``). An index is a step like any other (``Steps``): identified by its inputs, built
+once, and by one of several processes.
 
 Shape legend: C candidates, D width.
 """
@@ -40,28 +40,28 @@ _WAIT_SECONDS = 1.0
 
 
 class Indexes:
-    """Makes indexes of candidates, exact or kept.
+    """Builds exact or cached indexes of candidates.
 
     Parameters
     ----------
     texts : TextStore
         Has the candidates' texts and ids.
     config : SearchConfig
-        From how many candidates on an index is kept, and what a query may take of it.
+        When an index is cached, and the effort of a query.
     steps : Steps
-        Where they are kept.
+        Holds the cached indexes.
     """
 
     def __init__(self, texts: TextStore, config: SearchConfig, steps: Steps) -> None:
         self._texts, self._config, self._steps = texts, config, steps
 
     def bm25(self, name: str, rows_C: IntArray) -> BM25Index | PrunedBM25Index:
-        """Return an index of the words of candidates.
+        """Return a BM25 index of candidates.
 
         Parameters
         ----------
         name : str
-            What tells these candidates from others.
+            Name of this set of candidates.
         rows_C : IntArray
             Their text rows, ascending.
         """
@@ -75,7 +75,7 @@ class Indexes:
                 yield [text.joined for text in texts]
 
         def make(folder: Path) -> None:
-            note(f"BM25 reads {len(rows_C):,} texts")
+            note(f"building the BM25 index of {len(rows_C):,} texts")
             write_pruned_bm25(folder, ids, blocks(), longest=config.longest)
 
         inputs = {
@@ -84,7 +84,7 @@ class Indexes:
             "longest": config.longest,
         }
         effort = pruned_bm25.Effort(config.postings, config.overfetch, config.spare)
-        return PrunedBM25Index(self._kept(f"index.bm25.{name}", inputs, make), effort=effort)
+        return PrunedBM25Index(self._cached(f"index.bm25.{name}", inputs, make), effort=effort)
 
     def dense(
         self, name: str, rows_C: IntArray, vectors_CD: FloatArray, similarity: Similarity
@@ -94,13 +94,13 @@ class Indexes:
         Parameters
         ----------
         name : str
-            What tells these vectors from others.
+            Name of this set of vectors.
         rows_C : IntArray
             Text rows of the candidates, ascending.
         vectors_CD : FloatArray
             Their vectors, shape ``(C, D)``.
         similarity : {"dot", "cosine", "l2"}
-            How they are compared.
+            Similarity of two vectors.
         """
         config, device = self._config.dense, usable_device(None)
         exact = ExactIndex(self._texts.ids_at(rows_C), vectors_CD, similarity, device=device)
@@ -108,41 +108,41 @@ class Indexes:
             return exact
 
         def make(folder: Path) -> None:
-            note(f"codes of {len(rows_C):,} vectors are made")
+            note(f"encoding {len(rows_C):,} vectors as codes")
             write_codes(folder / _CODES, vectors_CD, similarity, lists=config.lists)
 
         vectors = _hash_of(vectors_CD)
         inputs = {"vectors": vectors, "similarity": similarity, "lists": config.lists}
-        made = self._kept(f"index.dense.{name}", inputs, make)
+        folder = self._cached(f"index.dense.{name}", inputs, make)
         effort = coded.Effort(config.probes, config.overfetch, config.spare)
-        return CodedIndex(made / _CODES, exact, effort)
+        return CodedIndex(folder / _CODES, exact, effort)
 
-    def _kept(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Path:
-        with _alone(self._steps.folder / f".{name}.made"):
+    def _cached(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Path:
+        with _locked(self._steps.folder / f".{name}.made"):
             return self._steps.run(name, {"version": VERSION, **inputs}, make).folder
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes what stands for a folder, and keep others waiting."""
-    with ExitStack() as held:
-        told = False
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock of a folder, then hold it."""
+    with ExitStack() as lock:
+        waiting = False
         while True:
             try:
-                held.enter_context(only_writer(folder))
+                lock.enter_context(only_writer(folder))
                 break
             except StorageError as error:
                 if error.__cause__ is not None:
-                    raise  # nobody holds it: the disk is full, or the folder cannot be written
-                if not told:
-                    note(f"another process makes {folder.stem.removeprefix('.')}")
-                told = True
+                    raise  # not held by another process: the folder cannot be written
+                if not waiting:
+                    note(f"waiting: another process builds {folder.stem.removeprefix('.')}")
+                waiting = True
                 time.sleep(_WAIT_SECONDS)
         yield
 
 
 def _hash_of(rows: NDArray[Any]) -> str:
-    """Return a hash of an array, of which a block at a time is read."""
+    """Return a hash of an array, read block by block."""
     digest = hashlib.sha256(f"{rows.dtype} {rows.shape}".encode())
     for start in range(0, len(rows), _HASHED):
         digest.update(np.ascontiguousarray(rows[start : start + _HASHED]).data)

@@ -1,9 +1,9 @@
-"""A limit of memory that means the whole process: what it allocates, and what it maps of files.
+"""A memory limit for the whole process: its allocations and its mapped files.
 
-Linux counts both as held (``RssAnon`` and ``RssFile``; ``top`` and ``getrusage`` show the sum). The
-engine bounds what it allocates alone, so it gets what is left of the limit. Pages of mapped files
-are given back whenever they are more than their share: the system keeps the file's content, and a
-page that is looked at again comes back. Other systems than Linux see to mapped pages themselves.
+Linux counts both as resident (``RssAnon`` and ``RssFile``; ``top`` and ``getrusage`` show the sum).
+DuckDB limits only its own allocations, so it gets what is left of the limit. Pages of mapped files
+are released whenever they exceed their share: nothing is lost, they are read again when needed.
+Systems other than Linux are left to manage mapped pages themselves.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from scimult.preparation.mining.engine import Limits
 from scimult.progress import note
 
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-# Of the limit: pages of mapped files.
+# Share of the limit for pages of mapped files.
 _MAPPED = 1 / 8
 _LEAST_FOR_ENGINE = 256 << 20
 _SECONDS = 0.05
-# It takes pages out whoever owns them by now: a file may be unmapped, and its place taken by
-# other data, while we look (MADV_DONTNEED would clear these). Since Linux 5.4.
+# Safe if a file is unmapped and its addresses are reused while we look, where MADV_DONTNEED would
+# clear the new data. Since Linux 5.4.
 _MADV_PAGEOUT = 21
 _STATUS, _MAPS = Path("/proc/self/status"), Path("/proc/self/maps")
 
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that a process holds: what it allocated, and what it mapped of files."""
+    """Bytes that a process holds: allocated, and mapped from files."""
 
     own: int
     mapped: int
 
 
 def held() -> Held:
-    """Return what this process holds now; nothing where the system does not tell."""
+    """Return the bytes that this process holds now; zeros if the system does not report them."""
     if not _STATUS.exists():
         return Held(0, 0)
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
@@ -50,16 +50,10 @@ def held() -> Held:
 
 
 def bytes_of(memory: str) -> int:
-    """Return a number of bytes, such as ``4GB`` (of 1,000 MB) or ``4GiB`` (of 1,024 MiB).
-
-    Raises
-    ------
-    ConfigError
-        If it is no such number.
-    """
+    """Return the bytes in a size such as ``4GB`` (of 1,000 MB) or ``4GiB`` (of 1,024 MiB)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT])(i?)B", memory.strip(), re.IGNORECASE)
     if match is None:
-        raise ConfigError("not a limit of memory", value=memory, fix="write it as 4GB")
+        raise ConfigError("not a valid memory limit", value=memory, fix="write it as 4GB")
     base = 1024 if match[3] else 1000
     return int(float(match[1]) * base ** _UNITS[match[2].upper()])
 
@@ -68,26 +62,26 @@ def bytes_of(memory: str) -> int:
 def within(
     limits: Limits | None, folders: Sequence[Path], arrays: float = 1 / 8
 ) -> Iterator[Limits]:
-    """Keep this process below a limit while the body runs, and say what it held at the peak.
+    """Keep this process below a memory limit while the body runs, and report its peak.
 
     Parameters
     ----------
     limits : Limits, optional
-        Without a limit of memory nothing is watched.
+        Without a memory limit nothing is watched.
     folders : sequence of Path
-        Of the files whose pages may be given back.
+        Folders of the mapped files whose pages may be released.
     arrays : float
-        Share of the limit that is for arrays, and for what engines overdraw.
+        Share of the limit for arrays, and for what engines overdraw.
 
     Yields
     ------
     Limits
-        Of an engine: what it may allocate.
+        What the engine may allocate.
 
     Raises
     ------
     ConfigError
-        If it is no limit, or less than the work needs.
+        If the limit is invalid, or too low for the work.
     """
     if limits is None or limits.memory is None:
         yield limits or Limits()
@@ -106,15 +100,15 @@ def within(
         yield replace(limits, memory=f"{left >> 20}MiB")
     peak = watch.peak
     note(
-        f"memory at the peak: {_named(watch.together)} (limit {limits.memory}); "
+        f"peak memory: {_named(watch.together)} (limit {limits.memory}); "
         f"own {_named(peak.own)}, mapped files {_named(peak.mapped)}"
     )
 
 
 class Watch(threading.Thread):
-    """Looks at what the process holds, and gives back mapped pages beyond a number of bytes.
+    """Monitors the process's memory, and releases mapped pages beyond a number of bytes.
 
-    A context manager: it looks while the body runs.
+    A context manager: it monitors while the body runs.
     """
 
     def __init__(self, most_mapped: float = math.inf, folders: Sequence[Path] = ()) -> None:
@@ -124,7 +118,7 @@ class Watch(threading.Thread):
         self.peak, self.together = Held(0, 0), 0
 
     def run(self) -> None:
-        """Look until told to stop, and once more then."""
+        """Look at regular intervals until stopped, and a last time then."""
         stopped = False
         while not stopped:
             stopped = self._stopped.wait(_SECONDS)
@@ -144,10 +138,10 @@ class Watch(threading.Thread):
 
 
 def give_back(folders: Sequence[Path]) -> None:
-    """Give back the pages of files below folders that this process has mapped.
+    """Release this process's mapped pages of files below the folders.
 
-    Nothing is lost: what was written into a shared map goes to the file, and what is looked at
-    again is read again. The files must be this user's, and no other process must map them.
+    Nothing is lost: writes to a shared map go to the file, and pages are read again when needed.
+    The files must belong to this user, and no other process may map them.
     """
     if not _MAPS.exists():
         return

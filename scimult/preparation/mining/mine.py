@@ -1,4 +1,4 @@
-"""Fills the pair files of a prepared folder with hard negatives."""
+"""Fill the pair files of a prepared folder with hard negatives."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from scimult.preparation.mining.steps import MiningSteps, Shard
 from scimult.preparation.steps import Steps
 from scimult.progress import warn
 
-# A difference between the share of a rule and its draws that is worth a line.
-_NOTED = 0.02
+# Largest difference between a rule's share and its draws that is not reported.
+_TOLERANCE = 0.02
 
 
 def mine(
@@ -43,29 +43,29 @@ def mine(
 ) -> None:
     """Mine every pair file of a prepared folder, in place; the manifest is written last.
 
-    Groups without a hard negative are kept with an empty list and counted in the manifest.
+    Groups without a hard negative keep an empty list and are counted in the manifest.
 
     Parameters
     ----------
     folder : Path
-        A prepared folder that nobody else reads: see ``mine_again``.
+        A prepared folder that nobody else reads; otherwise use ``mine_again``.
     config : MiningConfig
         Rules, counts and bands.
     open_encoder : callable, optional
         Opens the model of a ``dense`` rule.
     steps : Steps, optional
-        Where what is finished is kept for a later run; nowhere by default.
+        Caches finished work for later runs; by default nothing is cached.
     limits : Limits, optional
         Memory of this process, and threads of DuckDB.
     engine : Engine, optional
-        Runs the plans; DuckDB by default.
+        Runs the plans; default: DuckDB.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If the configuration names a source that is not there, or a model cannot be opened.
+        If the configuration names an unknown source, or a model cannot be opened.
     DataError
-        If the folder is not a prepared one, or a window holds no pair at all.
+        If the folder is not a prepared folder, or a window contains no pair at all.
     StorageError
         If the disk is full.
     """
@@ -73,20 +73,20 @@ def mine(
     restore_whole(data)
     _drop_neighbours(data)
     _check_sources(config, data)
-    with _opened(data, config, folder, steps, open_encoder, limits, engine) as made:
+    with _opened(data, config, folder, steps, open_encoder, limits, engine) as miner:
         for neighbours in config.neighbours:
-            _add_neighbours(data, neighbours, made)
-        # The builder asks for known positives from here on: neighbours are among them.
+            _add_neighbours(data, neighbours, miner)
+        # After adding neighbours, which are known positives too.
         entries = data.manifest.pairs
-        mined = [made.mine(entry, _rules(config, entry)) for entry in entries]
-        # Only now: known positives are those of whole files.
+        mined = [miner.mine(entry, _rules(config, entry)) for entry in entries]
+        # After mining all, since known positives come from whole files.
         data.manifest.pairs = [
-            _put_mined(data, entry, path, counts, made.below(entry) < ALL_KEYS)
+            _replace_mined(data, entry, path, counts, miner.below(entry) < ALL_KEYS)
             for entry, (path, counts) in zip(entries, mined, strict=True)
         ]
     for entry in data.manifest.pairs:
-        _tell_shares(entry, _rules(config, entry))
-    _note_idle_rules(data.manifest.pairs)
+        _warn_of_shares(entry, _rules(config, entry))
+    _warn_of_idle_rules(data.manifest.pairs)
     data.manifest.mining = config.model_dump(mode="json")
     unchanged = [
         name for name in data.manifest.files if not name.startswith(("pairs/", f"{WHOLE}/"))
@@ -103,12 +103,12 @@ def mine_again(
     limits: Limits | None = None,
     engine: Engine | None = None,
 ) -> None:
-    """Replace a prepared folder by one that is mined with ``config``; texts and tokens stay.
+    """Replace a prepared folder by one mined with ``config``; texts and tokens stay.
 
     Raises
     ------
     ConfigError, UnknownNameError, DataError, StorageError
-        See ``mine``; the old folder is then still there, unchanged.
+        See ``mine``; the old folder then stays unchanged.
     """
     PreparedData.open(folder)
     with atomic_folder(folder, PREPARED) as temporary:
@@ -125,16 +125,15 @@ def mine_shard(
     *,
     limits: Limits | None = None,
 ) -> None:
-    """Mine every n-th block of all pair files and leave them in ``steps``; nothing else changes.
+    """Mine every n-th block of all pair files into ``steps``; nothing else changes.
 
-    When all shards are done, by processes on whatever machines that share ``steps``, ``mine_again``
-    with the same configuration finds every block, compares it with its checksum, and mines
-    again what does not agree.
+    When processes that share ``steps``, on any machines, have mined all shards, ``mine_again``
+    with the same configuration reuses the blocks whose checksums match, and mines the others.
 
     Raises
     ------
     ConfigError
-        If the configuration adds pairs by neighbours: these come before all blocks.
+        If the configuration adds neighbour pairs, which must precede all blocks.
     UnknownNameError, DataError, StorageError
         See ``mine``.
     """
@@ -143,78 +142,77 @@ def mine_shard(
         raise ConfigError("neighbours cannot be mined in shards", fix=fix)
     data = PreparedData.open(folder)
     if (folder / WHOLE).exists():
-        fix = f"scimult mine {folder} max_groups=null, then the shards"
-        raise DataError("holds a part of its groups", path=folder, fix=fix)
+        fix = f"run scimult mine {folder} max_groups=null, then the shards"
+        raise DataError("holds only a part of its groups", path=folder, fix=fix)
     entries = [entry for entry in data.manifest.pairs if entry.part != "neighbours"]
     data.manifest.pairs = entries
     _check_sources(config, data)
     steps.folder.mkdir(parents=True, exist_ok=True)
-    with _opened(data, config, steps.folder, steps, open_encoder, limits) as made:
+    with _opened(data, config, steps.folder, steps, open_encoder, limits) as miner:
         for entry in entries:
-            made.mine_shard(entry, _rules(config, entry), shard)
+            miner.mine_shard(entry, _rules(config, entry), shard)
 
 
 @contextmanager
 def _opened(
     data: PreparedData,
     config: MiningConfig,
-    place: Path,
+    parent: Path,
     steps: Steps | None,
     open_encoder: OpenEncoder | None,
     limits: Limits | None,
     engine: Engine | None = None,
 ) -> Iterator[MiningSteps]:
-    """Open what mining takes; what it needs only meanwhile stands in ``place``."""
-    with TemporaryDirectory(prefix=".mining.", dir=place) as scratch, ExitStack() as opened:
-        cache = Steps(Path(scratch) / "steps") if steps is None else steps
-        folders = [data.folder, Path(scratch), cache.folder]
-        limits = opened.enter_context(within(limits, folders))
+    """Open the miner of a prepared folder, with a scratch folder in ``parent``."""
+    with TemporaryDirectory(prefix=".mining.", dir=parent) as name, ExitStack() as opened:
+        scratch = Path(name)
+        cache = Steps(scratch / "steps") if steps is None else steps
+        limits = opened.enter_context(within(limits, [data.folder, scratch, cache.folder]))
         if engine is None:
-            engine = opened.enter_context(open_duckdb(Path(scratch), limits))
+            engine = opened.enter_context(open_duckdb(scratch, limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
         indexes = Indexes(data.texts, config.search, cache)
-        dense = DenseWindows(data, Path(scratch), open_encoder, indexes, embeddings)
+        dense = DenseWindows(data, scratch, open_encoder, indexes, embeddings)
         builder = RuleBuilder(data, config, engine, indexes, dense)
         yield MiningSteps(data, config, builder, cache)
 
 
-def _put_mined(
+def _replace_mined(
     data: PreparedData, entry: PairEntry, mined: Path, counts: MinedCounts, is_part: bool
 ) -> PairEntry:
-    """Put a mined pair file in its place; return its entry in the manifest."""
+    """Replace a pair file by the mined one; return its manifest entry."""
     if is_part:
         keep_whole(data, entry)
-    _put(mined, data.folder / entry.file)
+    _replace(data.folder / entry.file, mined)
     return (PairEntry.of(data.open_pairs(entry)) if is_part else entry).mined(counts)
 
 
-def _tell_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
-    """Say so where pairs without a find of some rule change the shares that were asked for."""
+def _warn_of_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
+    """Warn if training will draw the rules in other shares than configured."""
     shares = [rule.share for rule in rules if rule.share is not None]
     if not shares or not entry.with_negatives or entry.split != "train":
         return
-    asked = [share / sum(shares) for share in shares]
-    draws = entry.drawn
-    if max(abs(a - b) for a, b in zip(asked, draws.values(), strict=True)) > _NOTED:
-        told = ", ".join(
-            f"{name} {b:.0%} ({a:.0%} asked)"
-            for (name, b), a in zip(draws.items(), asked, strict=True)
+    wanted = [share / sum(shares) for share in shares]
+    if max(abs(a - b) for a, b in zip(wanted, entry.drawn.values(), strict=True)) > _TOLERANCE:
+        draws = ", ".join(
+            f"{name} {drawn:.0%} ({share:.0%} configured)"
+            for (name, drawn), share in zip(entry.drawn.items(), wanted, strict=True)
         )
-        why = "some pairs have no find of a rule, or one that several rules gave"
-        warn(f"{entry.file}: shares of draws: {told}; {why}")
+        why = "some pairs have no candidate of a rule, or one that several rules gave"
+        warn(f"{entry.file}: shares of draws: {draws}; {why}")
 
 
-def _note_idle_rules(entries: Sequence[PairEntry]) -> None:
-    """Name the rules that found nothing in any split of a part: one line for each part."""
-    finds: dict[str, Counter[str]] = {}
+def _warn_of_idle_rules(entries: Sequence[PairEntry]) -> None:
+    """Warn, once per part, of the rules that found nothing in any of its splits."""
+    by_part: dict[str, Counter[str]] = {}
     for entry in entries:
         if entry.groups:
-            finds.setdefault(f"{entry.source}.{entry.task}", Counter()).update(entry.found)
-    for part, counts in finds.items():
+            by_part.setdefault(f"{entry.source}.{entry.task}", Counter()).update(entry.found)
+    for part, counts in by_part.items():
         idle = [name for name in counts if not counts[name]]
-        fed = [name for name in counts if counts[name]]
+        active = [name for name in counts if counts[name]]
         if idle:
-            others = f" ({', '.join(fed)} did)" if fed else ""
+            others = f" ({', '.join(active)} did)" if active else ""
             warn(f"{part}: {', '.join(idle)} found no hard negatives{others}")
 
 
@@ -230,22 +228,22 @@ def _rules(config: MiningConfig, entry: PairEntry) -> list[RuleConfig]:
     )
 
 
-def _add_neighbours(data: PreparedData, neighbours: NeighbourConfig, made: MiningSteps) -> None:
-    """Add the neighbour pairs of a source and enter them in the manifest."""
+def _add_neighbours(data: PreparedData, neighbours: NeighbourConfig, miner: MiningSteps) -> None:
+    """Add the neighbour pairs of a source to the folder and its manifest."""
     total = 0
     for entry in list(data.manifest.pairs):
         if (entry.source, entry.part) != (neighbours.source, "citations"):
             continue
-        path = made.neighbours(entry, neighbours)
+        path = miner.neighbours(entry, neighbours)
         pairs = replace(read_pairs(path), namespace=entry.namespace, part="neighbours")
         if len(pairs):
             new = PairEntry.of(pairs)
             new.neighbours_of = entry.source
-            _put(path, data.folder / new.file)
+            _replace(data.folder / new.file, path)
             data.manifest.pairs.append(new)
         total += len(pairs)
     if not total:
-        fix = "choose lower ranks: the window must lie within the papers that have a citation"
+        fix = "choose lower ranks: the window must lie within the papers with citations"
         raise DataError(
             f"no paper of source {neighbours.source!r} has a neighbour in mining.neighbours.ranks",
             value=list(neighbours.ranks),
@@ -253,14 +251,14 @@ def _add_neighbours(data: PreparedData, neighbours: NeighbourConfig, made: Minin
         )
 
 
-def _put(made: Path, path: Path) -> None:
-    """Put a file that was made in the place of another; copies of the old one stay as they are."""
+def _replace(path: Path, new: Path) -> None:
+    """Replace a file by a link to another; hard links to the old one stay unchanged."""
     path.unlink(missing_ok=True)
-    link_or_copy(made, path)
+    link_or_copy(new, path)
 
 
 def _drop_neighbours(data: PreparedData) -> None:
-    """Forget neighbour pairs of an earlier mining."""
+    """Remove the neighbour pairs of an earlier mining."""
     entries = data.manifest.pairs
     for entry in entries:
         if entry.part == "neighbours":
@@ -269,7 +267,7 @@ def _drop_neighbours(data: PreparedData) -> None:
 
 
 def _check_sources(config: MiningConfig, data: PreparedData) -> None:
-    """Fail early on a wrong name."""
+    """Fail early on an unknown source."""
     parts: dict[str, set[str]] = {}
     for entry in data.manifest.pairs:
         parts.setdefault(entry.source, set()).add(entry.part)

@@ -1,25 +1,25 @@
 """Rules as plans: SELECTs of candidates for the groups of one block, for any SQL engine.
 
-A plan returns rows ``(number, query, paper)``: a candidate of a group, not always once, and
-positives may be among them. It may read
+A plan returns candidates of groups as rows ``(number, query, paper)``; it may repeat them and
+include positives. It may read
 
 - ``own (number, query, paper)``: the groups of the block and their positives,
 - ``asked (number, query)``: the groups of the block,
 - ``edges (citing, cited)``, ``shown (query, paper)``, ``triples (query, positive, negative)``,
   and ``(paper, value)`` of ``paper_label``, ``paper_author``, ``paper_venue``,
-- what ``tables.py`` counts and numbers: members of a field, an author or a venue, and ``draws``.
+- the numbered tables of ``tables.py``: members of a field, an author or a venue, and ``draws``.
 
-No plan joins what has no bound: a paper of 100,000 citations, or a venue of a million papers, is
-cut to ``max_neighbours`` of them first, chosen by ``hashing.key``.
+Every join is bounded: a paper with 100,000 citations, or a venue with a million papers, is first
+cut to ``max_neighbours`` of them, chosen by ``hashing.key``.
 """
 
 from __future__ import annotations
 
 from scimult.preparation.mining.hashing import key_sql
 
-# Draws per wanted candidate: some repeat, some are positives, some are of the wrong field.
+# Draws per wanted candidate, since some repeat, are positives, or have the wrong field.
 DRAWS = 4
-# DuckDB's ``arg_min`` keeps fewer than a million values.
+# DuckDB's ``arg_min`` is limited to fewer than a million values.
 MOST = 999_999
 CITED_BY_CITED = """
     SELECT own.number, own.query, edges.cited AS paper
@@ -33,14 +33,14 @@ SHOWN = """
 
 
 def sample(rows: str, owner: str, value: str, count: int, seed: int) -> str:
-    """Return a SELECT of at most ``count`` values of each owner: those with the smallest keys.
+    """Return a SELECT of the ``count`` values of each owner with the smallest keys.
 
     Parameters
     ----------
     rows : str
-        Table with the columns ``owner`` and ``value``, distinct, read twice.
+        Table with the distinct columns ``owner`` and ``value``; it is read twice.
     """
-    # ``arg_min`` takes the room of ``count`` values for each owner: only where there are more.
+    # ``arg_min`` allocates ``count`` values per owner: use it only for owners with more.
     count = min(count, MOST)
     crowded = f"SELECT {owner} FROM {rows} GROUP BY {owner} HAVING count(*) > {count}"
     return f"""
@@ -53,9 +53,9 @@ def sample(rows: str, owner: str, value: str, count: int, seed: int) -> str:
 
 
 def co_cited(limit: int, seed: int) -> str:
-    """Return the plan of papers that some paper cites together with a positive.
+    """Return the plan of papers that are co-cited with a positive.
 
-    Of the papers that cite a positive, ``limit`` are looked at.
+    At most ``limit`` papers that cite a positive are considered.
     """
     return f"""
     WITH citing AS (
@@ -79,10 +79,10 @@ def cited_papers(limit: int, seed: int) -> str:
 
 
 def sharing_papers(kind: str, limit: int, seed: int) -> str:
-    """Return a SELECT ``(query, paper)`` of papers with an author or venue of each query.
+    """Return a SELECT ``(query, paper)`` of papers that share an author or venue with each query.
 
-    At most ``limit`` of a paper's authors are visited, and ``limit`` papers of an author drawn
-    (with replacement where there are more), so that a query costs ``limit ** 2`` at most.
+    At most ``limit`` authors of a paper are visited, and ``limit`` papers of an author are drawn
+    (with replacement if there are more), so that a query costs at most ``limit ** 2``.
     """
     place = key_sql(seed, "visited.query", "visited.value", "draws.draw")
     return f"""
@@ -101,7 +101,7 @@ def sharing_papers(kind: str, limit: int, seed: int) -> str:
 
 
 def labels_of(near: str, labels: range) -> str:
-    """Return the plan of the labels, of those in a range, of papers near the query."""
+    """Return the plan of the labels, within a range, of papers related to the query."""
     return f"""
     WITH near AS ({near}),
     given AS (
@@ -113,7 +113,7 @@ def labels_of(near: str, labels: range) -> str:
 
 
 def random(candidates: str, size: int, count: int, seed: int) -> str:
-    """Return the plan of about ``4 * count`` draws of ``size`` candidates, with replacement."""
+    """Return the plan of ``DRAWS * count`` draws from ``size`` candidates, with replacement."""
     place = key_sql(seed, "asked.number", "draws.draw")
     return f"""
     WITH drawn AS (
@@ -124,10 +124,10 @@ def random(candidates: str, size: int, count: int, seed: int) -> str:
 
 
 def same_field(field: str, members: str, count: int, seed: int) -> str:
-    """Return the plan of candidates that share a field with the query (SciRepEval, on SPECTER2).
+    """Return the plan of candidates that share a field with the query (SPECTER2, SciRepEval).
 
-    Each draw takes one field of the query, then one of its candidates. Queries without a field get
-    none.
+    Each draw picks a field of the query, then a candidate of the field. Queries without a field
+    get none.
 
     Parameters
     ----------
@@ -154,9 +154,9 @@ def same_field(field: str, members: str, count: int, seed: int) -> str:
 
 
 def other_field(field: str, drawn: str) -> str:
-    """Return the plan of those of ``drawn`` that have a field, but none of the query's (SPECTER2).
+    """Return the plan of ``drawn`` candidates that have fields, but none of the query's (SPECTER2).
 
-    Queries without a field get none: nothing says what would be another one.
+    Queries without a field get none.
     """
     return f"""
     WITH any_field AS ({drawn}),

@@ -1,7 +1,7 @@
-"""How the finds of several rules become one pool for each group of a block.
+"""Merge the candidates of several rules into one pool of hard negatives per group.
 
-A *rule* proposes candidates, by a plan or by a search. ``BlockMiner`` leaves positives out, lets a
-cross-encoder object, samples, and unites.
+A *rule* proposes candidates, by a plan or by a search. ``BlockMiner`` leaves out positives,
+samples, applies filters, and merges.
 
 Shape legend: G groups.
 """
@@ -53,69 +53,69 @@ class Groups:
         return Groups(self.queries_G[start:stop], self.positives.part(start, stop))
 
     def parts(self) -> Iterator[Groups]:
-        """Return the groups in parts that a search or a model may hold in memory."""
+        """Yield the groups in parts small enough for a search or a model."""
         for start in range(0, len(self), GROUPS_PER_PART):
             yield self.part(start, min(start + GROUPS_PER_PART, len(self)))
 
-    def take(self, places: IntArray) -> Groups:
-        """Return the groups at ``places``, in that order."""
-        return Groups(self.queries_G[places], self.positives.take(places))
+    def take(self, indices: IntArray) -> Groups:
+        """Return the groups at ``indices``, in that order."""
+        return Groups(self.queries_G[indices], self.positives.take(indices))
 
 
 class Search(Protocol):
     """Proposes hard negatives by a search."""
 
     def candidates(self, groups: Groups) -> Ragged:
-        """Return ``G`` sorted lists of rows without repetition; positives may be among them."""
+        """Return ``G`` sorted lists of distinct rows; positives may be among them."""
         ...
 
 
-class Objection(Protocol):
-    """Takes candidates away that look like positives."""
+class CandidateFilter(Protocol):
+    """Removes candidates that look like positives."""
 
     def keep(self, groups: Groups, pools: Ragged) -> Ragged:
-        """Return the candidates of each group to which there is no objection, in order."""
+        """Return the remaining candidates of each group, in order."""
         ...
 
 
 @dataclass(frozen=True)
-class Ingredient:
-    """A rule and what is taken of its finds.
+class RuleSpec:
+    """A rule and how its candidates are selected.
 
     Parameters
     ----------
     name : str
-        What reports call it.
+        Name in reports.
     rule : str or Search
         A plan (``plans.py``), or a search.
     count : int
-        Most candidates of a group that are kept, chosen by a seeded hash.
+        Candidates to keep per group, chosen by a seeded hash.
     exclude_known : bool
-        Leave out all known positives of the query; without it only the query itself and the
-        positives of its own group.
-    objection : Objection, optional
-        Looks at the kept ones; what it takes away is not replaced.
+        Leave out all known positives of the query; otherwise only the query itself and the
+        positives of the group.
+    filter : CandidateFilter, optional
+        Applied to the kept candidates; those it removes are not replaced.
     """
 
     name: str
     rule: str | Search
     count: int
     exclude_known: bool = True
-    objection: Objection | None = None
+    filter: CandidateFilter | None = None
 
 
 @dataclass(frozen=True)
 class Pools:
-    """What mining found for ``G`` groups.
+    """Hard negatives of ``G`` groups.
 
     Parameters
     ----------
     negatives : Ragged
-        ``G`` sorted lists of rows; empty where no rule found anything.
+        ``G`` sorted lists of rows; empty where no rule has a candidate.
     found_by : RuleBits
-        For each of ``negatives.values``: bit ``i`` is set if the rule at place ``i`` gave it.
+        For each of ``negatives.values``: bit ``i`` is set if rule ``i`` gave it.
     found : dict
-        Candidates that each rule contributed, by its name, before they were united.
+        Number of candidates from each rule, by name, before merging.
     """
 
     negatives: Ragged
@@ -126,7 +126,7 @@ class Pools:
 class BlockMiner:
     """Mines the groups of one pair file, block by block.
 
-    A pool depends on its group, and the group's number, alone: blocks do not matter.
+    A pool depends only on its group and the group's number, not on blocks.
 
     Parameters
     ----------
@@ -135,17 +135,17 @@ class BlockMiner:
     groups : Groups
         All groups of the file.
     table : str
-        Their positives, ``(number, query, paper)``.
+        Table of their positives, ``(number, query, paper)``.
     known : sequence of str
-        SELECTs ``(query, paper)`` of what must not become a negative of a query.
-    ingredients : sequence of Ingredient
-        Rules; their finds are united.
+        SELECTs ``(query, paper)`` of papers that must not become negatives of a query.
+    rules : sequence of RuleSpec
+        The rules.
     limit : int
-        Largest pool; a larger one is sampled.
+        Largest pool; larger ones are sampled.
     seed : int
-        Decides every sample.
+        Seed of every sample.
     below : int
-        Groups are mined whose queries' keys are below this number (``budget.py``); all by default.
+        Mine only groups whose query's key is below this number (``budget.py``); default: all.
     """
 
     def __init__(
@@ -154,46 +154,48 @@ class BlockMiner:
         groups: Groups,
         table: str,
         known: Sequence[str],
-        ingredients: Sequence[Ingredient],
+        rules: Sequence[RuleSpec],
         *,
         limit: int,
         seed: int,
         below: int = ALL_KEYS,
     ) -> None:
         self._engine, self._groups, self._table = engine, groups, table
-        self._known, self._ingredients = known, ingredients
+        self._known, self._rules = known, rules
         self._limit, self._seed, self._below = limit, seed, below
-        self._bits = np.min_scalar_type((1 << len(ingredients)) - 1)
+        self._bits = np.min_scalar_type((1 << len(rules)) - 1)
         self._one_positive = False
 
     def mine(self, start: int, stop: int) -> Pools:
         """Return the pools of the groups from ``start`` to ``stop``."""
-        if not self._ingredients or start == stop:
-            return self._nothing(stop - start)
+        if not self._rules or start == stop:
+            return self._empty(stop - start)
         self._begin(start, stop)
-        finds = [self._finds(place, start, stop) for place in range(len(self._ingredients))]
-        counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {f}")["n"][0]) for f in finds]
-        by_rule = {i.name: n for i, n in zip(self._ingredients, counts, strict=True)}
+        tables = [self._candidates(index, start, stop) for index in range(len(self._rules))]
+        counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {t}")["n"][0]) for t in tables]
         if not any(counts):
-            return self._nothing(stop - start)
-        select = self._united({place: finds[place] for place in np.flatnonzero(counts).tolist()})
+            return self._empty(stop - start)
+        select = self._merged({index: tables[index] for index in np.flatnonzero(counts).tolist()})
         step = GROUPS_PER_FETCH * ALL_KEYS // max(self._below, 1)
-        firsts = range(start, stop, step)
-        parts = [self._sorted(select, at, min(at + step, stop)) for at in firsts]
+        parts = [
+            self._fetched(select, first, min(first + step, stop))
+            for first in range(start, stop, step)
+        ]
         negatives, found_by = zip(*parts, strict=True)
-        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), by_rule)
+        found = {rule.name: count for rule, count in zip(self._rules, counts, strict=True)}
+        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
 
-    def _nothing(self, groups: int) -> Pools:
-        none = {ingredient.name: 0 for ingredient in self._ingredients}
-        return Pools(Ragged.empty(groups), np.empty(0, self._bits), none)
+    def _empty(self, groups: int) -> Pools:
+        found = {rule.name: 0 for rule in self._rules}
+        return Pools(Ragged.empty(groups), np.empty(0, self._bits), found)
 
-    def _sorted(self, select: str, start: int, stop: int) -> tuple[Ragged, RuleBits]:
-        """Return the pools of some groups, and which rules found what is in them."""
+    def _fetched(self, select: str, start: int, stop: int) -> tuple[Ragged, RuleBits]:
+        """Return the sorted pools of some groups, and which rules gave each negative."""
         rows = self._engine.fetch(
             f"SELECT * FROM ({select}) WHERE number >= {start} AND number < {stop}"
         )
-        # numpy sorts one number for each row several times faster than an engine its columns.
-        width, bits = int(rows["paper"].max(initial=0)).bit_length(), len(self._ingredients)
+        # numpy sorts combined keys several times faster than an engine sorts columns.
+        width, bits = int(rows["paper"].max(initial=0)).bit_length(), len(self._rules)
         assert (stop - start) << (width + bits) < 1 << 63, "combined key would overflow"
         keys = rows["number"] - start
         lengths = np.bincount(keys, minlength=stop - start)
@@ -207,7 +209,7 @@ class BlockMiner:
         return Ragged(keys, offsets_of(lengths)), found_by
 
     def _begin(self, start: int, stop: int) -> None:
-        """Make the tables of a block."""
+        """Create the tables of a block."""
         condition = f"{key_sql(self._seed, 'query')} < {self._below}"
         of_block = f"FROM {self._table} WHERE number >= {start} AND number < {stop} AND {condition}"
         self._engine.create("own", f"SELECT number, query, paper {of_block}")
@@ -221,79 +223,76 @@ class BlockMiner:
         known.append("SELECT query, paper FROM own")
         self._engine.create("known", " UNION ALL ".join(known))
 
-    def _finds(self, place: int, start: int, stop: int) -> str:
-        """Make the table ``(number, paper)`` of what one rule adds to the pools; return its name.
+    def _candidates(self, index: int, start: int, stop: int) -> str:
+        """Create the table ``(number, paper)`` of one rule's candidates; return its name.
 
-        Each rule samples with a seed of its own: the last sample must favour none.
+        Each rule samples with its own seed: the last sample must not favour any rule.
         """
-        ingredient, name = self._ingredients[place], f"finds_{place}"
+        rule, name = self._rules[index], f"candidates_{index}"
         numbers = np.arange(start, stop, dtype=np.int64)
         numbers = numbers[key(self._seed, self._groups.queries_G[start:stop]) < self._below]
         groups = self._groups.take(numbers)
-        plan = ingredient.rule
+        plan = rule.rule
         if not isinstance(plan, str):
             lists = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
             self._engine.load("searched", [_rows(lists, numbers, groups.queries_G)])
             plan = "SELECT number, query, paper FROM searched"
-        table, column = ("known", "query") if ingredient.exclude_known else ("own", "number")
-        candidates = f"candidates_{place}"
-        # What a single positive cites, it cites once.
+        table, column = ("known", "query") if rule.exclude_known else ("own", "number")
+        # A single positive cites each paper once.
         distinct = "" if plan == CITED_BY_CITED and self._one_positive else "DISTINCT"
         self._engine.create(
-            candidates,
+            name,
             f"""
             SELECT {distinct} found.number, found.paper FROM ({plan}) found
             ANTI JOIN {table} positives
                 ON positives.{column} = found.{column} AND positives.paper = found.paper
             WHERE found.paper <> found.query""",
         )
-        most = f"SELECT count(*) AS n FROM {candidates} GROUP BY number ORDER BY n DESC LIMIT 1"
-        if self._engine.fetch(most)["n"].max(initial=0) <= ingredient.count:
-            name = candidates
-        else:
-            seed = self._seed + place + 1
-            select = sample(candidates, "number", "paper", ingredient.count, seed)
+        most = f"SELECT count(*) AS n FROM {name} GROUP BY number ORDER BY n DESC LIMIT 1"
+        if self._engine.fetch(most)["n"].max(initial=0) > rule.count:
+            select = sample(name, "number", "paper", rule.count, self._seed + index + 1)
+            name = f"sampled_{index}"
             self._engine.create(name, select)
-        if ingredient.objection is not None:
+        if rule.filter is not None:
             rows = self._engine.fetch(f"SELECT number, paper FROM {name}")
-            places = np.searchsorted(numbers, rows["number"])
-            pools = Ragged.from_pairs(places, rows["paper"], len(groups))
+            owners = np.searchsorted(numbers, rows["number"])
+            pools = Ragged.from_pairs(owners, rows["paper"], len(groups))
             firsts = range(0, len(groups), GROUPS_PER_PART)
             parts = [
-                ingredient.objection.keep(part, pools.part(first, first + len(part)))
+                rule.filter.keep(part, pools.part(first, first + len(part)))
                 for first, part in zip(firsts, groups.parts(), strict=True)
             ]
-            left = _rows(Ragged.concatenate(parts), numbers, groups.queries_G)
-            name = f"left_{place}"
-            self._engine.load(name, [left])
+            name = f"filtered_{index}"
+            filtered = Ragged.concatenate(parts)
+            self._engine.load(name, [_rows(filtered, numbers, groups.queries_G)])
         return name
 
-    def _united(self, finds: Mapping[int, str]) -> str:
+    def _merged(self, tables: Mapping[int, str]) -> str:
         """Return the SELECT ``(number, paper, found_by)`` of pools within the limit.
 
-        ``finds`` names the tables of the rules that found anything, by the rule's place.
+        ``tables`` has the candidates of the rules that have any, by the rule's index.
         """
         each = " UNION ALL ".join(
-            f"SELECT number, paper, CAST({1 << place} AS BIGINT) AS found_by FROM {name}"
-            for place, name in finds.items()
+            f"SELECT number, paper, CAST({1 << index} AS BIGINT) AS found_by FROM {name}"
+            for index, name in tables.items()
         )
-        most = sum(self._ingredients[place].count for place in finds)
-        if len(finds) == 1 and most <= self._limit:
+        most = sum(self._rules[index].count for index in tables)
+        if len(tables) == 1 and most <= self._limit:
             return each
-        united = f"""
+        merged = f"""
             SELECT number, paper, bit_or(found_by) AS found_by
             FROM ({each}) GROUP BY number, paper"""
         if most <= self._limit:
-            return united
-        self._engine.create("united", united)
-        self._engine.create("chosen", sample("united", "number", "paper", self._limit, self._seed))
+            return merged
+        self._engine.create("merged", merged)
+        self._engine.create("chosen", sample("merged", "number", "paper", self._limit, self._seed))
         return """
-            SELECT united.number, united.paper, united.found_by FROM united JOIN chosen
-            ON chosen.number = united.number AND chosen.paper = united.paper"""
+            SELECT merged.number, merged.paper, merged.found_by FROM merged JOIN chosen
+            ON chosen.number = merged.number AND chosen.paper = merged.paper"""
 
 
 def _rows(lists: Ragged, numbers_G: IntArray, queries_G: IntArray) -> pa.Table:
-    """Return the lists of groups as rows of a table."""
+    """Return lists of candidates as table rows."""
     owners = lists.owners
     columns = {"number": numbers_G[owners], "query": queries_G[owners], "paper": lists.values}
     return pa.table(columns)

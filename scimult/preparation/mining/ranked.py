@@ -1,7 +1,7 @@
-"""Hard negatives by rank, and neighbours: what a search puts between two ranks.
+"""Hard negatives and neighbours by rank: the results of a search between two ranks.
 
-The search may be BM25, the embeddings of a text encoder or those of the citation graph; all
-are a ``RankWindow`` over another index.
+The search may be by BM25, by embeddings of a text encoder, or by those of the citation graph; each
+is a ``RankWindow`` over another index.
 
 Shape legend: G groups, Q distinct queries, C candidates, K ranks, P (group, candidate) pairs.
 """
@@ -25,21 +25,21 @@ from scimult.retrieval.runs import Ranking
 from scimult.types import BoolArray, FloatArray, IntArray, Role, TextEncoder
 
 Queries = TypeVar("Queries")
-_Asked = TypeVar("_Asked", contravariant=True)
+_Queries = TypeVar("_Queries", contravariant=True)
 TEXTS_PER_BLOCK = 4096
 NEIGHBOURS_SUFFIX = "-neighbours"
 GROUPS_PER_CHUNK = 1 << 12
 
 
-class Index(Protocol[_Asked]):
-    """What exact and approximate indexes of words and of vectors have in common."""
+class Index(Protocol[_Queries]):
+    """An exact or approximate index of words or vectors."""
 
-    def search(self, queries: _Asked, k: int, *, exclude_Q: IntArray | None = None) -> Ranking:
-        """Return the best ``k`` candidates of each query, without one given row each."""
+    def search(self, queries: _Queries, k: int, *, exclude_Q: IntArray | None = None) -> Ranking:
+        """Return the best ``k`` candidates of each query, except row ``exclude_Q``."""
         ...
 
-    def rank_listed(self, queries: _Asked, lists: Ragged) -> Ranking:
-        """Rank, for each query, the candidates that ``lists`` gives it."""
+    def rank_listed(self, queries: _Queries, lists: Ragged) -> Ranking:
+        """Rank the candidates listed for each query."""
         ...
 
 
@@ -47,15 +47,15 @@ class Index(Protocol[_Asked]):
 class RankWindow(Generic[Queries]):
     """Candidates between two ranks of a search.
 
-    Ranks count from 0, over all candidates but the query itself; known positives take a rank
-    like any other and are left out afterwards.
+    Ranks count from 0, over all candidates but the query itself. Known positives count, and are
+    left out afterwards.
 
     Parameters
     ----------
     index : Index
         Over the candidates.
     represent : callable
-        From text rows to the queries that the index takes.
+        Maps text rows to queries of the index.
     rows_C : IntArray
         Text row of each candidate, ascending.
     ranks : range
@@ -63,7 +63,7 @@ class RankWindow(Generic[Queries]):
     margin : float, optional
         Keep only candidates that score at most the lowest positive's score minus this.
     askable : IntArray, optional
-        Rows that can be queries, ascending; others get no candidate. None: all can.
+        Rows that can be queries, ascending; others get no candidates. Default: all.
     """
 
     index: Index[Queries]
@@ -75,36 +75,36 @@ class RankWindow(Generic[Queries]):
 
     def candidates(self, groups: Groups) -> Ragged:
         """Return the window of each query, cut by the margin of each group."""
-        asking = np.arange(len(groups), dtype=np.int64)
+        numbers = np.arange(len(groups), dtype=np.int64)
         if self.askable is not None:
-            asking = np.flatnonzero(places_in(groups.queries_G, self.askable)[1])
-        if not len(asking):
+            numbers = np.flatnonzero(positions_in(groups.queries_G, self.askable)[1])
+        if not len(numbers):
             return Ragged.empty(len(groups))
-        asked = groups.take(asking)
-        distinct_Q, place_G = np.unique(asked.queries_G, return_inverse=True)
-        own_Q, is_candidate = places_in(distinct_Q, self.rows_C)
+        asked = groups.take(numbers)
+        distinct_Q, query_of_G = np.unique(asked.queries_G, return_inverse=True)
+        own_Q, is_candidate = positions_in(distinct_Q, self.rows_C)
         ranking = self.index.search(
             self.represent(distinct_Q),
             self.ranks.stop,
             exclude_Q=np.where(is_candidate, own_Q, -1),
         )
-        window_GK = ranking.rows_QK[place_G, self.ranks.start :]
+        window_GK = ranking.rows_QK[query_of_G, self.ranks.start :]
         listed_GK = window_GK >= 0
         if self.margin is not None:
-            scores_GK = ranking.scores_QK[place_G, self.ranks.start :]
+            scores_GK = ranking.scores_QK[query_of_G, self.ranks.start :]
             listed_GK &= scores_GK <= self._lowest_positive(asked)[:, None] - self.margin
         owners_P, _ = np.nonzero(listed_GK)
-        return Ragged.from_pairs(asking[owners_P], self.rows_C[window_GK[listed_GK]], len(groups))
+        return Ragged.from_pairs(numbers[owners_P], self.rows_C[window_GK[listed_GK]], len(groups))
 
     def _lowest_positive(self, groups: Groups) -> FloatArray:
         """Return the lowest score of a positive of each group, shape ``(G,)``."""
-        places, inside = places_in(groups.positives.values, self.rows_C)
+        positions, inside = positions_in(groups.positives.values, self.rows_C)
         owners = groups.positives.owners[inside]
-        lists = Ragged.from_pairs(owners, places[inside], len(groups))
+        lists = Ragged.from_pairs(owners, positions[inside], len(groups))
         ranking = self.index.rank_listed(self.represent(groups.queries_G), lists)
         scores = np.where(ranking.rows_QK >= 0, ranking.scores_QK, np.inf)
         lowest_G: FloatArray = scores.min(axis=1, initial=np.inf)
-        # Without a positive among the candidates there is nothing to keep a margin to.
+        # Groups without a positive among the candidates keep none: the margin needs a positive.
         return np.where(np.isinf(lowest_G), -np.inf, lowest_G).astype(np.float32)
 
 
@@ -114,7 +114,7 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
     Parameters
     ----------
     citations : PairFile
-        Names the queries; its positives play no part, and may be among the neighbours.
+        Has the queries; its positives are ignored, and may be among the neighbours.
     window : RankWindow
         Over the citation embedding.
 
@@ -127,9 +127,8 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
     queries = np.unique(citations.queries)
     parts = []
     for start in progress(range(0, len(queries), GROUPS_PER_CHUNK), "neighbours", unit="chunk"):
-        asked = queries[start : start + GROUPS_PER_CHUNK]
-        nothing = Ragged.empty(len(asked))
-        parts.append(window.candidates(Groups(asked, nothing)))
+        chunk = queries[start : start + GROUPS_PER_CHUNK]
+        parts.append(window.candidates(Groups(chunk, Ragged.empty(len(chunk)))))
     positives = Ragged.concatenate(parts)
     filled = np.flatnonzero(positives.lengths)
     return PairFile(
@@ -145,7 +144,7 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
 
 
 def look_up(rows_N: IntArray, vectors_ND: FloatArray) -> Callable[[IntArray], FloatArray]:
-    """Return the function from text rows to their vectors; ``rows_N`` are ascending."""
+    """Return a function from text rows to their vectors; ``rows_N`` are ascending."""
     return lambda rows: np.asarray(vectors_ND[np.searchsorted(rows_N, rows)])
 
 
@@ -167,7 +166,7 @@ def encode_to_file(
     return stored
 
 
-def places_in(rows: IntArray, sorted_rows: IntArray) -> tuple[IntArray, BoolArray]:
-    """Return the place of each row in ``sorted_rows``, and whether it is there at all."""
-    places = np.minimum(np.searchsorted(sorted_rows, rows), len(sorted_rows) - 1)
-    return places, sorted_rows[places] == rows
+def positions_in(rows: IntArray, sorted_rows: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return the position of each row in ``sorted_rows``, and whether it is in there."""
+    positions = np.minimum(np.searchsorted(sorted_rows, rows), len(sorted_rows) - 1)
+    return positions, sorted_rows[positions] == rows

@@ -1,4 +1,4 @@
-"""From the configuration of a rule to the rule, over one pair file of a prepared folder."""
+"""Build rules from their configuration, for the pair files of a prepared folder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from scimult.data.prepared import PreparedData
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining import plans
 from scimult.preparation.mining.citation_embedding import citation_embedding
-from scimult.preparation.mining.dense import (
-    CrossEncoderVeto,
-    DenseWindows,
-    content_of_model,
-)
+from scimult.preparation.mining.dense import CrossEncoderVeto, DenseWindows, content_of_model
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.indexes import Indexes
-from scimult.preparation.mining.pools import BlockMiner, Groups, Ingredient, Search
+from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
 from scimult.retrieval.cross_encoder import load_cross_encoder
@@ -31,20 +27,20 @@ from scimult.types import FloatArray, IntArray
 
 
 class RuleBuilder:
-    """Builds the rules of pair files; what several of them need is read or made once.
+    """Builds the rules of pair files; what several of them need is loaded or built once.
 
     Parameters
     ----------
     data : PreparedData
-        The folder, with the pair files that are to be mined.
+        The folder, with the pair files to mine.
     config : MiningConfig
         Limits, seed and sizes.
     engine : Engine
         Runs plans.
     indexes : Indexes
-        Makes indexes of candidates.
+        Builds indexes of candidates.
     dense : DenseWindows
-        Makes the windows of ``dense`` rules.
+        Builds the windows of ``dense`` rules.
     """
 
     def __init__(
@@ -66,13 +62,7 @@ class RuleBuilder:
     def miner(
         self, pairs: PairFile, rules: Sequence[configs.RuleConfig], below: int = ALL_KEYS
     ) -> BlockMiner:
-        """Return what mines the groups of a pair file, or those of some queries, by these rules.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
-        """
+        """Return the miner of a pair file by these rules; ``below`` limits it to some queries."""
         if not rules or not len(pairs):
             return BlockMiner(self._engine, Groups.of(pairs), "", [], [], limit=1, seed=0)
         return BlockMiner(
@@ -80,41 +70,27 @@ class RuleBuilder:
             Groups.of(pairs),
             self._tables.pairs(pairs),
             self._tables.known(pairs.task, pairs.part),
-            self.ingredients(pairs, rules),
+            self._specs(pairs, rules),
             limit=self._config.max_negatives,
             seed=self._config.seed,
             below=below,
         )
 
-    def ingredients(self, pairs: PairFile, rules: Sequence[configs.RuleConfig]) -> list[Ingredient]:
-        """Return the rules of one pair file.
-
-        Parameters
-        ----------
-        pairs : PairFile
-            Its groups; namespace and part decide where candidates come from.
-        rules : sequence of RuleConfig
-            What is wanted.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
-        """
-        made, names = [], Counter[str]()
-        for place, rule in enumerate(rules):
+    def _specs(self, pairs: PairFile, rules: Sequence[configs.RuleConfig]) -> list[RuleSpec]:
+        specs, names = [], Counter[str]()
+        for number, rule in enumerate(rules, start=1):
             name: str = rule.rule  # type: ignore[attr-defined]
             names[name] += 1
-            made.append(
-                Ingredient(
+            specs.append(
+                RuleSpec(
                     name if names[name] == 1 else f"{name} {names[name]}",
-                    self._rule(rule, pairs, self._config.seed + 1000 * (place + 1)),
+                    self._rule(rule, pairs, self._config.seed + 1000 * number),
                     rule.count or self._config.max_negatives,
                     rule.exclude_known,
                     self._veto(rule.veto),
                 )
             )
-        return made
+        return specs
 
     def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> str | Search:
         config, space, tables = self._config, pairs.namespace, self._tables
@@ -144,23 +120,17 @@ class RuleBuilder:
                 return self.citation_window(space, range(*rule.ranks), rule.margin)
         raise AssertionError(rule)
 
-    def identity(self, rule: configs.RuleConfig, asking: PairFile | PairEntry) -> dict[str, Any]:
-        """Return what the finds of a rule depend on, as JSON: its options, its models' content.
+    def identity(self, rule: configs.RuleConfig, pairs: PairFile | PairEntry) -> dict[str, Any]:
+        """Return what a rule's candidates depend on, as JSON: its options, its models' content.
 
-        How often training draws one of them is not part of it, nor how candidates are searched
-        that are few enough to be searched exactly.
+        Its share of training draws is left out, and so are search options if the search is exact.
 
         Parameters
         ----------
         rule : RuleConfig
-            Its options.
-        asking : PairFile or PairEntry
-            Whose part and namespace say what candidates there are.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
+            Options of the rule.
+        pairs : PairFile or PairEntry
+            Its part and namespace determine the candidates.
         """
         described = rule.model_dump(mode="json", exclude={"share"})
         if isinstance(rule, configs.DenseConfig):
@@ -170,7 +140,7 @@ class RuleBuilder:
         if isinstance(rule, configs.RankedConfig):
             search = self._config.search
             options = search.bm25 if isinstance(rule, configs.BM25Config) else search.dense
-            if len(self._candidates(asking)) >= options.exact_below:
+            if len(self._candidates(pairs)) >= options.exact_below:
                 described["search"] = options.model_dump(mode="json")
         if rule.veto is not None:
             described["veto"]["model"] = self._content(rule.veto.model)
@@ -181,12 +151,7 @@ class RuleBuilder:
     ) -> RankWindow[FloatArray]:
         """Return a window of the ranking by the citation embedding of a namespace.
 
-        The embedding is made of training pairs, so that a dev query's citations stay unseen.
-
-        Raises
-        ------
-        DataError
-            If the namespace has no citations.
+        The embedding uses only training pairs, so that citations of dev queries stay unseen.
         """
         if space not in self._embeddings:
             sizes = self._config.embedding
@@ -196,8 +161,8 @@ class RuleBuilder:
                 iterations=sizes.iterations,
                 seed=self._config.seed,
             )
-            made = self._indexes.dense(f"citations.{space}", papers_N, vectors_ND, "cosine")
-            self._embeddings[space] = made, papers_N, vectors_ND
+            index = self._indexes.dense(f"citations.{space}", papers_N, vectors_ND, "cosine")
+            self._embeddings[space] = index, papers_N, vectors_ND
         index, papers_N, vectors_ND = self._embeddings[space]
         return RankWindow(
             index, look_up(papers_N, vectors_ND), papers_N, ranks, margin, askable=papers_N
@@ -212,7 +177,7 @@ class RuleBuilder:
         return np.concatenate(edges)
 
     def _near(self, relation: str) -> str:
-        """Return the SELECT ``(query, paper)`` of papers close to each query."""
+        """Return the SELECT ``(query, paper)`` of papers related to each query."""
         limit, seed = self._config.max_neighbours, self._config.seed
         if relation == "cited":
             self._tables.edges()
@@ -236,7 +201,7 @@ class RuleBuilder:
         return plans.same_field(field, members, count, seed)
 
     def _numbered(self, pairs: PairFile) -> tuple[str, int]:
-        """Return the table that numbers the candidates of a pair file, and how many there are."""
+        """Return the table of numbered candidates of a pair file, and its size."""
         rows, labels = self._candidates(pairs), pairs.part == "labels"
         return self._tables.candidates(f"{pairs.namespace} {labels}", rows), len(rows)
 
@@ -260,7 +225,7 @@ class RuleBuilder:
         return CrossEncoderVeto(self._cross_encoder(veto.model), self._data.texts, veto.margin)
 
     def _candidates(self, pairs: PairFile | PairEntry) -> IntArray:
-        """Return the rows that a query of this pair file chooses from."""
+        """Return the text rows of a pair file's candidates."""
         if pairs.part == "labels":
             rows = self._data.manifest.label_rows[pairs.namespace]
             return np.arange(*rows, dtype=np.int64)

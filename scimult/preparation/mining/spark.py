@@ -1,4 +1,4 @@
-"""The same plans on Spark, local or a cluster's: for data that live there (extra ``spark``)."""
+"""Run the same plans on Spark, local or on a cluster (extra ``spark``)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class SparkEngine:
     Parameters
     ----------
     session : SparkSession
-        Where.
+        The session.
     folder : Path
-        Takes tables as Parquet; all of the session's machines must see it.
+        Holds tables as Parquet; all of the session's machines must see it.
     """
 
     def __init__(self, session: SparkSession, folder: Path) -> None:
@@ -45,17 +45,17 @@ class SparkEngine:
             )
 
     def load(self, name: str, parts: Iterable[pa.Table]) -> None:
-        """Make a table of what is handed over part by part."""
-        made = Path(mkdtemp(prefix="table.", dir=self._folder))
+        """Create a table from parts."""
+        table = Path(mkdtemp(prefix="table.", dir=self._folder))
         for number, part in enumerate(parts):
-            pq.write_table(part, made / f"{number}.parquet")
-        self._session.read.parquet(str(made)).createOrReplaceTempView(name)
+            pq.write_table(part, table / f"{number}.parquet")
+        self._session.read.parquet(str(table)).createOrReplaceTempView(name)
 
     def create(self, name: str, select: str, *, lasting: bool = False) -> None:
-        """Make a table of a result, in the place of one of that name."""
-        made = mkdtemp(prefix="table.", dir=self._folder)
-        self._session.sql(to_spark(select)).write.mode("overwrite").parquet(made)
-        self._session.read.parquet(made).createOrReplaceTempView(name)
+        """Create or replace a table from a SELECT."""
+        table = mkdtemp(prefix="table.", dir=self._folder)
+        self._session.sql(to_spark(select)).write.mode("overwrite").parquet(table)
+        self._session.read.parquet(table).createOrReplaceTempView(name)
 
     def fetch(self, select: str) -> Mapping[str, IntArray]:
         """Return the columns of a result."""
@@ -64,7 +64,7 @@ class SparkEngine:
 
 
 def _of_spark(node: Any) -> Any:
-    """Write what sqlglot cannot: ``xor`` in brackets, and the values of the ``n`` smallest keys."""
+    """Translate what sqlglot does not: bracketed ``xor`` and ``arg_min`` of ``n`` values."""
     if isinstance(node, exp.BitwiseXor) and not isinstance(node.parent, exp.Paren):
         return exp.Paren(this=node.copy())
     if not isinstance(node, exp.ArgMin) or node.args.get("count") is None:

@@ -1,7 +1,7 @@
-"""Mined pair files as steps: kept when they are finished, made again only if their inputs changed.
+"""Mine pair files in cached steps that are repeated only if their inputs changed.
 
-A pair file is mined in blocks of groups, each a step too, so that a mining of hours that was
-interrupted goes on at its last block.
+A pair file is mined in blocks of groups, each a step too, so that a long mining run that was
+interrupted resumes at its last block.
 
 Shape legend: G groups.
 """
@@ -38,27 +38,25 @@ from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
 VERSION = "3"
-# Each block looks through all citations: of a larger file a block is larger, within limits.
+# Each block scans all citations, so blocks grow with the file, within limits.
 GROUPS_PER_BLOCK, MOST_PER_BLOCK, FEWEST_BLOCKS = 1 << 17, 1 << 20, 64
 PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
-# Arrays of a block with one entry per negative.
-FLAT = ("values", "found_by")
-# Of the manifest's entry of a pair file: what rules look at.
+# Fields of a pair file's manifest entry that rules depend on.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
 _READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Every ``count``-th block, from block ``index`` on."""
+    """Every ``count``-th block, starting with block ``index``."""
 
     index: int
     count: int
 
 
 class MiningSteps:
-    """Makes the pair files of a prepared folder, or finds them made from the same inputs.
+    """Mines the pair files of a prepared folder, or reuses those mined from the same inputs.
 
     Parameters
     ----------
@@ -67,9 +65,9 @@ class MiningSteps:
     config : MiningConfig
         Limits, seed, sizes.
     builder : RuleBuilder
-        Builds what is needed of the rules, when it is needed.
+        Builds rules when they are needed.
     steps : Steps
-        Where finished files are.
+        Cache of finished files.
     """
 
     def __init__(
@@ -81,17 +79,11 @@ class MiningSteps:
         self._inputs = {"version": VERSION, "data": data_state(data), "seed": config.seed}
 
     def below(self, entry: PairEntry) -> int:
-        """Return the number that the keys of a file's queries must be below to be mined."""
+        """Return the bound below which the keys of a file's mined queries are."""
         return self._below.get(entry.file, ALL_KEYS)
 
     def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
-        """Return a pair file with the neighbours of the queries of another (SciNCL).
-
-        Raises
-        ------
-        DataError
-            If the namespace has no citations.
-        """
+        """Return a pair file with the neighbours of another file's queries (SciNCL)."""
 
         def make(folder: Path) -> None:
             window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
@@ -103,13 +95,7 @@ class MiningSteps:
         return self._steps.run(name, inputs, make).folder / PAIRS_FILE
 
     def mine(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> tuple[Path, MinedCounts]:
-        """Return a pair file with its negatives, and what the manifest says of them.
-
-        Raises
-        ------
-        ConfigError, CheckpointError
-            If a model cannot be opened.
-        """
+        """Return a pair file with its negatives, and their counts for the manifest."""
         inputs = self._inputs_of(entry, rules)
         shares = [rule.share for rule in rules if rule.share is not None]
         name, blocks = self._blocks(entry)
@@ -117,7 +103,7 @@ class MiningSteps:
         def make(folder: Path) -> None:
             miner = self._miner(entry, rules)
             finished = _mine_blocks(miner, blocks, inputs)
-            _write_mined(folder, miner, _merged(finished, len(miner.pairs), folder), shares)
+            _write_mined(folder, miner, _concatenated(finished, len(miner.pairs), folder), shares)
 
         step = self._steps.run(name, {**inputs, "shares": shares}, make)
         shutil.rmtree(blocks.folder, ignore_errors=True)
@@ -133,7 +119,7 @@ class MiningSteps:
         return _FileMiner(pairs, rules, self._builder, self._config.seed, self.below(entry))
 
     def _blocks(self, entry: PairEntry) -> tuple[str, Steps]:
-        """Return the name of the step of a pair file, and its blocks, compared by content."""
+        """Return the step name of a pair file, and the cache of its blocks, compared by content."""
         name = f"mined.{Path(entry.file).stem}"
         return name, Steps(self._steps.folder / f"{name}.blocks", verify=True)
 
@@ -155,7 +141,7 @@ class MiningSteps:
 
 
 class _FileMiner:
-    """What mining a block of a pair file takes; rules are built when the first block needs them."""
+    """Mines blocks of a pair file; rules are built when the first block needs them."""
 
     def __init__(
         self,
@@ -174,13 +160,13 @@ class _FileMiner:
 
     @property
     def groups_per_block(self) -> int:
-        """Groups of a block, those that are not chosen too."""
+        """Number of groups per block, including those that are not chosen."""
         part = len(self.pairs) * self.below // ALL_KEYS // FEWEST_BLOCKS
         mined = min(max(GROUPS_PER_BLOCK, 1 << part.bit_length()), MOST_PER_BLOCK)
         return mined * ALL_KEYS // max(self.below, 1)
 
     def mine(self, start: int, stop: int, folder: Path) -> None:
-        """Mine the groups from ``start`` to ``stop`` and write what was found."""
+        """Mine the groups from ``start`` to ``stop`` and write their pools."""
         pools = self._miner.mine(start, stop)
         np.save(folder / "values.npy", pools.negatives.values)
         np.save(folder / "lengths.npy", pools.negatives.lengths)
@@ -191,7 +177,7 @@ class _FileMiner:
 def _mine_blocks(
     miner: _FileMiner, blocks: Steps, inputs: dict[str, Any], shard: Shard | None = None
 ) -> list[Path]:
-    """Mine block after block, or find them mined, and return their folders in order."""
+    """Mine all blocks that are not cached, and return their folders in order."""
     folders = []
     size = miner.groups_per_block
     starts = range(0, max(len(miner.pairs), 1), size)
@@ -208,19 +194,20 @@ def _mine_blocks(
     return folders
 
 
-def _merged(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
-    """Put the pools of blocks together, in files that stay out of memory."""
+def _concatenated(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
+    """Concatenate the blocks' pools into memory-mapped files."""
     lengths = np.concatenate([np.load(folder / "lengths.npy") for folder in folders])
-    assert len(lengths) == groups, "blocks are of other groups"
+    assert len(lengths) == groups, "blocks have other groups"
     offsets = offsets_of(lengths)
     arrays = (
-        tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in FLAT) for folder in folders
+        tuple(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("values", "found_by"))
+        for folder in folders
     )
     values, found_by = mapped(arrays, scratch)
-    assert len(values) == offsets[-1], "a block is not as long as its groups"
+    assert len(values) == offsets[-1], "a block's values do not match its lengths"
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
-    finds = {name: sum(count[name] for count in counts) for name in counts[0]}
-    return Pools(Ragged(values, offsets), found_by, finds)
+    found = {name: sum(count[name] for count in counts) for name in counts[0]}
+    return Pools(Ragged(values, offsets), found_by, found)
 
 
 def _write_mined(folder: Path, miner: _FileMiner, pools: Pools, shares: Sequence[float]) -> None:
@@ -244,7 +231,7 @@ def _write_mined(folder: Path, miner: _FileMiner, pools: Pools, shares: Sequence
 
 
 def data_state(data: PreparedData) -> str:
-    """Return a hash of all that rules may read of a prepared folder, negatives left aside."""
+    """Return a hash of everything that rules read of a prepared folder; negatives are excluded."""
     manifest = data.manifest
     pairs = [
         [*(getattr(entry, name) for name in _DESCRIBED), positives_hash(data.open_pairs(entry))]

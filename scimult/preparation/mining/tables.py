@@ -1,6 +1,6 @@
-"""What a prepared folder holds, as tables of an engine; each is made when a plan first needs it.
+"""Load the content of a prepared folder into an engine, each table when a plan first needs it.
 
-Files are handed over in slices, each mapped for itself, so that memory holds one of them.
+Files are loaded in slices, each mapped on its own, so that memory holds only one of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KINDS = {"label": "labels", "author": "authors", "venue": "venue"}
 
 
 class Tables:
-    """Makes tables of a prepared folder, each once.
+    """Creates the tables of a prepared folder, each once.
 
     Parameters
     ----------
     data : PreparedData
-        The folder, with the pair files that are to be mined.
+        The folder, with the pair files to mine.
     engine : Engine
-        Gets the tables.
+        Holds the tables.
     """
 
     def __init__(self, data: PreparedData, engine: Engine) -> None:
@@ -43,23 +43,23 @@ class Tables:
         self._draws = 0
 
     def edges(self) -> None:
-        """Make ``edges (citing, cited)``, each once, those of a paper beside each other."""
+        """Create ``edges (citing, cited)``: distinct, sorted by citing paper."""
         select = "SELECT DISTINCT citing, cited FROM loaded ORDER BY citing, cited"
         self._once("edges", partial(self._read, "edges", "citations", select))
 
     def shown(self) -> None:
-        """Make ``shown (query, paper)`` and ``triples (query, positive, negative)``."""
+        """Create ``shown (query, paper)`` and ``triples (query, positive, negative)``."""
         select = "SELECT DISTINCT query, paper FROM loaded ORDER BY query, paper"
         self._once("shown", partial(self._read, "shown", "shown", select))
         self._once("triples", self._triples)
 
     def pairs(self, pairs: PairFile) -> str:
-        """Make the positives ``(number, query, paper)`` of the groups of a pair file.
+        """Create the table of a pair file's positives, ``(number, query, paper)``.
 
         Returns
         -------
         str
-            The table; those that down-sampling left out are in ``TABLE_unsampled``.
+            Name of the table; ``NAME_unsampled`` has the positives that down-sampling left out.
         """
         name = _identifier(f"pairs_{pairs.name}.{pairs.split}")
         for table, lists in ((name, pairs.positives), (f"{name}_unsampled", pairs.unsampled)):
@@ -67,16 +67,16 @@ class Tables:
         return name
 
     def known(self, task: str, part: PairPart | None) -> list[str]:
-        """Make what must not become a negative of a query; return SELECTs ``(query, paper)``.
+        """Return SELECTs ``(query, paper)`` of the papers that must not become negatives.
 
-        That is every positive of the task, over all sources and splits; for citations also
-        what the query cites under other tasks, and for labels all labels of the paper. What
-        was judged for a link stays a negative even if the query cites it elsewhere.
+        These are the task's positives over all sources and splits; for citations also all that
+        the query cites under other tasks, and for labels all labels of the paper. A paper judged
+        for a link stays a negative even if the query cites it elsewhere.
         """
         selects: list[str] = []
-        # What pair files were made of holds them all.
-        made_of = {"citations": "citations", "neighbours": "citations", "labels": "labels"}
-        whole = made_of.get(part or "")
+        # The tables that pair files were made from hold all their positives.
+        origins = {"citations": "citations", "neighbours": "citations", "labels": "labels"}
+        whole = origins.get(part or "")
         for entry in self._data.manifest.pairs:
             if entry.task == task and (whole is None or entry.part != whole):
                 name = self.pairs(self._data.open_pairs(entry))
@@ -90,7 +90,7 @@ class Tables:
         return selects
 
     def values(self, kind: str) -> None:
-        """Make ``paper_KIND (paper, value)`` of labels, authors or venues."""
+        """Create ``paper_KIND (paper, value)`` of labels, authors or venues."""
 
         def parts() -> Iterator[pa.Table]:
             path = self._data.folder / METADATA_FILE
@@ -106,19 +106,19 @@ class Tables:
         self._once(f"paper_{kind}", make)
 
     def members(self, kind: str, candidates: str | None = None) -> str:
-        """Make ``_members (value, place, paper)``, papers of each value, numbered, and ``_sizes``.
+        """Create ``_members (value, place, paper)``, numbered papers per value, and ``_sizes``.
 
         Parameters
         ----------
         kind : str
             ``label``, ``author`` or ``venue``.
         candidates : str, optional
-            The papers that count; all by default.
+            Table of the papers to include; all by default.
 
         Returns
         -------
         str
-            What the names of the two tables begin with.
+            Prefix of the names of the two tables.
         """
         self.values(kind)
         name = kind if candidates is None else f"{kind}_{candidates}"
@@ -129,22 +129,21 @@ class Tables:
         return name
 
     def places(self, kind: str) -> None:
-        """Make ``KIND_places (paper, place, value)``, values of each paper, and ``KIND_counts``."""
+        """Create ``KIND_places (paper, place, value)``, values per paper, and ``KIND_counts``."""
         self.values(kind)
         self._number(f"{kind}_places", "paper", "value", f"paper_{kind}", "")
         counts = f"SELECT paper, count(*) AS size FROM {kind}_places GROUP BY paper"
         self._once(f"{kind}_counts", partial(self._create, f"{kind}_counts", counts))
 
     def candidates(self, name: str, rows: IntArray) -> str:
-        """Make a table ``(place, paper)`` of the rows that queries choose from; return its name."""
+        """Create a table ``(place, paper)`` of numbered candidates; return its name."""
         table = _identifier(f"candidates_{name}")
-        places = np.arange(len(rows), dtype=np.int64)
-        numbered = pa.table({"place": places, "paper": rows})
+        numbered = pa.table({"place": np.arange(len(rows), dtype=np.int64), "paper": rows})
         self._once(table, partial(self._engine.load, table, [numbered]))
         return table
 
     def draws(self, count: int) -> None:
-        """Make ``draws (draw)`` of at least the numbers below ``count``."""
+        """Create ``draws (draw)`` with at least the numbers below ``count``."""
         if count > self._draws:
             self._engine.load("draws", [pa.table({"draw": np.arange(count, dtype=np.int64)})])
             self._draws = count
@@ -174,7 +173,7 @@ class Tables:
 
 
 def _slices(path: Path, what: str, version: str) -> Iterator[pa.Table]:
-    """Return a file in parts; a part that was read does not stay in memory."""
+    """Yield a file in parts; parts that were read do not stay in memory."""
     start, count = 0, 1
     while start < count:
         table = open_arrow(path, what, version)
@@ -184,7 +183,7 @@ def _slices(path: Path, what: str, version: str) -> Iterator[pa.Table]:
 
 
 def _groups(queries: IntArray, lists: Ragged) -> Iterator[pa.Table]:
-    """Return the lists of groups as rows ``(number, query, paper)``."""
+    """Yield the lists of groups as rows ``(number, query, paper)``."""
     for start in range(0, max(len(lists), 1), ROWS_PER_SLICE):
         stop = min(start + ROWS_PER_SLICE, len(lists))
         lengths = np.diff(lists.offsets[start : stop + 1])
@@ -194,7 +193,7 @@ def _groups(queries: IntArray, lists: Ragged) -> Iterator[pa.Table]:
 
 
 def _values(rows: IntArray, column: pa.Array) -> pa.Table:
-    """Return lists, or single values, of rows as ``(paper, value)``; texts by their codes."""
+    """Return lists or single values as rows ``(paper, value)``; strings by their codes."""
     if pa.types.is_large_list(column.type):
         rows = np.repeat(rows, column.value_lengths().to_numpy())
         column = column.flatten()
@@ -206,5 +205,5 @@ def _values(rows: IntArray, column: pa.Array) -> pa.Table:
 
 
 def _identifier(name: str) -> str:
-    """Return a name as SQL takes it, whatever the user called a source."""
+    """Return a valid SQL name for any name of a source."""
     return "_" + "".join(c if c.isalnum() and c.isascii() else f"_{ord(c):x}_" for c in name)

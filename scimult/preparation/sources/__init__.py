@@ -1,7 +1,7 @@
-"""Public data sets and layouts, and how each becomes raw files for ``scimult prepare``.
+"""Converters from public data sets and layouts to raw files for ``scimult prepare``.
 
-One file a source. ``base`` says what a source is, ``conversion`` what it reads, ``raw`` writes raw
-files.
+One module per source. ``base`` defines a source, ``conversion`` what it reads, and ``raw`` writes
+raw files.
 """
 
 from scimult.preparation.sources.base import PublicSource, SourceOptions, convert

@@ -1,4 +1,4 @@
-"""What a public source is: where to get it, its files and options, how it becomes raw files."""
+"""Public sources: where to get them, their files and options, and their conversion."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ RAW = FolderKind("a folder of raw files and nothing else", _is_raw)
 
 
 class SourceOptions(StrictConfig):
-    """Options that every source has.
+    """Options of every source.
 
     Parameters
     ----------
     check_counts : bool
-        A count that differs from the published one is an error, not a note.
+        Treat a count that differs from the published one as an error instead of a note.
     dangling : mapping
-        For citations, references, links and judgments, ``error`` or ``drop``: what becomes of a
-        pair that names a paper or query without a text. Dropped ones are counted, not named:
-        most references of a real dump leave the set.
+        For citations, references, links and judgments, ``error`` or ``drop``: what to do with
+        pairs that name a paper or query without a text. Dropped pairs are counted, not listed:
+        most references of a real dump lead out of it.
     """
 
     check_counts: bool = False
@@ -64,21 +64,21 @@ class PublicSource:
     Parameters
     ----------
     name : str
-        What the user writes after ``scimult prepare``.
+        Name on the command line, after ``scimult prepare``.
     title : str
-        What it is, in a few words.
+        Short description.
     url, licence : str
         Where to get it, and its terms as its owners state them.
     files : tuple of str
         The files it needs, relative to ``--input``.
     options : type
-        Its options.
+        Class of its options.
     convert : callable
         Reads the public files and writes raw sources.
     download : callable, optional
-        The files that some options need, with their addresses, where they have any.
+        Returns the files that given options need and that can be downloaded.
     published : mapping
-        Published counts by source and count; those that were taken are compared.
+        Published counts, by source and name, to compare with those of a conversion.
     """
 
     name: str
@@ -107,27 +107,27 @@ def convert(
     Parameters
     ----------
     source : PublicSource
-        Which data set.
+        The data set.
     options : SourceOptions
         Its options.
     folder : path
-        What the user downloaded.
+        The downloaded folder.
     out : path
-        The raw folder to write; an earlier conversion is replaced. ``sources.yaml`` in it is a
-        configuration for ``scimult prepare --config``, ``conversion.json`` has the counts.
-        Sources that are finished are kept in ``.OUT.steps`` beside it, for a conversion that
-        was interrupted, or is done again.
+        The raw folder to write; an earlier conversion is replaced. Its ``sources.yaml`` is a
+        configuration for ``scimult prepare --config``, and ``conversion.json`` has the counts.
+        Finished sources are cached next to it in ``.OUT.steps``, so that an interrupted or
+        repeated conversion can reuse them.
     skip_bad : bool
         Leave bad records out and count them, instead of stopping at the first.
     for_training : bool
-        Papers that nothing pairs are an error: there would be nothing to train on.
+        Raise if nothing pairs the papers: there would be nothing to train on.
     verify : bool
-        Compare the content of files with that of the last run, not size and time alone.
+        Compare files with the last run by content, not only by size and time.
 
     Returns
     -------
     conversion : Conversion
-        Configurations, counts and what was left out.
+        Configurations, counts and rejects.
     notes : list of str
         Counts that differ from the published ones.
 
@@ -135,7 +135,7 @@ def convert(
     ------
     DataError
         If a file is missing, at the first bad record, if nothing is left, or if counts differ
-        and that was to be checked.
+        and ``check_counts`` is set.
     StorageError
         If ``out`` holds something else, or cannot be written.
     """
@@ -169,13 +169,13 @@ def _nothing_to_pair(source: PublicSource, conversion: Conversion, raw: Path) ->
     return DataError(
         f"{papers:,} papers without labels, citations, links or queries: there is nothing to "
         f"train on{notes}",
-        fix=f"to search them, scimult prepare {source.name} ... --raw {raw} without --out, then "
-        f"scimult search --papers {raw / names[0]}; to train, name what pairs them",
+        fix=f"to search them, run scimult prepare {source.name} ... --raw {raw} without --out, "
+        f"then scimult search --papers {raw / names[0]}; to train, add files that pair them",
     )
 
 
 def _link_sources(conversion: Conversion, target: Path) -> None:
-    """Put the files of all sources together."""
+    """Link the files of all sources into one folder, and concatenate their rejects."""
     for name, folder in conversion.folders.items():
         shutil.copytree(folder / name, target / name, copy_function=link_or_copy)
         if (folder / REJECTS_FILE).exists():
@@ -184,7 +184,7 @@ def _link_sources(conversion: Conversion, target: Path) -> None:
 
 
 def _differences(source: PublicSource, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return one sentence per published count that was not met."""
+    """Describe each count that differs from the published one."""
     return [
         f"{name}: {counts[name][what]:,} {what}, published {number:,}"
         for name, published in source.published.items()
@@ -202,7 +202,7 @@ def _write_manifest(
     out: Path,
     notes: Sequence[str],
 ) -> None:
-    """Write what prepare needs to go on, what was counted, and what it was made from."""
+    """Write the configuration for prepare, and the manifest with counts and checksums."""
     configs = [config.model_dump(exclude_unset=True) for config in conversion.configs]
     configs = [{key: value for key, value in config.items() if value} for config in configs]
     configs = [{**config, "licence": source.licence} for config in configs]

@@ -16,7 +16,7 @@ from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion, named_files
 from scimult.preparation.sources.raw import RawSource
 
-# The table of its README, which has MD5 alone.
+# From the table in BEIR's README, which gives only MD5.
 ADDRESS = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets"
 MD5 = {
     "trec-covid": "ce62140cb23feb9becf6270d0d1fe6d1",
@@ -39,11 +39,11 @@ class BeirOptions(SourceOptions):
     Parameters
     ----------
     name : str
-        Name of the source; with ``--download`` that of BEIR's own set, such as ``scifact``.
+        Name of the source; with ``--download`` the name of a BEIR set, such as ``scifact``.
     splits : list of str
         Which ``qrels/SPLIT.tsv`` to take.
     score_threshold : float
-        A document with at least this score is a positive; others that are judged become hard
+        Documents with at least this score are positives; other judged documents become hard
         negatives.
     """
 
@@ -70,19 +70,13 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
 
 
 def _qrels(conversion: Conversion, split: str) -> Path:
-    """Return the file of a split's judgments.
-
-    Raises
-    ------
-    DataError
-        If it is not there; the message names the splits that are.
-    """
+    """Return the judgment file of a split; if it is missing, name those that exist."""
     name = f"qrels/{split}.tsv"
     file = conversion.optional_file(name)
     if file is not None:
         return file
-    there = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
-    fix = f"choose from those that are there: splits=[{', '.join(there)}]" if there else ""
+    splits = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
+    fix = f"choose existing splits: splits=[{', '.join(splits)}]" if splits else ""
     return conversion.file(name, fix)
 
 
@@ -93,16 +87,16 @@ def write_corpus(path: Path, raw: RawSource) -> None:
 
 
 def write_judgment(record: Record, raw: RawSource) -> None:
-    """Write a judged pair of query and paper; without a score it has score 1."""
+    """Write a judged pair of query and paper; the default score is 1."""
     score = record.number(SCORE, 1)
     raw.judgment(record, record.identifier(QUERY), record.identifier(PAPER), score)
 
 
 def _files(options: BeirOptions) -> list[Remote]:
-    """Return the archive of one of BEIR's own sets, which ``name`` names."""
+    """Return the archive of the BEIR set ``name``."""
     if options.name not in MD5:
-        fix = f"name=SET, one of {', '.join(MD5)}"
-        raise ConfigError("which set of BEIR is meant?", value=f"name={options.name}", fix=fix)
+        fix = f"pass name=SET, one of {', '.join(MD5)}"
+        raise ConfigError("not a BEIR set to download", value=f"name={options.name}", fix=fix)
     wanted = ("corpus.jsonl", "queries.jsonl", *(f"qrels/{split}.tsv" for split in options.splits))
     archive = f"{options.name}.zip"
     md5 = MD5[options.name]

@@ -1,4 +1,4 @@
-"""One conversion of a download: what it reads, the sources that it writes, what came of them."""
+"""One conversion of a download: the files it reads, the sources it writes, and their counts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RESULT_FILE = "result.json"
 
 
 class Conversion:
-    """One conversion: where it reads, what it has written, what came of it.
+    """One conversion of a download.
 
-    Each source that it writes is a step that is kept: found again in a later conversion with
-    the same options that would read the same.
+    Each source it writes is a cached step, reused by later conversions with the same options and
+    files.
 
     Parameters
     ----------
     source : Path
-        The folder that the user downloaded.
+        The downloaded folder.
     steps : Steps
-        Where finished sources are.
+        Cache of finished sources.
     inputs : mapping
-        What all sources depend on besides what they read, as JSON values.
+        What all sources depend on, apart from the files they read, as JSON values.
     dangling : mapping
         See ``SourceOptions``.
     skip_bad : bool
@@ -42,17 +42,17 @@ class Conversion:
     Attributes
     ----------
     rejects : Rejects
-        The bad records of the sources that were written.
+        Bad records of the written sources.
     configs : list of SourceConfig
-        The sources that were written, as prepare reads them.
+        The written sources, as prepare reads them.
     counts : dict
-        What was counted, by source.
+        Counts of each source.
     notes : list of str
-        What the user should know of the sources besides their counts.
+        Remarks for the user, in addition to the counts.
     folders : dict
-        Where the files of each source are.
+        Folder of each source's files.
     read : dict
-        Every file that was read, with its checksum.
+        Checksums of all files that were read.
     """
 
     def __init__(
@@ -74,19 +74,14 @@ class Conversion:
         self.read: dict[str, Any] = {}
 
     def file(self, name: str, fix: str = "") -> Path:
-        """Return the path of a needed file below the source; ``.gz`` is found by itself.
+        """Return the path of a required file below the source, plain or gzipped.
 
         Parameters
         ----------
         name : str
-            Its path.
+            Relative path.
         fix : str
-            Where it comes from, if not with the download.
-
-        Raises
-        ------
-        DataError
-            If it does not exist.
+            How to get it, if it is not part of the download.
         """
         path = self.optional_file(name)
         if path is None:
@@ -100,27 +95,21 @@ class Conversion:
         return path
 
     def optional_file(self, name: str) -> Path | None:
-        """Return the path of a file below the source if it is there, as it is or gzipped."""
-        paths = (self.source / there for there in (name, f"{name}.gz"))
+        """Return the path of a file below the source, plain or gzipped, if it exists."""
+        paths = (self.source / variant for variant in (name, f"{name}.gz"))
         return next((path for path in paths if path.is_file()), None)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
-        """Return the files below the source that paths and globs name, in order.
-
-        Raises
-        ------
-        DataError
-            If one is not there, or a glob meets nothing.
-        """
+        """Return the files below the source that match paths and globs, in order."""
         paths = []
         for name in names:
             if not glob.has_magic(name) or (self.source / name).exists():
                 paths.append(self.file(name, fix))
                 continue
-            there = sorted(glob.glob(name, root_dir=self.source, recursive=True))
-            files = [self.source / one for one in there if (self.source / one).is_file()]
+            matches = sorted(glob.glob(name, root_dir=self.source, recursive=True))
+            files = [path for match in matches if (path := self.source / match).is_file()]
             if not files:
-                raise DataError("no file has such a name", path=self.source / name, fix=fix)
+                raise DataError("no file matches", path=self.source / name, fix=fix)
             paths.extend(files)
         return paths
 
@@ -134,27 +123,22 @@ class Conversion:
         dangling: Mapping[PairTable, Dangling] | None = None,
         **choices: Any,
     ) -> None:
-        """Write a source, or find it written.
+        """Write a source, or reuse it from the cache.
 
         Parameters
         ----------
         name : str
             Name of the source.
         reads : sequence of Path, optional
-            All files that it reads; ``None`` if it reads what has no checksum: it is never kept.
+            All files that it reads; ``None``, to never cache it, if its input has no checksum.
         fill : callable
             Writes everything into the ``RawSource`` it is given.
         makes : sequence of str
-            What must come of it; nothing of one of them is an error.
+            What the source must contain; if one of these is missing, it is an error.
         dangling : mapping, optional
-            What is usual for this data; the user's choice goes before it.
+            Defaults for this data; the user's choice overrides them.
         **choices
             Fields of the ``SourceConfig``.
-
-        Raises
-        ------
-        DataError
-            See ``RawSource.finish``.
         """
         if name in self.counts:
             return
@@ -165,24 +149,27 @@ class Conversion:
             with RawSource(folder, name, rejects, policy) as raw:
                 fill(raw)
                 config = raw.finish(makes, **choices)
-            left_out = {"counts": rejects.counts, "examples": rejects.examples}
-            described = config.model_dump(mode="json", exclude_unset=True)
-            result = {"config": described, "counts": raw.counts, "notes": raw.notes}
-            write_json(folder / RESULT_FILE, {**result, "rejects": left_out})
+            result = {
+                "config": config.model_dump(mode="json", exclude_unset=True),
+                "counts": raw.counts,
+                "notes": raw.notes,
+                "rejects": {"counts": rejects.counts, "examples": rejects.examples},
+            }
+            write_json(folder / RESULT_FILE, result)
 
-        once = {} if reads is not None else {"once": uuid4().hex}
-        read = self._steps.checksums({self._named(path): path for path in reads or ()})
-        step = self._steps.run(name, {**self._inputs, **once, "read": read}, make)
+        unique = {} if reads is not None else {"once": uuid4().hex}
+        read = self._steps.checksums({self._relative(path): path for path in reads or ()})
+        step = self._steps.run(name, {**self._inputs, **unique, "read": read}, make)
         self.read.update(read)
-        self._take(name, step.folder)
+        self._add(name, step.folder)
 
-    def _named(self, path: Path) -> str:
-        """Return what a file is called: by its place below the source, if it is there."""
+    def _relative(self, path: Path) -> str:
+        """Return a file's path relative to the source, or its full path if it is elsewhere."""
         below = path.is_relative_to(self.source)
         return path.relative_to(self.source).as_posix() if below else str(path.resolve())
 
-    def _take(self, name: str, folder: Path) -> None:
-        """Enter a source that is written."""
+    def _add(self, name: str, folder: Path) -> None:
+        """Register a finished source."""
         tree = read_json(folder / RESULT_FILE)
         self.configs.append(SourceConfig(**tree["config"]))
         self.counts[name] = tree["counts"]
@@ -195,7 +182,7 @@ class Conversion:
 
 
 def named_files(folder: Path, stem: str) -> list[Path]:
-    """Return the files of a hub-like folder that hold ``stem``, of any kind, in order.
+    """Return the files of a hub-like folder that hold the split ``stem``, of any kind, in order.
 
     For ``train``: ``train.jsonl``, ``train.json.gz``, ``train-00000-of-00006.parquet``, or the
     files of a sub-folder ``train/``.

@@ -18,7 +18,7 @@ from scimult.preparation.sources.triples import inner_list
 from scimult.progress import progress
 
 PASSAGE_IDS = ("passage_id", "psg_id", "id")
-# Of dpr/data/download_data.py in its repository.
+# From dpr/data/download_data.py in its repository.
 ADDRESS = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
 RELEASED = tuple(
     f"biencoder-{name}.json"
@@ -40,7 +40,7 @@ class DprOptions(SourceOptions):
     files : list of str
         Files below ``--input``: JSON arrays or JSON lines, also ``.gz``.
     negatives : list of str
-        Which lists become hard negatives; easy ones come from the batch anyway.
+        Lists that become hard negatives; the batch provides easy ones anyway.
     """
 
     name: Name = "dpr"
@@ -60,7 +60,7 @@ def _convert(conversion: Conversion, options: DprOptions) -> None:
 
 
 def _write(record: Record, options: DprOptions, raw: RawSource) -> None:
-    """Write one question; one without a positive passage is counted and left out."""
+    """Write one question; questions without a positive passage are counted and left out."""
     raw.counts["questions"] += 1
     positives = _passages(record, "positive_ctxs", raw)
     if not positives:
@@ -75,7 +75,7 @@ def _write(record: Record, options: DprOptions, raw: RawSource) -> None:
 
 
 def _passages(record: Record, name: str, raw: RawSource) -> list[str]:
-    """Write the passages of a list; return their ids. A list that is not there is empty."""
+    """Write the passages of a list and return their ids; a missing list of negatives is empty."""
     if name != "positive_ctxs" and record.fields.get(name) is None:
         return []
     return list(raw.rejects.keep(inner_list(record, name), lambda passage: _passage(passage, raw)))
@@ -91,10 +91,10 @@ def _passage(record: Record, raw: RawSource) -> str:
 
 
 def _files(options: DprOptions) -> list[Remote]:
-    """Return files of DPR's own download_data.py, packed as they are there."""
+    """Return files listed in DPR's download_data.py, gzipped as they are there."""
     for name in options.files:
         if name.removesuffix(".gz") not in RELEASED:
-            fix = f"name some of {', '.join(RELEASED)}"
+            fix = f"choose from {', '.join(RELEASED)}"
             raise ConfigError("DPR has no such file", value=name, fix=fix)
     names = [f"{name.removesuffix('.gz')}.gz" for name in options.files]
     return [Remote(name, address(ADDRESS, name)) for name in names]

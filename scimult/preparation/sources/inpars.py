@@ -1,4 +1,4 @@
-"""InPars: queries that a language model wrote for documents."""
+"""InPars: queries generated for documents by a language model."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class InParsOptions(SourceOptions):
     files : list of str
         Files below ``--input`` with query (or question), doc_id and doc_text (or text).
     corpus : str, optional
-        A BEIR ``corpus.jsonl`` below ``--input`` that has the documents with their titles;
-        ``doc_id`` points into it.
+        A BEIR ``corpus.jsonl`` below ``--input`` with the documents and their titles, which
+        ``doc_id`` refers to.
     keep_top : int, optional
         Keep the queries with the highest mean ``log_probs`` (InPars: 10,000); default: all.
     """
@@ -69,7 +69,7 @@ def _rows(paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
 
 
 def _best(rows: Iterator[Record], count: int, raw: RawSource) -> Iterator[Record]:
-    """Yield the rows whose queries the language model found most likely, in their order."""
+    """Yield the rows whose queries are most likely under the language model, in file order."""
     scored = raw.rejects.keep(rows, lambda row: (_mean_log_probability(row), row))
     best = heapq.nlargest(count, scored, key=lambda pair: pair[0])
     raw.counts["rows below keep_top"] = raw.counts["rows"] - len(best)
@@ -103,10 +103,10 @@ def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
 
 
 def _files(options: InParsOptions) -> list[Remote]:
-    """Return files of the hub; there each data set of BEIR has a folder."""
+    """Return files on the hub, which has a folder per BEIR set."""
     for name in options.files:
         if "/" not in name:
-            fix = "name them with their set, as files=[scifact/queries.jsonl]"
+            fix = "name files with their set, such as files=[scifact/queries.jsonl]"
             raise ConfigError("the hub has no such file", value=name, fix=fix)
     return [Remote(name, address(ADDRESS, name)) for name in options.files]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
+from xml.etree import ElementTree
 
 from pydantic import Field, model_validator
 
-from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_delimited
+from scimult.data.lines import CUT_OFF, Record, Rejects, open_binary, read_jsonl
+from scimult.data.rows import read_delimited, read_rows
 from scimult.downloads import Archive, Remote
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.definitions import Definition, read_definitions
 from scimult.preparation.sources.raw import RawSource, distinct
 from scimult.progress import progress
 
 MESH_SUFFIX = "_MeSH"
 FILES = ("papers.json", "labels.txt", "venues.txt")
-# Its record at Zenodo, as the README of another repository names it; folders lie in MAPLE/.
+# Its record at Zenodo, as named in another repository's README; folders are in MAPLE/.
 ADDRESS = "https://zenodo.org/records/7611544/files/MAPLE.zip"
 # Papers and labels of each folder, from the table in MAPLE's README.
 PUBLISHED = {
@@ -56,6 +56,13 @@ COARSE_FIELDS = tuple(
 )
 
 
+class Definition(NamedTuple):
+    """Name and definition of a label; the name is empty if the file gives none."""
+
+    name: str
+    text: str
+
+
 class MapleOptions(SourceOptions):
     """Options of ``scimult prepare maple``; the defaults are SciMult's (appendix A.1).
 
@@ -64,18 +71,18 @@ class MapleOptions(SourceOptions):
     folders : list of str
         Folders with fine labels to train on.
     coarse_fields : list of str
-        Folders whose papers are labelled with the field itself; empty for none.
+        Folders whose papers are labelled with the field itself; may be empty.
     coarse_papers : int
-        Papers of each coarse field, drawn by a hash of seed and paper id.
+        Papers per coarse field, drawn by a hash of seed and paper id.
     definitions : mapping
         Files with the definitions of ``mag`` and ``mesh`` labels; see ``read_definitions``.
     label_space : str
-        ``folder``: the labels of ``labels.txt``. ``definitions``: the labels of the definitions'
-        file; other labels, and papers that have none left, are left out and counted.
+        ``folder``: the labels of ``labels.txt``. ``definitions``: the labels of the definition
+        file; other labels, and papers without any label left, are left out and counted.
     text : str
         ``raw`` (title_raw, abstract_raw) or ``normalized`` (lower case, no punctuation).
     seed : int
-        Decides the coarse papers.
+        Seed of the coarse papers.
     """
 
     folders: list[str] = ["Computer_Science", "Biology_MeSH", "Medicine_MeSH"]
@@ -151,12 +158,12 @@ def _convert_fine(
 
 
 def _leave_out(raw: RawSource, record: Record, label: str, adopted: bool) -> None:
-    """Count a label outside the adopted space; one that its own folder does not list is bad."""
+    """Count a label outside the adopted space; reject one that its own folder does not list."""
     if adopted:
         raw.counts["labels outside the adopted space"] += 1
         return
     fix = "download the folder again, or leave the label out with --skip-bad"
-    raw.rejects.reject(record.error("label that labels.txt does not list", value=label, fix=fix))
+    raw.rejects.reject(record.error("label is not in labels.txt", value=label, fix=fix))
 
 
 def _write_labels(
@@ -166,24 +173,22 @@ def _write_labels(
     definitions: Mapping[str, Definition],
     adopted: bool,
 ) -> None:
-    """Write the labels of a folder, or those of the definitions' file, each with its definition."""
+    """Write the labels of a folder, or of the definition file, with their definitions."""
     columns = ("id", "name") if folder.endswith(MESH_SUFFIX) else ("id", "name", "depth")
     path = conversion.file(f"{folder}/labels.txt")
     names = _names(path, raw, columns)
     raw.counts[f"labels in {folder}"] = len(names)
-    place = Record(path, 1, {})
-    space = definitions if adopted else names
-    for label in space:
+    for label in definitions if adopted else names:
         definition = definitions.get(label, Definition("", ""))
         if not raw.has_label(label):
-            raw.label(place, label, definition.name or names.get(label, ""), definition.text)
+            name = definition.name or names.get(label, "")
+            raw.label(Record(path, 1, {}), label, name, definition.text)
 
 
 def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSource) -> None:
     """Label a sample of each field's papers with the field (SciMult: MAPLE Coarse).
 
-    A paper in several fields has all of them as labels, whichever drew it: a field that was
-    left out would be drawn as its negative.
+    A paper in several fields gets all of them as labels, so that none becomes its negative.
     """
     sample: set[str] = set()
     for field in progress(options.coarse_fields, "draw", unit="field"):
@@ -196,7 +201,7 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
 
         def add(record: Record, field: str = field) -> None:
             if record.identifier("paper") in sample:
-                # No authors: what else a co-author writes on is no wrong one of so few fields.
+                # No authors: with so few fields, another field of a co-author is no negative.
                 slim = {name: value for name, value in record.fields.items() if name != "author"}
                 _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
 
@@ -204,14 +209,14 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
 
 
 def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:
-    """Return the ids of a field's sample: those with the smallest hashes."""
+    """Return the ids of a field's sample: the papers with the smallest hashes."""
 
     def draw(record: Record) -> tuple[bytes, str]:
         identifier = record.identifier("paper")
         key = f"{options.seed}:{identifier}".encode()
         return hashlib.blake2b(key, digest_size=8).digest(), identifier
 
-    quiet = Rejects(skip_bad=True)  # the second reading meets bad lines again, and rejects them
+    quiet = Rejects(skip_bad=True)  # bad lines are rejected when they are read again
     rows = read_jsonl(conversion.file(f"{field}/papers.json"), quiet)
     return {paper for _, paper in heapq.nsmallest(options.coarse_papers, quiet.keep(rows, draw))}
 
@@ -239,7 +244,7 @@ def _write_paper(
 
 
 def _names(path: Path, raw: RawSource, columns: Sequence[str]) -> dict[str, str]:
-    """Return id to name of a headerless table; of several columns, the last that names it."""
+    """Return the names by id in a headerless table; ``original`` is preferred to ``name``."""
     name = "original" if "original" in columns else "name"
     names: dict[str, str] = {}
 
@@ -251,8 +256,51 @@ def _names(path: Path, raw: RawSource, columns: Sequence[str]) -> dict[str, str]
     return names
 
 
+def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
+    """Return the definitions of a label space, by label id.
+
+    ``.xml`` files have MeSH descriptors (``desc2022.xml``): id, name and the scope note of the
+    preferred concept. Other kinds are read by ``rows.read_rows`` and have ``id`` (or ``label``),
+    ``definition`` (may be empty) and, optionally, ``name``.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or is damaged; and, through ``rejects``, at a bad record.
+    """
+    if path.name.removesuffix(".gz").endswith(".xml"):
+        return dict(_read_descriptors(path, rejects))
+    definitions: dict[str, Definition] = {}
+
+    def add(record: Record) -> None:
+        identifier = record.identifier("id" if "id" in record.fields else "label")
+        text = record.text("definition", "")
+        definitions.setdefault(identifier, Definition(record.text("name", ""), text))
+
+    for _ in rejects.keep(read_rows(path, rejects, columns=["definition"]), add):
+        pass
+    return definitions
+
+
+def _read_descriptors(path: Path, rejects: Rejects) -> Iterator[tuple[str, Definition]]:
+    try:
+        with open_binary(path) as file:
+            for _, element in ElementTree.iterparse(file):
+                if element.tag != "DescriptorRecord":
+                    continue
+                identifier = element.findtext("DescriptorUI", "").strip()
+                name = element.findtext("DescriptorName/String", "").strip()
+                concept = "ConceptList/Concept[@PreferredConceptYN='Y']/ScopeNote"
+                yield identifier, Definition(name, element.findtext(concept, "").strip())
+                element.clear()
+    except (ElementTree.ParseError, *CUT_OFF) as error:
+        fix = "download the file again"
+        problem = "XML file is cut off or damaged"
+        rejects.refuse(problem, path, value=str(error), fix=fix)
+
+
 def _files(options: MapleOptions) -> list[Remote]:
-    """Return the archive of all fields; definitions of labels are the user's."""
+    """Return the archive of all fields, which has no label definitions."""
     whole = [f"{folder}/{name}" for folder in options.folders for name in FILES]
     coarse = [f"{folder}/{FILES[0]}" for folder in options.coarse_fields]
     wanted = tuple(dict.fromkeys(whole + coarse))

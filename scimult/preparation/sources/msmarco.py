@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -21,13 +21,13 @@ from scimult.preparation.sources.raw import RawSource, text_id
 
 COLLECTION = "collection.tsv"
 QUERIES = "queries.train.tsv"
-# What each kind of triples is called, in the order in which it is looked for.
+# File names of each kind of triples, in order of preference.
 TRIPLES = {
     "mined": ("msmarco-hard-negatives.jsonl",),
     "ids": ("qidpidtriples.train.full.2.tsv", "qidpidtriples.train.full.tsv"),
     "texts": ("triples.train.small.tsv", "triples.train.full.tsv"),
 }
-# Of microsoft.github.io/msmarco, and of sentence-transformers on the hub for what it mined.
+# From microsoft.github.io/msmarco, and from sentence-transformers on the hub for mined negatives.
 ADDRESS = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 MINED = "https://huggingface.co/datasets/sentence-transformers/msmarco-hard-negatives/resolve/main"
 Triple = tuple[Record, str, list[str], list[str]]
@@ -40,10 +40,9 @@ class MsMarcoOptions(SourceOptions):
     ----------
     triples : str, optional
         ``ids`` (qidpidtriples), ``texts`` (triples.train) or ``mined`` (one line per query with
-        negatives of several systems); default: what is there, in the order mined, ids, texts.
+        negatives of several systems); default: the first that exists of mined, ids, texts.
     max_negatives : int
-        Keep at most this many different negatives of a query, the first that come; the others
-        are counted.
+        Maximum number of distinct negatives per query: the first are kept, others counted.
     """
 
     triples: Literal["ids", "texts", "mined"] | None = None
@@ -56,9 +55,8 @@ def _convert(conversion: Conversion, options: MsMarcoOptions) -> None:
         for name in TRIPLES[kind]:
             triples = conversion.optional_file(name)
             if triples is not None:
-                # Triples of texts need no others.
-                others = () if kind == "texts" else (QUERIES, COLLECTION)
-                texts = [conversion.file(other) for other in others]
+                needed = () if kind == "texts" else (QUERIES, COLLECTION)
+                texts = [conversion.file(file) for file in needed]
                 fill = partial(_write, options, kind, triples, texts)
                 conversion.write("msmarco", [triples, *texts], fill, ["judgments"])
                 return
@@ -74,13 +72,10 @@ def _write(
     raw: RawSource,
 ) -> None:
     if kind == "texts":
-        header = ("query", "positive", "negative")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
+        rows = _rows(path, ("query", "positive", "negative"), raw)
         triples = raw.rejects.keep(rows, lambda row: _text_triple(row, raw))
     elif kind == "ids":
-        header = ("qid", "pos", "neg")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
-        triples = raw.rejects.keep(rows, _id_triple)
+        triples = raw.rejects.keep(_rows(path, ("qid", "pos", "neg"), raw), _id_triple)
     else:
         triples = raw.rejects.keep(read_jsonl(path, raw.rejects), _mined_triple)
     _write_triples(triples, raw, options.max_negatives)
@@ -88,7 +83,7 @@ def _write(
 
 
 def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
-    """Write each different judgment once."""
+    """Write each distinct judgment once."""
     positives: dict[str, set[str]] = defaultdict(set)
     negatives: dict[str, set[str]] = defaultdict(set)
     for record, query, positive, negative in triples:
@@ -111,7 +106,7 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
 
 
 def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
-    """Write queries and passages, all of them: mining and evaluation need the others too."""
+    """Write all queries and passages: mining and evaluation need unjudged ones too."""
 
     def add_query(record: Record) -> None:
         raw.query(record, record.identifier("id"), record.text("text"))
@@ -120,9 +115,11 @@ def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
         raw.paper(record, record.identifier("id"), "", record.text("text"))
 
     for path, add in zip(texts, (add_query, add_passage), strict=False):
-        header = ("id", "text")
-        rows = read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
-        raw.each(rows, add)
+        raw.each(_rows(path, ("id", "text"), raw), add)
+
+
+def _rows(path: Path, header: Sequence[str], raw: RawSource) -> Iterator[Record]:
+    return read_delimited(path, "\t", raw.rejects, header=header, quoted=False)
 
 
 def _id_triple(record: Record) -> Triple:
@@ -131,15 +128,15 @@ def _id_triple(record: Record) -> Triple:
 
 
 def _mined_triple(record: Record) -> Triple:
-    """Return a line of mined negatives; they are taken from all systems in turn, best first."""
+    """Return a line of mined negatives, taken from all systems in turn, best first."""
     systems = record.fields.get("neg")
     if not isinstance(systems, dict):
         fix = 'write "neg": {"system": [ids]}'
         raise record.error("field 'neg' is not an object", value=systems, fix=fix)
     lists = [_ids(record, ids) for ids in systems.values()]
-    in_turn = [one for rank in zip_longest(*lists) for one in rank if one is not None]
-    positive = _ids(record, record.fields.get("pos"))
-    return record, record.identifier("qid"), positive, in_turn
+    negatives = [one for rank in zip_longest(*lists) for one in rank if one is not None]
+    positives = _ids(record, record.fields.get("pos"))
+    return record, record.identifier("qid"), positives, negatives
 
 
 def _ids(record: Record, values: object) -> list[str]:
@@ -149,7 +146,7 @@ def _ids(record: Record, values: object) -> list[str]:
 
 
 def _text_triple(record: Record, raw: RawSource) -> Triple:
-    """Write the three texts under ids made from them, and return those."""
+    """Write the three texts with ids derived from them, and return the ids."""
     query, positive, negative = (record.text(name) for name in ("query", "positive", "negative"))
     raw.query(record, text_id(query), query)
     for passage in (positive, negative):
@@ -158,7 +155,7 @@ def _text_triple(record: Record, raw: RawSource) -> Triple:
 
 
 def _files(options: MsMarcoOptions) -> list[Remote]:
-    """Return the files of one kind of triples; mined ones if none is named."""
+    """Return the files of one kind of triples; the default is mined negatives."""
     kind = options.triples or "mined"
     name = TRIPLES[kind][0]
     if kind == "texts":

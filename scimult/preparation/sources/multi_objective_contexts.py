@@ -1,8 +1,8 @@
-"""The citing sentences that the multi-objective paper took from unarXive, in two files."""
+"""The multi-objective paper's citing sentences from unarXive, in two files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -19,12 +19,13 @@ from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
 COLLECTION = "collection.tsv"
 CONTEXTS = "contexts.jsonl"
-# s3://zav-public/multi-obj-repr-learning/training-data of its download_data.sh, by HTTP.
+# s3://zav-public/multi-obj-repr-learning/training-data in its download_data.sh, by HTTP.
 ADDRESS = "https://zav-public.s3.amazonaws.com/multi-obj-repr-learning/training-data/unarxiv-q2d"
 NOT_HERE = (
-    "download what the multi-objective paper made of unarXive (scimult prepare --list says "
-    "where); unarXive itself, arXiv_src_*.jsonl, is read by scimult prepare unarxive"
+    "download the multi-objective paper's files (scimult prepare --list has the address); for "
+    "unarXive itself, arXiv_src_*.jsonl, use scimult prepare unarxive"
 )
+Writer = Callable[[Record, str, Sequence[str], RawSource], None]
 COLUMNS = ("id", "title", "abstract", "category")
 
 
@@ -35,7 +36,7 @@ class ContextsOptions(SourceOptions):
     ----------
     objectives : list of str
         ``context2doc``: citing sentence to each paper that it cites. ``doc2doc``: every two
-        papers that one sentence cites.
+        papers cited in the same sentence.
     """
 
     objectives: Annotated[list[Literal["context2doc", "doc2doc"]], Field(min_length=1)] = [
@@ -62,36 +63,30 @@ def _convert_objective(collection: Path, contexts: Path, objective: str, raw: Ra
         title, abstract = record.text("title"), record.text("abstract")
         raw.paper(record, record.identifier("id"), title, abstract)
 
+    def add_context(record: Record) -> None:
+        text = record.text("text") if objective == "context2doc" else ""
+        raw.counts["contexts"] += 1
+        WRITERS[objective](record, text, distinct(record.strings("cited_ids")), raw)
+
     papers = read_delimited(collection, "\t", raw.rejects, header=COLUMNS)
     raw.each(papers, add)
-    write = _write_context if objective == "context2doc" else _write_together
-    raw.each(read_jsonl(contexts, raw.rejects), partial(write, raw=raw))
+    raw.each(read_jsonl(contexts, raw.rejects), add_context)
 
 
-def _cited(record: Record, raw: RawSource) -> list[str]:
-    raw.counts["contexts"] += 1
-    return distinct(record.strings("cited_ids"))
-
-
-def _write_context(record: Record, raw: RawSource) -> None:
-    write_context(record, record.text("text"), _cited(record, raw), raw)
-
-
-def write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
+def _write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
     """Write a citing sentence as a query for each paper that it cites."""
     query = raw.question(record, text)
     for paper in cited:
         raw.judgment(record, query, paper, 1)
 
 
-def _write_together(record: Record, raw: RawSource) -> None:
-    write_together(record, _cited(record, raw), raw)
-
-
-def write_together(record: Record, cited: Sequence[str], raw: RawSource) -> None:
-    """Link every two papers that one sentence cites."""
+def _write_together(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
+    """Link every two papers cited in the same sentence."""
     for first, second in combinations(cited, 2):
         raw.link(record, first, second, 1)
+
+
+WRITERS: Mapping[str, Writer] = {"context2doc": _write_context, "doc2doc": _write_together}
 
 
 def _files(options: ContextsOptions) -> list[Remote]:

@@ -1,4 +1,4 @@
-"""The pairs of a raw source: citations, references, links and judgments, each a table."""
+"""The pair tables of a raw source: citations, references, links and judgments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scimult.data.text_files import RAW_FORMAT
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.raw import check_id
 
-# References of dumps leave the set nearly always, and train nothing.
+# Most references of a dump lead out of it, and they train nothing.
 DANGLING: Mapping[PairTable, Dangling] = {"references": "drop"}
 _PAIRS = pa.schema(
     [
@@ -35,23 +35,23 @@ _NEGATIVE = 'negative AS "negative-id"'
 
 
 class PairTables:
-    """Tables of pairs in the making; ``finish`` keeps those whose papers and queries are there.
+    """Writer of pair tables; ``finish`` keeps pairs whose papers and queries are known.
 
     Parameters
     ----------
     folder : Path
-        Where the tables go, and ``papers.parquet`` and ``queries.parquet`` are.
+        Output folder, which also has ``papers.parquet`` and ``all.queries.parquet``.
     counts : Counter
-        Takes what was met.
+        Counts of the source.
     rejects : Rejects
-        Takes the pairs that name a paper or query without a text, where they are errors.
+        Collects pairs that name a paper or query without a text, if they are errors.
     dangling : mapping
-        For each table whether such pairs are errors or dropped and counted.
+        For each table, whether such pairs are errors or dropped and counted.
 
     Attributes
     ----------
     best : dict
-        The highest score of each table that has been written; 1 where pairs have no score.
+        The highest score of each written table; 1 if pairs have no score.
     """
 
     def __init__(
@@ -77,13 +77,7 @@ class PairTables:
         score: float | None = None,
         negative: str | None = None,
     ) -> None:
-        """Write a pair; the names of its papers need not be known yet.
-
-        Raises
-        ------
-        DataError
-            If an id cannot stand in a table.
-        """
+        """Write a pair; its papers need not be known yet."""
         if query == paper and table != "judgments":
             self._counts["pairs of a paper with itself"] += 1
             return
@@ -99,17 +93,12 @@ class PairTables:
         self._shards[table].add(dict(zip(_PAIRS.names, values, strict=True)))
 
     def finish(self, threshold: float) -> None:
-        """Keep the pairs that have their texts, and the queries that have a positive.
+        """Keep the pairs whose texts are known, and the queries with a positive.
 
         Parameters
         ----------
         threshold : float
             Smallest score of a positive.
-
-        Raises
-        ------
-        DataError
-            If others are errors, with their number; unless bad records are skipped.
         """
         self.close()
         with connected(self._folder) as engine:
@@ -122,19 +111,19 @@ class PairTables:
             self._keep_answered(engine)
 
     def close(self) -> None:
-        """Close the files as they are."""
+        """Close the files."""
         for shard in self._shards.values():
             shard.close()
 
     def _finish(
         self, engine: duckdb.DuckDBPyConnection, table: PairTable, threshold: float
     ) -> None:
-        """Write the pairs whose texts are there; drop, reject or refuse the others."""
+        """Write the pairs whose texts are known; drop or reject the others."""
         path = self._folder / f"all.{table}.parquet"
         every = f"read_parquet({literal(str(path))}, file_row_number=true)"
         queries, rows, good = "papers", every, "pairs WHERE unknown IS NULL"
         if table == "judgments":
-            # Those of other queries are counted, whatever papers they name.
+            # Judgments of queries without a positive are only counted, whatever papers they name.
             queries, positive = "queries", f"score >= {threshold!r}"
             rows = f"(FROM {every} SEMI JOIN (FROM {every} WHERE {positive}) USING (query))"
             good = f"pairs SEMI JOIN (FROM {good} AND {positive}) AS a USING (query) "
@@ -151,9 +140,9 @@ class PairTables:
             """
         )
         cursor = engine.execute("SELECT count(*), count(unknown) FROM pairs")
-        ((asked, lost),) = cursor.fetchall()
+        ((total, lost),) = cursor.fetchall()
         if lost:
-            self._refuse(engine, table, lost, asked)
+            self._refuse(engine, table, lost, total)
         cursor = engine.execute(f"SELECT count(*), max(coalesce(score, 1)) FROM {good}")
         ((count, best),) = cursor.fetchall()
         if count:
@@ -184,7 +173,7 @@ class PairTables:
         path.unlink()
 
     def _copy(self, engine: duckdb.DuckDBPyConnection, select: str, name: str) -> None:
-        """Write what a SELECT finds, in the order of the rows."""
+        """Write the result of a SELECT, in row order."""
         target = literal(str(self._folder / f"{name}.parquet"))
         engine.execute(
             f"COPY (SELECT {select} ORDER BY file_row_number) TO {target} "
@@ -192,9 +181,9 @@ class PairTables:
         )
 
     def _refuse(
-        self, engine: duckdb.DuckDBPyConnection, table: PairTable, lost: int, asked: int
+        self, engine: duckdb.DuckDBPyConnection, table: PairTable, lost: int, total: int
     ) -> None:
-        """Drop and count pairs without a text; or reject them; or raise for the first."""
+        """Drop and count pairs without a text, or reject them, or raise for the first."""
         self._counts[f"{table} without a text"] += lost
         if self._dangling.get(table) == "drop":
             return
@@ -208,11 +197,10 @@ class PairTables:
             record = Record(origins[origin], line, {})
             if not self._rejects.skip_bad:
                 raise record.error(
-                    f"{lost:,} of {asked:,} {table} name a paper or query without a text; "
+                    f"{lost:,} of {total:,} {table} name a paper or query without a text; "
                     "this is the first",
                     value=value,
-                    fix="add the texts, or leave these pairs out and count them with "
-                    f"dangling.{table}=drop",
+                    fix=f"add the texts, or drop and count such pairs with dangling.{table}=drop",
                 )
             what = {"papers": "paper", "queries": "query"}[kind]
             problem = f"pair names a {what} without a text"

@@ -1,4 +1,4 @@
-"""The papers of a raw source: each once, with what all its records say of it."""
+"""The papers of a raw source, each merged from all its records."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from scimult.data.lines import Record
 from scimult.data.shards import PAPERS, Shard
 
 _BATCH = 1024
-UNITED = ("authors", "labels")
+MERGED = ("authors", "labels")
 SINGLE = ("title", "abstract", "venue", "year", "doi", "target")
 _LONGEST_SHOWN = 60
 
 
 class PaperFile:
-    """``papers.parquet`` in the making.
+    """Writer of ``papers.parquet``.
 
-    A paper may come again. Its authors and labels are united; of title, abstract, venue, year,
-    DOI and target the first that is not empty stays, and another one is counted and named. Records
-    that differ from the first of their paper wait on disk: memory holds the ids and a hash of
-    each first record.
+    Records of the same paper are merged: authors and labels are combined; of title, abstract,
+    venue, year, DOI and target the first non-empty value stays, and contradictions are counted
+    and reported. Records that differ from the first of their paper wait on disk: memory holds the
+    ids and a hash of each first record.
 
     Parameters
     ----------
     path : Path
-        Where the papers go.
+        Output file.
     counts : Counter
-        Takes what was met.
+        Counts of the source.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class PaperFile:
         self._file: Shard | None = None
         self._more = path.with_name("more.jsonl").open("w+b")
         self._first: dict[str, int] = {}
-        # Where the other records of a paper start in ``more.jsonl``, by their hash.
+        # Offsets in ``more.jsonl`` of a paper's other records, by their hash.
         self._others: dict[str, dict[int, int]] = {}
         self._examples: dict[str, str] = {}
 
@@ -55,7 +55,7 @@ class PaperFile:
         return identifier in self._first
 
     def add(self, record: Record, paper: dict[str, Any]) -> None:
-        """Write a paper that is new, or keep what this record of it says besides the first."""
+        """Write a new paper, or keep another record of a known one."""
         identifier, content = paper["id"], hash(repr(paper))
         self.have_labels |= "labels" in paper
         if identifier not in self._first:
@@ -71,17 +71,17 @@ class PaperFile:
         if content == self._first[identifier] or content in others:
             return
         self._others[identifier] = {**others, content: self._more.tell()}
-        place = [str(record.path), record.line, paper]
-        self._more.write(json.dumps(place).encode() + b"\n")
+        entry = [str(record.path), record.line, paper]
+        self._more.write(json.dumps(entry).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the files as they are."""
+        """Close the files."""
         if self._file is not None:
             self._file.close()
         self._more.close()
 
     def finish(self) -> list[str]:
-        """Unite what the records of each paper say; return a note on each contradiction."""
+        """Merge the records of each paper; return a note on each kind of contradiction."""
         if self._file is not None:
             self._file.close()
         if self._others:
@@ -92,7 +92,7 @@ class PaperFile:
                 for batch in papers.iter_batches(_BATCH):
                     for paper in batch.to_pylist():
                         others = self._others.get(paper["id"], {})
-                        file.add(self._united(paper, others.values()) if others else paper)
+                        file.add(self._merged(paper, others.values()) if others else paper)
                 file.close()
             first.unlink()
         self._more.close()
@@ -102,13 +102,13 @@ class PaperFile:
             for what, example in self._examples.items()
         ]
 
-    def _united(self, paper: dict[str, Any], places: Iterable[int]) -> dict[str, Any]:
-        """Return a paper with what its other records say."""
+    def _merged(self, paper: dict[str, Any], offsets: Iterable[int]) -> dict[str, Any]:
+        """Return a paper merged with its other records."""
         contradicted: set[str] = set()
-        for place in places:
-            self._more.seek(place)
+        for offset in offsets:
+            self._more.seek(offset)
             path, number, other = json.loads(self._more.readline())
-            for name in UNITED:
+            for name in MERGED:
                 known = paper[name] or []
                 new = [value for value in other.get(name, ()) if value not in known]
                 self._counts[f"{name} added by repeated papers"] += len(new)
@@ -121,16 +121,18 @@ class PaperFile:
                     self._counts["papers with empty abstract"] -= name == "abstract"
                 elif _words(paper[name]) != _words(other[name]):
                     contradicted.add(name)
-                    rival = f"{_short(other[name])} for {paper['id']!r}"
-                    example = f"{path}:{number}: {rival}, which keeps {_short(paper[name])}"
-                    self._examples.setdefault(f"papers with more than one {name}", example)
+                    self._examples.setdefault(
+                        f"papers with more than one {name}",
+                        f"{path}:{number}: {_short(other[name])} for {paper['id']!r}, "
+                        f"which keeps {_short(paper[name])}",
+                    )
         for name in contradicted:
             self._counts[f"papers with more than one {name}"] += 1
         return paper
 
 
 def _schema(paper: dict[str, Any]) -> pa.Schema:
-    """Return the columns of papers like this one: its source gives targets of one type, or none."""
+    """Return the columns of a source's papers, whose targets have one type, from one of them."""
     kinds = {str: pa.string(), float: pa.float64()}
     target = paper.get("target")
     return PAPERS if target is None else PAPERS.append(pa.field("target", kinds[type(target)]))
@@ -141,7 +143,7 @@ def _is_empty(value: object) -> bool:
 
 
 def _words(value: object) -> list[str]:
-    """Return what two values must share to be the same: case and spaces vary between records."""
+    """Return a value's words for comparison, ignoring case and spaces."""
     return str(value).casefold().split()
 
 

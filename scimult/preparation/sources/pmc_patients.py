@@ -22,8 +22,8 @@ URL = "https://huggingface.co/datasets/zhengyun21/PMC-Patients-ReCDS"
 PMIDS = "PAR_PMIDs.json"
 Part = Literal["PPR", "PAR"]
 BRING_ARTICLES = (
-    "it is not distributed: write _id (PMID), title and text of PubMed's articles that "
-    "PAR_PMIDs.json lists; docs/sources.md has the steps"
+    "it is not distributed: write _id (PMID), title and text of the PubMed articles listed in "
+    "PAR_PMIDs.json; docs/sources.md has the steps"
 )
 
 
@@ -35,7 +35,7 @@ class PmcPatientsOptions(SourceOptions):
     parts : list of str
         ``PPR`` (patient to similar patient) and ``PAR`` (patient to article).
     splits : list of str
-        Which queries and qrels.
+        Splits of the queries and qrels.
     """
 
     parts: Annotated[list[Part], Field(min_length=1)] = ["PPR"]
@@ -59,7 +59,7 @@ def _convert(conversion: Conversion, options: PmcPatientsOptions) -> None:
 
 
 def _convert_part(corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSource) -> None:
-    """Write articles or patients; the patients of the splits, without a title; their links."""
+    """Write the corpus, the patients of the splits (who have no title) and their links."""
 
     def add_patient(record: Record) -> None:
         raw.counts["queries"] += 1
@@ -78,7 +78,7 @@ def _convert_part(corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSou
 
 
 def _files(options: PmcPatientsOptions) -> list[Remote]:
-    """Return the files on the hub; the texts of articles are not among them."""
+    """Return the files on the hub, which do not include the texts of articles."""
     names = [f"queries/{split}_queries.jsonl" for split in options.splits]
     names += [f"{part}/qrels_{split}.tsv" for part in options.parts for split in options.splits]
     names += [f"{part}/{'corpus.jsonl' if part == 'PPR' else PMIDS}" for part in options.parts]

@@ -1,8 +1,7 @@
-"""The raw files that a converter writes: papers, labels, queries and pairs, as prepare reads them.
+"""Write the raw files of a source: papers, labels, queries and pairs, as prepare reads them.
 
-Everything is written as it comes. Only the ids of papers, labels and answered queries are kept in
-memory; which pairs have their papers is a join at the end, and what a repeated paper adds waits on
-disk.
+Everything is written as it comes. Memory holds only the ids of papers, labels and queries; pairs
+are joined with their papers at the end, and records of repeated papers wait on disk.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ _SINGULAR = {
 
 
 class RawSource:
-    """One source in the making; ``finish`` returns its configuration for prepare.
+    """Writer of one source; ``finish`` returns its configuration for prepare.
 
     Parameters
     ----------
     folder : path
-        Where the files go.
+        Output folder.
     name : str
-        Name of the source; also the sub-folder.
+        Name of the source and of its sub-folder.
     rejects : Rejects
-        Takes bad records, and pairs that name a paper without a text.
+        Collects bad records, and pairs that name a paper without a text.
     dangling : mapping
-        For each table of pairs whether one that names an unknown paper is an error or dropped
-        and counted; references are dropped unless it says otherwise.
+        For each pair table, whether pairs that name an unknown paper are errors or dropped and
+        counted; by default references are dropped.
 
     Attributes
     ----------
     rejects : Rejects
         As given.
     counts : Counter
-        What was met and written.
+        Counts of what was read and written.
     notes : list of str
-        What the user should know besides.
+        Remarks for the user, in addition to the counts.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class RawSource:
         rejects: Rejects,
         dangling: Mapping[PairTable, Dangling] | None = None,
     ) -> None:
-        # The list of sources needs neither Arrow nor an engine.
+        # Imported here because listing the sources needs neither Arrow nor DuckDB.
         from scimult.data.shards import LABELS, QUERIES, Shard
         from scimult.preparation.sources.pair_tables import PairTables
         from scimult.preparation.sources.paper_file import PaperFile
@@ -96,12 +95,12 @@ class RawSource:
         self._open.close()
 
     def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
-        """Handle every record, showing progress; one on which it raises is rejected."""
+        """Handle every record, showing progress; reject records on which ``handle`` raises."""
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
 
     def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
-        """Handle every member of a big JSON object by name and value, as ``each`` does."""
+        """Handle every member of a big JSON object by name and value; see ``each``."""
         members = read_members(path, self.rejects)
         for name, record in progress(members, path.name, unit="row"):
             try:
@@ -131,16 +130,15 @@ class RawSource:
         labels: Sequence[str] = (),
         target: str | float | None = None,
     ) -> None:
-        """Write a paper; one whose id is known is united with what was written.
+        """Write a paper, or merge it with earlier records of the same id.
 
-        Its labels need not be known yet: write those that papers define after the paper, for
-        one that is refused must not leave labels that nothing has.
+        Its labels need not be known yet: write labels that papers define after the paper, so
+        that a rejected paper leaves no unused labels.
 
         Raises
         ------
         DataError
-            If title and abstract are both empty, the id cannot stand in a table, or the year
-            is none.
+            If title and abstract are both empty, or the id or year is invalid.
         """
         check_id(record, identifier)
         if year is not None:
@@ -161,18 +159,12 @@ class RawSource:
         self._papers.add(record, paper)
 
     def titled(self, record: Record, identifier: str, body: str = "abstract", **more: Any) -> None:
-        """Write a paper whose texts are ``title`` and ``body`` of its record; see ``paper``."""
+        """Write a paper with the fields ``title`` and ``body`` of a record; see ``paper``."""
         title, text = record.text("title", ""), record.text(body, "")
         self.paper(record, identifier, title, text, **more)
 
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
-        """Write a label unless its id is known.
-
-        Raises
-        ------
-        DataError
-            If the name is empty.
-        """
+        """Write a label unless its id is known."""
         if identifier in self._labels:
             self.counts["labels repeated"] += 1
             return
@@ -185,19 +177,13 @@ class RawSource:
         self.counts["labels without definition"] += not definition.strip()
 
     def labels_by_name(self, record: Record, names: Iterable[str]) -> None:
-        """Write the labels that papers define by carrying them: a label's name is its id."""
+        """Write labels that are defined only by papers carrying them: the name is the id."""
         for name in names:
             if name not in self._labels:
                 self.label(record, name, name)
 
     def query(self, record: Record, identifier: str, text: str) -> None:
-        """Write a query unless its id is known. Those without a positive are left out at the end.
-
-        Raises
-        ------
-        DataError
-            If the text is empty, or the id cannot stand in a table.
-        """
+        """Write a query unless its id is known; ``finish`` leaves out those without a positive."""
         check_id(record, identifier)
         if identifier in self._queries:
             self.counts["queries repeated"] += 1
@@ -210,18 +196,18 @@ class RawSource:
         self.counts["queries"] += 1
 
     def question(self, record: Record, text: str) -> str:
-        """Write a query that is known by its text, unless it is; return its id."""
+        """Write a query identified by its text, unless it is known; return its id."""
         identifier = text_id(text.strip())
         if identifier not in self._queries:
             self.query(record, identifier, text)
         return identifier
 
     def citation(self, record: Record, citing: str, cited: str) -> None:
-        """Write a citation that makes a training pair."""
+        """Write a citation, for training pairs."""
         self._pairs.add("citations", record, citing, cited)
 
     def reference(self, record: Record, citing: str, cited: str) -> None:
-        """Write a citation that serves mining alone."""
+        """Write a citation, for mining only."""
         self._pairs.add("references", record, citing, cited)
 
     def link(
@@ -229,8 +215,8 @@ class RawSource:
     ) -> None:
         """Write a judged pair of papers.
 
-        A positive may bring a hard negative of its own. A source gives ``negative`` for all of its
-        pairs, empty where there is none, or for none of them.
+        A positive may have its own hard negative. A source passes ``negative`` for all of its
+        pairs, empty if there is none, or for none of them.
         """
         if negative in (query, paper):
             negative = self._no_negative()
@@ -245,26 +231,25 @@ class RawSource:
         self._pairs.add("judgments", record, query, paper, score, negative)
 
     def _no_negative(self) -> str:
-        """Count a hard negative that is a paper of its own pair, as released data may have."""
+        """Count a hard negative that is part of its own pair, as some released data have."""
         self.counts["hard negatives that are in their own pair"] += 1
         return ""
 
     def finish(self, makes: Sequence[Makes] = (), **choices: Any) -> SourceConfig:
-        """Write the pairs that waited for their papers, close all files, describe the source.
+        """Write all pairs whose papers are known, close the files, and return the configuration.
 
         Parameters
         ----------
         makes : sequence of str
-            What must come of the source, besides papers.
+            What the source must contain, in addition to papers.
         **choices
-            Further fields of ``SourceConfig``, for the parts that there are.
+            Further fields of ``SourceConfig``; those of absent parts are ignored.
 
         Raises
         ------
         DataError
-            If pairs name papers without a text (with their number), unless they are dropped or
-            bad records are skipped; or if nothing is left of what must come: with what was read
-            and left out.
+            If pairs name papers without a text, unless they are dropped or bad records are
+            skipped; or if nothing is left of a required part.
         """
         self.notes.extend(self._papers.finish())
         for file in self._files.values():
@@ -284,11 +269,11 @@ class RawSource:
             if best < threshold and what in ("links", "judgments"):
                 raise self._nothing_left(f"no {_SINGULAR[what]} has a score of {threshold:g}")
         if self.counts["papers with empty abstract"] == papers:
-            self.notes.append("every abstract is empty: models see titles alone")
-        return self._described(choices)
+            self.notes.append("every abstract is empty: models see only titles")
+        return self._config(choices)
 
-    def _described(self, choices: Mapping[str, Any]) -> SourceConfig:
-        """Return the configuration of what was written."""
+    def _config(self, choices: Mapping[str, Any]) -> SourceConfig:
+        """Return the configuration of the written source."""
         texts = [name for name, file in self._files.items() if file.count]
         if "queries" in texts and "judgments" not in self._pairs.best:
             texts.remove("queries")
@@ -297,48 +282,42 @@ class RawSource:
             self.notes.append("no paper has a label: the labels train nothing")
         written = ("papers", *texts, *self._pairs.best)
         files = {name: f"{self.name}/{name}.parquet" for name in written}
-        needed = {"max_pairs_per_label": {"labels"}, "score_threshold": {"links", "judgments"}}
-        fitting = {
+        needs = {"max_pairs_per_label": {"labels"}, "score_threshold": {"links", "judgments"}}
+        applicable = {
             name: value
             for name, value in choices.items()
-            if name not in needed or needed[name] & files.keys()
+            if name not in needs or needs[name] & files.keys()
         }
-        return SourceConfig(name=self.name, **files, **fitting)
+        return SourceConfig(name=self.name, **files, **applicable)
 
     def _nothing_left(self, problem: str) -> DataError:
-        """Return an error that says what was read and what was left out."""
+        """Return an error that reports what was read and what was left out."""
         read = ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
         left_out = self.rejects.because()
-        fix = "check that the folder holds this data set whole"
+        fix = "check that the folder holds the complete data set"
         if left_out:
-            fix = "mend what was left out; without --skip-bad the first stops the work"
+            fix = "correct the records left out; run without --skip-bad to stop at the first"
         return DataError(
             f"{problem} in {self.name!r}; read: {read or 'nothing'}{left_out}", fix=fix
         )
 
 
 def check_id(record: Record, identifier: str) -> None:
-    """Refuse an id that would break a table.
-
-    Raises
-    ------
-    DataError
-        If it is empty, or holds a tab or a line break.
-    """
+    """Check that an id can be written to a table."""
     if not identifier.strip():
         raise record.error("id is empty", value=identifier, fix="give every record an id")
     if _BREAKS.search(identifier):
         fix = "remove tabs and line breaks from ids"
-        raise record.error("id holds a tab or a line break", value=identifier, fix=fix)
+        raise record.error("id contains a tab or a line break", value=identifier, fix=fix)
 
 
 def text_id(*parts: str) -> str:
-    """Return an id for a text that has none: the same text has the same id."""
+    """Return an id for a text without one; equal texts get equal ids."""
     return hashlib.blake2b("\x00".join(parts).encode(), digest_size=10).hexdigest()
 
 
 def split_text(text: str, separator: str | None) -> Text:
-    """Return a paper from one string; without the separator all of it is the body."""
+    """Split a string into a paper's title and body; without the separator all of it is the body."""
     if separator is None or separator not in text:
         return Text("paper", "", text.strip())
     title, _, body = text.partition(separator)

@@ -15,14 +15,14 @@ from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
 
 RESULTS = "user_study_results.tsv"
-# The one commit of the file in its owner's repository.
+# The only commit of the file in its owner's repository.
 ADDRESS = (
     "https://raw.githubusercontent.com/akanakia/microsoft-academic-paper-recommender-user-study"
     "/a8567dc21ebeedfa136164ac2315bbfff6dd2898"
 )
 BRING_TEXTS = (
-    "the study has ids alone: write id (of MAG), title and abstract of its papers from a "
-    "collection that has them, as papers.jsonl or papers=FILE"
+    "the study has only ids: write id (of MAG), title and abstract of its papers from a "
+    "collection that has them to papers.jsonl or papers=FILE"
 )
 COLUMNS = ("PaperId", "RecommendedPaperId", "StudyScore")
 
@@ -68,7 +68,7 @@ def _link(record: Record, raw: RawSource) -> None:
 
 
 def _files(options: RecommendationOptions) -> list[Remote]:
-    """Return the study; the texts of its papers are not among its files."""
+    """Return the study, which does not include the texts of its papers."""
     return [Remote(RESULTS, address(ADDRESS, RESULTS))]
 
 

@@ -20,7 +20,7 @@ from scimult.preparation.sources.raw import RawSource
 Classes = Literal["mag", "mesh"]
 Links = Literal["cite", "cocite", "coread", "coview"]
 
-# s3://ai2-s2-research-public/specter/scidocs of its README, by HTTP.
+# s3://ai2-s2-research-public/specter/scidocs in its README, by HTTP.
 ADDRESS = "https://ai2-s2-research-public.s3.amazonaws.com/specter/scidocs"
 
 
@@ -30,16 +30,16 @@ class SciDocsOptions(SourceOptions):
     Parameters
     ----------
     links : list of str
-        Which relations to take.
+        Relations to take.
     link_splits : list of str
-        Which of their ``val.qrel`` and ``test.qrel``.
+        Which of ``val.qrel`` and ``test.qrel`` to take.
     classes : list of str
-        Which classifications to take; the default is none, because they need names.
+        Classifications to take; none by default, because they need ``names``.
     class_splits : list of str
-        Which of their ``train.csv``, ``val.csv`` and ``test.csv``.
+        Which of ``train.csv``, ``val.csv`` and ``test.csv`` to take.
     names : mapping
         For each of ``classes`` a table (.tsv, .csv, .jsonl) with ``id``, the number of a class in
-        the files, and ``name``; SciDocs itself has numbers only.
+        the files, and ``name``; SciDocs itself has only numbers.
     """
 
     links: list[Links] = ["cite", "cocite", "coread", "coview"]
@@ -54,7 +54,7 @@ class SciDocsOptions(SourceOptions):
             raise ValueError("name at least one of links and classes")
         missing = [name for name in self.classes if name not in self.names]
         if missing:
-            raise ValueError(f"class {missing[0]} has numbers only; give names.{missing[0]}=FILE")
+            raise ValueError(f"class {missing[0]} has only numbers; pass names.{missing[0]}=FILE")
         return self
 
 
@@ -65,8 +65,8 @@ def _convert(conversion: Conversion, options: SciDocsOptions) -> None:
         fill = partial(_write_links, pairs, papers)
         conversion.write(f"scidocs-{name}", [*pairs, papers], fill, ["links"])
     for kind in options.classes:
-        fix = "SciDocs has numbers alone: write id and name of each class to the file of names."
-        names = conversion.file(options.names[kind], f"{fix}{kind}")
+        fix = f"SciDocs has only numbers: write id and name of each class to the file names.{kind}"
+        names = conversion.file(options.names[kind], fix)
         rows = [conversion.file(f"{kind}/{split}.csv") for split in options.class_splits]
         papers = conversion.file("paper_metadata_mag_mesh.json")
         reads = [names, *rows, papers]
@@ -84,9 +84,7 @@ def _write_links(pairs: Sequence[Path], papers: Path, raw: RawSource) -> None:
 
     for path in pairs:
         raw.each(read_judgments(path, raw.rejects), add)
-    no_labels: list[str] = []
-    wanted = dict.fromkeys(used, no_labels)
-    _write_papers(papers, raw, wanted)
+    _write_papers(papers, raw, {paper: [] for paper in used})
 
 
 def _write_classes(
@@ -106,7 +104,7 @@ def _write_classes(
     def add(record: Record) -> None:
         label = record.identifier("class_label")
         if not raw.has_label(label):
-            fix = f"add it to the file that names.{kind} gives"
+            fix = f"add it to the file names.{kind}"
             raise record.error("class without a name", value=label, fix=fix)
         known = labels.setdefault(record.identifier("pid"), [])
         if label not in known:
@@ -120,7 +118,7 @@ def _write_classes(
 
 
 def _write_papers(path: Path, raw: RawSource, labels: dict[str, list[str]]) -> None:
-    """Write the papers that ``labels`` names with theirs, if any."""
+    """Write the papers in ``labels``, with their labels."""
 
     def add(identifier: str, record: Record) -> None:
         if identifier in labels:
@@ -130,7 +128,7 @@ def _write_papers(path: Path, raw: RawSource, labels: dict[str, list[str]]) -> N
 
 
 def _files(options: SciDocsOptions) -> list[Remote]:
-    """Return the files below the bucket that its README names; names of classes are the user's."""
+    """Return the files in the bucket named in its README, which has no names of classes."""
     names = [f"{name}/{split}.qrel" for name in options.links for split in options.link_splits]
     names += [f"{kind}/{split}.csv" for kind in options.classes for split in options.class_splits]
     names += ["paper_metadata_view_cite_read.json"] if options.links else []

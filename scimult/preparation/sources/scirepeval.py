@@ -46,14 +46,14 @@ class SciRepEvalOptions(SourceOptions):
     Parameters
     ----------
     tasks : list of str
-        Which configurations to take; ``cite_prediction_new`` are SPECTER2's triples.
+        Configurations to take; ``cite_prediction_new`` has SPECTER2's triples.
     splits : list of str
-        Which splits of each. SciMult trains on both (appendix A.3); dev is our own split.
+        Splits of each. SciMult trains on both (appendix A.3); dev is our own split.
     band : mapping
-        Regression becomes classification into bands of this width: of the natural logarithm of
+        Width of the bands that turn regression into classification: of the natural logarithm of
         the citation count (``log_citations``), and of the year.
     hub : str, optional
-        Stream from this data set of the hub (``allenai/scirepeval``) instead of files.
+        Stream from this data set on the hub (``allenai/scirepeval``) instead of reading files.
     """
 
     tasks: Annotated[list[Config], Field(min_length=1)] = TRAINING_TASKS
@@ -67,10 +67,10 @@ class SciRepEvalOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: SciRepEvalOptions) -> None:
     for task in progress(options.tasks, "SciRepEval", unit="task"):
-        # So few labels that a cap would leave next to nothing.
+        # With so few labels, a cap would leave next to nothing.
         choices: dict[str, Any] = {"max_pairs_per_label": "all"} if task in LABELLED else {}
         makes: Makes = "judgments" if task == "search" else "links"
-        # What is streamed from the hub has no checksum: it is never kept.
+        # Streams from the hub have no checksum and are never cached.
         reads = _files(conversion.source / task, options.splits) if options.hub is None else None
         fill = partial(_convert_task, options, task, reads)
         name = f"scirepeval-{task}"
@@ -89,19 +89,14 @@ def _convert_task(
 
 
 def _read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
-    """Yield the rows of a data set on the Hugging Face hub, streamed: nothing is kept on disk.
+    """Stream the rows of a data set on the Hugging Face hub; nothing is kept on disk.
 
     Parameters
     ----------
     repository : str
-        Such as ``allenai/scirepeval``, or a folder in the hub's layout.
+        For example ``allenai/scirepeval``, or a folder in the hub's layout.
     config, split : str
-        Which part of it.
-
-    Raises
-    ------
-    DataError
-        If it cannot be opened, or the connection fails while it is read.
+        The part to read.
     """
     from datasets import load_dataset  # takes seconds to import
 
@@ -112,12 +107,12 @@ def _read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
             yield Record(path, number, row)
     except (OSError, ValueError) as error:
         fix = "check the name and the connection, or download the files and name their folder"
-        problem = "data set of the hub cannot be read"
+        problem = "data set on the hub cannot be read"
         raise DataError(problem, path=path, value=str(error), fix=fix) from error
 
 
 def _writer(task: str, options: SciRepEvalOptions, raw: RawSource) -> Callable[[Record], object]:
-    """Return what writes one row of a task."""
+    """Return the function that writes one row of a task."""
     if task in ("cite_prediction", "cite_prediction_new"):
         return lambda record: write_triple(record, raw)
     if task in ("same_author", "high_influence_cite"):
@@ -127,7 +122,9 @@ def _writer(task: str, options: SciRepEvalOptions, raw: RawSource) -> Callable[[
     if task == "fos":
         return lambda record: _write_labelled(record, record.strings("labels_text"), raw)
     if task == "mesh_descriptors":
-        return lambda record: _write_descriptor(record, raw)
+        return lambda record: _write_labelled(
+            record, [record.text("descriptor")], raw, record.text("descriptor")
+        )
     field = "log_citations" if task == "cite_count" else "year"
     width = options.band.get("cite_count" if task == "cite_count" else "pub_year", 1.0)
     return lambda record: _write_labelled(
@@ -136,13 +133,7 @@ def _writer(task: str, options: SciRepEvalOptions, raw: RawSource) -> Callable[[
 
 
 def _files(folder: Path, splits: Sequence[str]) -> list[Path]:
-    """Return the files of a task.
-
-    Raises
-    ------
-    DataError
-        If a split has none.
-    """
+    """Return the files of a task."""
     files = {split: named_files(folder, split) for split in splits}
     for split in (split for split in splits if not files[split]):
         raise DataError(
@@ -153,17 +144,12 @@ def _files(folder: Path, splits: Sequence[str]) -> list[Path]:
     return list(chain.from_iterable(files.values()))
 
 
-def _write_descriptor(record: Record, raw: RawSource) -> None:
-    descriptor = record.text("descriptor")
-    _write_labelled(record, [descriptor], raw, descriptor)
-
-
 def _write_labelled(
     record: Record, labels: list[str], raw: RawSource, target: str | float | None = None
 ) -> None:
-    """Write a paper with its labels, known by their names, and what a head learns to say of it.
+    """Write a paper with its labels, identified by name, and its target.
 
-    A paper that comes again, under other labels, has them all, and the first target.
+    A repeated paper gets all of its labels, and the first target.
     """
     raw.counts["rows"] += 1
     names = [name for name in distinct(labels) if name.strip()]
@@ -183,10 +169,10 @@ def _band(record: Record, field: str, width: float) -> str:
 
 
 def _write_search(record: Record, raw: RawSource) -> None:
-    """Write a query and the papers shown for it; a positive score means that it was chosen.
+    """Write a query and the papers shown for it; chosen papers have a positive score.
 
-    Rows with the same query text become one query: a paper chosen in one session must not be a
-    negative because nobody chose it in another.
+    Rows with the same query text become one query, so that a paper chosen in one session is not
+    a negative because of another.
     """
     raw.counts["rows"] += 1
     scored = scored_papers(record, raw)

@@ -1,4 +1,4 @@
-"""Pairs and triples as sentence-transformers reads them: anchor, positives, negatives."""
+"""Pairs and triples in sentence-transformers' layouts: anchor, positives, negatives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scimult.preparation.sources.raw import Makes, RawSource, distinct, split_te
 from scimult.progress import progress
 
 URL = "https://huggingface.co/datasets/sentence-transformers/embedding-training-data"
-# What columns are called; arrays have positions instead.
+# Names of columns, or positions in arrays.
 ANCHOR = re.compile(r"anchor|query|question|sentence1|0")
 POSITIVE = re.compile(r"(positive|pos|answer|sentence2)(_\d+)?|1")
 NEGATIVE = re.compile(r"(negative|neg|hard_negative)s?(_\d+)?|[2-9]|[1-9]\d+")
@@ -47,10 +47,10 @@ class SentenceTripleOptions(SourceOptions):
     anchor : str
         ``query`` (trains search) or ``paper`` (trains link prediction).
     separator : str, optional
-        Splits a paper's string into title and abstract, such as ``[SEP]``; without it the whole
-        string is the abstract.
+        Splits a paper's string into title and abstract, for example ``[SEP]``; by default the
+        whole string is the abstract.
     ignore : list of str
-        Columns that are not read.
+        Columns to ignore.
     """
 
     name: Name = "sentence-triples"
@@ -81,13 +81,15 @@ def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
 def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> None:
     example = _parse(record, options.ignore)
     raw.counts["rows"] += 1
-    papers = {text: _paper(record, text, options, raw) for text in example[1] + example[2]}
+    papers = {
+        text: _paper(record, text, options, raw) for text in example.positives + example.negatives
+    }
     if options.anchor == "query":
         anchor, write = raw.question(record, example.anchor), raw.judgment
     else:
         anchor, write = _paper(record, example.anchor, options, raw), raw.link
     if len(example.positives) == 1 and example.negatives:
-        # A triple is trained as it came: its negatives go with its positive alone.
+        # Negatives of a triple belong to its only positive.
         for text in example.negatives:
             write(record, anchor, papers[example.positives[0]], 1, papers[text])
         return
@@ -98,14 +100,7 @@ def _write(record: Record, options: SentenceTripleOptions, raw: RawSource) -> No
 
 
 def _parse(record: Record, ignore: Collection[str]) -> Example:
-    """Return the texts of a row.
-
-    Raises
-    ------
-    DataError
-        If a column is not known (it could be a score that says the opposite), or a text is
-        missing or of another type.
-    """
+    """Return the texts of a row."""
     if list(record.fields) == [SET]:
         anchor, *others = record.strings(SET) or [""]
         return _checked(record, [anchor], others, [])
@@ -117,8 +112,8 @@ def _parse(record: Record, ignore: Collection[str]) -> Example:
             if pattern.fullmatch(name):
                 texts.extend(_texts(record, name))
                 break
-        else:
-            fix = f"pass 'ignore=[{name}]', or remove it; read are anchor, positive, negative"
+        else:  # it might reverse the meaning, such as a score
+            fix = f"pass 'ignore=[{name}]', or rename it to anchor, positive or negative"
             raise record.error("unknown column", value=name, fix=fix)
     return _checked(record, anchors, positives, negatives)
 
@@ -149,10 +144,10 @@ def _paper(record: Record, text: str, options: SentenceTripleOptions, raw: RawSo
 
 
 def _files(options: SentenceTripleOptions) -> list[Remote]:
-    """Return files of sentence-transformers' collection on the hub, packed as they are there."""
+    """Return files of sentence-transformers' collection on the hub, gzipped as they are there."""
     if options.files == ["train.jsonl"]:
-        fix = "name some, as files=[specter_train_triples.jsonl]"
-        raise ConfigError("which files of the hub are meant?", value="files", fix=fix)
+        fix = "name some, such as files=[specter_train_triples.jsonl]"
+        raise ConfigError("a download needs names of files on the hub", value="files", fix=fix)
     names = [f"{name.removesuffix('.gz')}.gz" for name in options.files]
     return [Remote(name, address(f"{URL}/resolve/main", name)) for name in names]
 

@@ -29,8 +29,8 @@ class SpecterOptions(SourceOptions):
     Parameters
     ----------
     splits : list of str
-        Which of ``train.txt``, ``val.txt`` and ``test.txt`` name the queries to take; empty
-        takes all queries of ``data.json``.
+        Take only the queries listed in these of ``train.txt``, ``val.txt`` and ``test.txt``;
+        empty takes all queries of ``data.json``.
     cited_count : float
         A candidate with at least this ``count`` is cited (5 in the released files); one with a
         smaller count is cited by a cited paper, and becomes a hard negative.

@@ -1,4 +1,4 @@
-"""Your own tables with a column mapping, and papers of every format that ``importers`` reads."""
+"""User tables with a column mapping, and papers in every format of ``data.importers``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
-# Our name of each column, and whether a table must have it.
+# Our names of the columns, and whether a table must have them.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
     "papers": {
         "id": True,
@@ -43,25 +43,24 @@ COLUMNS: Mapping[str, Mapping[str, bool]] = {
     "queries": {"id": True, "text": True},
     "judgments": {"query-id": True, "paper-id": True, "score": False},
 }
-# Optional columns that change what is learnt: without one of them in a file that has columns which
-# are not read, the file must be said to have none.
+# Optional columns that change what is learnt: if one is missing while other columns are not read,
+# the user must confirm that the file has none.
 TELLING = ("abstract", "definition", "score")
 _MOST_NAMED = 12
 
 
 class TableFile(StrictConfig):
-    """One table, in one or several files, and what its columns are called.
+    """One table, in one or several files, and the names of its columns.
 
     Parameters
     ----------
     file : str or list of str
-        Paths relative to ``--input``, which may be globs; their names say of which kind they are.
+        Paths relative to ``--input``, or globs; their names determine the format.
     columns : mapping
-        Our name of a column to its name in the file, a dotted path into nested ones, an SQL
-        expression (DuckDB's), or ``null``: it has none, or its own is not to be read. Columns
-        that are not mapped have our name.
+        From our name of a column to its name in the file, a dotted path into nested fields, an
+        SQL expression (DuckDB's), or ``null`` to skip it. Unmapped columns keep our name.
     separator : str
-        Splits authors, labels and references that are written in one string.
+        Splits authors, labels and references that are given as one string.
     """
 
     file: str | list[str] = Field(min_length=1)
@@ -70,21 +69,20 @@ class TableFile(StrictConfig):
 
     @property
     def files(self) -> list[str]:
-        """All of the files."""
+        """All files."""
         return [self.file] if isinstance(self.file, str) else self.file
 
 
 class PapersFile(TableFile):
-    """The table of papers, which may be of a format that others made.
+    """The table of papers, possibly in a third-party format.
 
     Parameters
     ----------
     format : str, optional
-        One of ``data.importers.FORMATS``; by default it is told from the files where no column is
-        mapped.
+        One of ``data.importers.FORMATS``; by default it is detected if no column is mapped.
     cited : str
-        What references inside the records become: citations for training pairs, references for
-        mining alone.
+        What references inside the records become: citations for training pairs, or references
+        for mining only.
     """
 
     format: str | None = None
@@ -111,9 +109,9 @@ class TableOptions(SourceOptions):
     papers : PapersFile
         id, title; optional abstract, authors, venue, year, doi, labels, references.
     labels : TableFile, optional
-        id, name; optional definition. Without it, papers with labels define their labels by name.
+        id, name; optional definition. Without this table, the labels of papers are their names.
     citations, references : TableFile, optional
-        citing, cited: for training pairs, or for mining alone.
+        citing, cited: for training pairs, or for mining only.
     links : TableFile, optional
         query-id, paper-id, both papers; optional score.
     queries, judgments : TableFile, optional
@@ -121,7 +119,7 @@ class TableOptions(SourceOptions):
     score_threshold : float
         Smallest score of a positive.
     max_pairs_per_label : int or "all"
-        Most training pairs of a label; see ``PrepareConfig``.
+        Maximum number of training pairs per label; see ``PrepareConfig``.
     """
 
     name: Name = "table"
@@ -182,7 +180,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
-    # Most references of a record lead out of the set: its citations are not a table of the user's.
+    # Citations from records, unlike those in a table of their own, mostly lead out of the set.
     usual: dict[PairTable, Dangling] = {} if options.citations else {"citations": "drop"}
     conversion.write(
         options.name,
@@ -196,39 +194,36 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
 
 def _imported(papers: PapersFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record] | None:
-    """Return the papers of files that others made, under our names; ``None`` for plain tables."""
+    """Return papers in third-party formats under our names; ``None`` for plain tables."""
     if papers.format is None:
         container, shape = guess_format(paths[0])
         if container in TABLES and (papers.columns or shape == "plain"):
             return None
-    read = read_papers(
+    imported = read_papers(
         paths,
         format=papers.format,
         columns=papers.columns,
         separator=papers.separator,
         rejects=raw.rejects,
     )
-    return _as_records(read, raw)
+    return _as_records(imported, raw)
 
 
 def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Record]:
     for paper in papers:
         if paper.id_from != "record":
-            what = "their DOI" if paper.id_from == "doi" else "a hash of their text"
-            raw.counts[f"papers without an id, known by {what}"] += 1
+            origin = "their DOI" if paper.id_from == "doi" else "a hash of their text"
+            raw.counts[f"papers without an id, known by {origin}"] += 1
         yield Record(*paper.location, {n: getattr(paper, n) for n in FIELDS})
 
 
 def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
-    """Yield the rows of a table under our names; note which of its columns are not read.
+    """Yield the rows of a table under our names; note the columns that are not read.
 
-    Raises
-    ------
-    DataError
-        If the file lacks a column that is needed or mapped; in JSON, if no row has it; or if it
-        has columns that are not read, and lacks one of ``TELLING``.
+    Required and mapped columns must exist (in JSON, in some row), and so must those in
+    ``TELLING`` if there are columns that are not read.
     """
-    # What a table calls references is prose more often than ids: they are read if they are mapped.
+    # A column named references is usually prose, not ids: it is only read if it is mapped.
     own = {name: None if name == "references" else name for name in COLUMNS[what]}
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
@@ -248,18 +243,18 @@ def _check_seen(
     seen: set[str],
     unread: Sequence[str],
 ) -> None:
-    """Check that some row has each column that is mapped, and each telling one."""
+    """Check that some row has each mapped column, and each of ``TELLING``."""
     for name in (name for name, column in names.items() if seen and column not in seen):
         if name in table.columns:
             fix = f"correct {what}.columns.{name}"
         elif name in TELLING and unread:
             fix = (
-                f"name the column that holds it with {what}.columns.{name}=..., or say that "
+                f"name the column that holds it with {what}.columns.{name}=..., or confirm that "
                 f"there is none with {what}.columns.{name}=null"
             )
         else:
             continue
-        others = f"; those that are not read: {_listed(unread)}" if unread else ""
+        others = f"; columns not read: {_listed(unread)}" if unread else ""
         raise DataError(f"no row has the column {names[name]!r}{others}", path=path, fix=fix)
 
 
@@ -307,7 +302,7 @@ def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list that stands in a field as it is or in one string; authors may be objects."""
+    """Return the list in a field, given as a list or one string; authors may be objects."""
     value = record.fields.get(name)
     if isinstance(value, str):
         values = value.split(separator)
@@ -322,7 +317,7 @@ TABLE = PublicSource(
     title="your own files: JSONL, CSV, TSV, Parquet, BibTeX, RIS, OpenAlex, ...",
     url="(yours)",
     licence="(yours)",
-    files=("what papers.file, labels.file, citations.file, ... name; globs are spelled out",),
+    files=("named by papers.file, labels.file, citations.file, ...; globs are expanded",),
     options=TableOptions,
     convert=_convert,
 )

@@ -1,4 +1,4 @@
-"""What sources of triples and of judged candidates share: papers that come inside the rows."""
+"""Helpers for sources with papers inside their rows: triples and judged candidates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")
 
 
 def inner(record: Record, name: str) -> Record:
-    """Return an object that a field holds, as a record at the same place.
-
-    Raises
-    ------
-    DataError
-        If the field is missing or not an object.
-    """
+    """Return the object in a field, as a record with the same location."""
     value = record.fields.get(name)
     if not isinstance(value, Mapping):
         raise record.error(
@@ -30,13 +24,7 @@ def inner(record: Record, name: str) -> Record:
 
 
 def inner_list(record: Record, name: str) -> list[Record]:
-    """Return the objects of a field that holds a list, as records at the same place.
-
-    Raises
-    ------
-    DataError
-        If the field is missing, or not a list of objects.
-    """
+    """Return the objects in a list field, as records with the same location."""
     values: Any = record.fields.get(name)
     if not isinstance(values, Sequence) or not all(isinstance(v, Mapping) for v in values):
         raise record.error(
@@ -48,13 +36,7 @@ def inner_list(record: Record, name: str) -> list[Record]:
 
 
 def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
-    """Return the id of a paper, from the first of ``fields`` that it has.
-
-    Raises
-    ------
-    DataError
-        If it has none of them.
-    """
+    """Return the id of a paper, from the first of ``fields`` that is filled."""
     for name in fields:
         if paper.fields.get(name) not in (None, ""):
             return paper.identifier(name)
@@ -64,14 +46,9 @@ def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
 
 
 def write_paper(paper: Record, raw: RawSource) -> str:
-    """Write a paper that stands inside a row unless it is known; return its id.
+    """Write a paper inside a row; return its id.
 
-    The hub writes an unknown year, venue or list of authors as an empty string.
-
-    Raises
-    ------
-    DataError
-        If it has no id or no text.
+    Unknown years, venues and lists of authors may be empty strings, as on the hub.
     """
     identifier = paper_id(paper)
     has_year, has_authors = (bool(paper.fields.get(name)) for name in ("year", "author_names"))
@@ -86,14 +63,10 @@ def write_paper(paper: Record, raw: RawSource) -> str:
 
 
 def write_triple(record: Record, raw: RawSource) -> None:
-    """Write one row ``{query, pos, neg}``: the query cites pos and does not cite neg.
+    """Write one row ``{query, pos, neg}``: the query cites pos but not neg.
 
-    The negative is drawn with this positive alone, as in the data that others trained on.
-
-    Raises
-    ------
-    DataError
-        If one of the three is missing or has no text; the whole row is then left out.
+    The negative belongs to this positive only, as in the original training data. If one of the
+    three is unusable, the whole row is left out.
     """
     query, positive, negative = (
         write_paper(inner(record, name), raw) for name in ("query", "pos", "neg")
@@ -105,25 +78,14 @@ def write_triple(record: Record, raw: RawSource) -> None:
 def scored_papers(record: Record, raw: RawSource) -> list[tuple[str, float]]:
     """Write the papers of a row's ``candidates``; return their ids and scores.
 
-    A candidate without a text or a score is rejected by itself.
-
-    Raises
-    ------
-    DataError
-        If the row has no list of candidates.
+    A candidate without a text or a score is rejected on its own.
     """
     candidates = inner_list(record, "candidates")
     return list(raw.rejects.keep(candidates, lambda c: (write_paper(c, raw), c.number("score"))))
 
 
 def write_candidates(record: Record, raw: RawSource) -> None:
-    """Write one row ``{query, candidates}``: a paper and papers with a score.
-
-    Raises
-    ------
-    DataError
-        If the query has no text, or the row no candidates.
-    """
+    """Write one row ``{query, candidates}``: a paper and scored papers."""
     query = write_paper(inner(record, "query"), raw)
     raw.counts["queries"] += 1
     for paper, score in scored_papers(record, raw):

@@ -1,13 +1,13 @@
-"""unarXive as it is distributed (2022): arXiv papers with their full text and references.
+"""unarXive 2022, as distributed: arXiv papers with their full text and references.
 
-Layout: https://github.com/IllDepence/unarXive. A paragraph has ``{{cite:ID}}`` where it cites;
-``bib_entries`` gives the arXiv id of ``ID``, if one was found.
+Layout: https://github.com/IllDepence/unarXive. Paragraphs have ``{{cite:ID}}`` for citations;
+``bib_entries`` gives the arXiv id of ``ID``, if known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,15 +24,14 @@ from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.multi_objective_contexts import (
     COLLECTION,
+    WRITERS,
+    Writer,
     convert_contexts,
-    write_context,
-    write_together,
 )
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
-Writer = Callable[[Record, str, Sequence[str], RawSource], None]
 Objective = Literal["citations", "context2doc", "doc2doc"]
-# The permissively licensed subset that unarXive's README leads to.
+# The permissively licensed subset linked from unarXive's README.
 SUBSET = "unarXive_230324_open_subset.tar.xz"
 ADDRESS = "https://zenodo.org/records/7752615/files"
 _CITED = re.compile(r"\{\{cite:([^{}]+)\}\}")
@@ -55,10 +54,10 @@ class UnarxiveOptions(SourceOptions):
     Parameters
     ----------
     files : str
-        Which files below ``--input``.
+        Files below ``--input``.
     objectives : list of str
         ``citations``: paper to each paper that it cites. ``context2doc``: citing sentence to each
-        paper that it cites. ``doc2doc``: every two papers that one sentence cites.
+        paper that it cites. ``doc2doc``: every two papers cited in the same sentence.
     min_words : int
         Citing sentences with fewer words are counted and left out.
     """
@@ -70,28 +69,25 @@ class UnarxiveOptions(SourceOptions):
 
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     if conversion.optional_file(COLLECTION) is not None:
-        # What this name meant before: two files that were derived from unarXive.
-        others = [name for name in options.objectives if name != "citations"]
-        asked = "objectives" in options.model_fields_set
-        convert_contexts(conversion, others if asked else ["context2doc", "doc2doc"])
+        # The former meaning of this source: two files derived from unarXive.
+        objectives = [name for name in options.objectives if name in WRITERS]
+        is_set = "objectives" in options.model_fields_set
+        convert_contexts(conversion, objectives if is_set else list(WRITERS))
         new = "scimult prepare multi-objective-contexts"
-        conversion.notes.append(f"these files have a source of their own by now: {new}")
+        conversion.notes.append(f"these files now have their own source: {new}")
         return
-    fix = "download unarXive 2022 into this folder: its files are called arXiv_src_*.jsonl"
+    fix = "download unarXive 2022 into this folder: its files are named arXiv_src_*.jsonl"
     paths = conversion.matching([options.files], fix)
     # Most references lead to papers that arXiv, or this part of it, does not have.
-    usual: dict[PairTable, Dangling] = {
-        "citations": "drop",
-        "links": "drop",
-        "judgments": "drop",
-    }
-    # Citations and papers cited together train the same task: two sources, of the same papers.
-    apart = {name: name == "doc2doc" for name in options.objectives}
-    for name, together in (("unarxive", False), ("unarxive-doc2doc", True)):
-        objectives = [objective for objective in apart if apart[objective] == together]
-        if objectives:
-            fill = partial(_fill, options, objectives, paths)
-            makes = [_MAKES[objective] for objective in objectives]
+    usual: dict[PairTable, Dangling] = {"citations": "drop", "links": "drop", "judgments": "drop"}
+    # Citations and papers cited together train the same task, so they need two sources.
+    by_source: dict[str, list[Objective]] = {"unarxive": [], "unarxive-doc2doc": []}
+    for objective in dict.fromkeys(options.objectives):
+        by_source["unarxive-doc2doc" if objective == "doc2doc" else "unarxive"].append(objective)
+    for name, chosen in by_source.items():
+        if chosen:
+            fill = partial(_fill, options, chosen, paths)
+            makes = [_MAKES[objective] for objective in chosen]
             conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 
@@ -101,7 +97,7 @@ def _fill(
     paths: Sequence[Path],
     raw: RawSource,
 ) -> None:
-    writers = [_WRITERS[objective] for objective in objectives if objective in _WRITERS]
+    writers = [WRITERS[objective] for objective in objectives if objective in WRITERS]
 
     def add(record: Record) -> None:
         _paper(record, "citations" in objectives, raw)
@@ -129,16 +125,6 @@ def _paper(record: Record, cites: bool, raw: RawSource) -> None:
             raw.citation(record, paper.id, cited)
 
 
-def _write_together(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:
-    write_together(record, cited, raw)
-
-
-_WRITERS: Mapping[Objective, Writer] = {
-    "context2doc": write_context,
-    "doc2doc": _write_together,
-}
-
-
 def _sentences(record: Record, write: Writer, min_words: int, raw: RawSource) -> None:
     for text, cited in citing_sentences(record.fields):
         raw.counts["citing sentences"] += 1
@@ -149,7 +135,7 @@ def _sentences(record: Record, write: Writer, min_words: int, raw: RawSource) ->
 
 
 def citing_sentences(paper: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each sentence that cites papers of arXiv, without its markers, and their ids."""
+    """Yield each sentence that cites arXiv papers, without markers, and the ids it cites."""
     known = cited_arxiv_ids(paper)
     for paragraph in paper.get("body_text") or ():
         for sentence in _SENTENCE_END.split(paragraph.get("text") or ""):
@@ -160,7 +146,7 @@ def citing_sentences(paper: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]
 
 
 def _files(options: UnarxiveOptions) -> list[Remote]:
-    """Return the permissively licensed subset, a file a month."""
+    """Return the permissively licensed subset, one file per month."""
     return [Archive(SUBSET, address(ADDRESS, SUBSET), wanted=("*arXiv_src_*.jsonl*",))]
 
 

@@ -1,4 +1,4 @@
-"""Citations that follow topic and time, prefer cited papers and copy from reference lists."""
+"""Citations by topic, recency, popularity and copying from reference lists."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scimult.preparation.world.papers import Paper
 from scimult.preparation.world.settings import WorldSettings, stream
 from scimult.types import IntArray
 
-_LEVEL_WEIGHT = np.array([0.1, 0.3, 1.0])  # coarse, middle, fine: what is rare says more
-_MEMORY_YEARS = 2.5  # short, because popularity pulls towards old papers
+_LEVEL_WEIGHT = np.array([0.1, 0.3, 1.0])  # coarse, middle, fine: rare concepts weigh more
+_MEMORY_YEARS = 2.5  # short, because popularity favours old papers
 _COPIED = 0.25
 
 
 class CitationMaker:
-    """Walks through the papers in order of publication and remembers what was cited.
+    """Draws the references of papers, in order of publication.
 
-    A first part of the references of a paper is drawn from all earlier papers that share a concept,
-    with weight topic squared x recency x (1 + citations so far) (preferential attachment). The rest
-    is copied from the reference lists of that first part, as far as it shares a concept too.
+    Most references of a paper are drawn from all earlier papers that share a concept, with weight
+    topic squared x recency x (1 + citations so far) (preferential attachment). The rest is copied
+    from the reference lists of these, restricted to papers that share a concept too.
     """
 
     def __init__(self, settings: WorldSettings, tree: FieldTree, papers: Sequence[Paper]) -> None:
@@ -37,7 +37,7 @@ class CitationMaker:
         self._references: list[IntArray] = []
 
     def make(self) -> list[IntArray]:
-        """Return, for each paper, the sorted rows of the earlier papers that it cites."""
+        """Return the sorted rows of the earlier papers that each paper cites."""
         for row, paper in enumerate(self._papers):
             cited = self._cite(row, paper)
             self._citations[cited] += 1
@@ -59,7 +59,7 @@ class CitationMaker:
         return np.sort(np.concatenate([direct, copied])).astype(np.int64)
 
     def _topic(self, row: int, paper: Paper) -> NDArray[np.float64]:
-        """Return the weight of the shared concepts with every earlier paper."""
+        """Return the weight of the concepts shared with every earlier paper."""
         topic = np.zeros(row)
         for concept in paper.concepts:
             topic[self._earlier[concept]] += self._concept_weight[concept]

@@ -1,4 +1,4 @@
-"""The tree of fields and the concepts that belong to them, each with several surface forms."""
+"""The tree of fields and their concepts, each with several surface forms."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _HEADS_PER_COARSE_FIELD = 6
 
 @dataclass(frozen=True, slots=True)
 class Concept:
-    """One thing that papers are about.
-
-    ``forms`` are different ways of writing it; ``usage`` is how often each is used.
-    """
+    """A topic of papers; ``forms`` are its spellings, ``usage`` how often each is used."""
 
     field: int
     forms: tuple[str, ...]
@@ -26,7 +23,7 @@ class Concept:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A node of the tree: level 0 is coarse, 2 is fine. ``concepts`` are the field's own."""
+    """A node of the tree, from level 0 (coarse) to 2 (fine), with its own concepts."""
 
     id: str
     name: str
@@ -59,7 +56,7 @@ class FieldTree:
 
 
 class TreeBuilder:
-    """Collects fields and concepts while the tree is walked from the top."""
+    """Builds the tree of fields and their concepts from the top."""
 
     def __init__(self, settings: WorldSettings, words: WordMaker) -> None:
         self._settings, self._words = settings, words
@@ -97,10 +94,10 @@ class TreeBuilder:
         return index
 
     def _concept(self, field: int, heads: list[str]) -> Concept:
-        """Return a concept written as a phrase, a term, another phrase or a blend.
+        """Return a concept whose forms are a phrase, a term, another phrase and a blend.
 
-        The nouns of phrases are shared within a coarse field, so a shared word does not
-        imply a shared concept, and two forms of one concept need not share any word.
+        Nouns of phrases are shared within a coarse field: a shared word does not imply a shared
+        concept, and two forms of one concept need not share any word.
         """
         first, second = self._rng.choice(heads, size=2, replace=False)
         adjective = self._words.adjective()

@@ -1,7 +1,7 @@
-"""Writes a world as files: a training part and evaluation sets that share nothing with it.
+"""Write a world as files: a training part and evaluation sets.
 
-Papers of the held-out years are in no training file. Evaluation queries of the search task
-ask for combinations of concepts that no training query asks for.
+Papers of the held-out years are in no training file, and no training query has the same
+combination of concepts as an evaluation query.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def write_world(world: World, folder: Path | str) -> dict[str, int]:
     Returns
     -------
     counts : dict
-        Number of records of each file, by its path inside ``folder``.
+        Number of records of each file, by relative path.
 
     Raises
     ------
     StorageError
-        If the folder holds something else than a generated world, or cannot be written.
+        If the folder holds something other than a generated world, or cannot be written.
     """
     folder = Path(folder)
     with atomic_folder(folder, WORLD) as temporary:
@@ -73,8 +73,7 @@ def write_world(world: World, folder: Path | str) -> dict[str, int]:
 def _rerank_lists(world: World) -> Iterator[tuple[int, list[int], list[int]]]:
     """Yield held-out query papers with cited papers and others of the same coarse field.
 
-    The others are older than the query paper, as cited papers are, so that age gives
-    nothing away.
+    The others are older than the query paper, so that age does not give them away.
     """
     settings, rng = world.settings, stream(world.settings, "rerank")
     coarse = np.array([world.tree.lineage(paper.fields[0])[-1] for paper in world.papers])
@@ -83,12 +82,12 @@ def _rerank_lists(world: World) -> Iterator[tuple[int, list[int], list[int]]]:
         others = np.setdiff1d(np.flatnonzero(coarse[:query] == coarse[query]), cited)
         if len(others) >= settings.rerank_others:
             shown = rng.choice(cited, settings.rerank_cited, replace=False)
-            beside = rng.choice(others, settings.rerank_others, replace=False)
-            yield query, shown.tolist(), beside.tolist()
+            distractors = rng.choice(others, settings.rerank_others, replace=False)
+            yield query, shown.tolist(), distractors.tolist()
 
 
 def paper_id(row: int) -> str:
-    """Return the id of the paper in this row."""
+    """Return the id of the paper in a row."""
     return f"p{row:06d}"
 
 
@@ -185,7 +184,7 @@ def _citing_queries(world: World) -> list[int]:
 
 
 def _labelled_paper(world: World, row: int, level: int) -> dict[str, Any]:
-    """Return the record of a paper labelled with fine fields, or with its one coarse field."""
+    """Return the record of a paper, labelled with its fine fields or its coarse field."""
     paper, text = world.papers[row], world.paper_texts[row]
     main, _, coarse = (world.tree.fields[field].id for field in world.tree.lineage(paper.fields[0]))
     labels = [coarse] if level == COARSE else [world.tree.fields[f].id for f in paper.fields]

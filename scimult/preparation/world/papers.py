@@ -1,4 +1,4 @@
-"""Who wrote what, where, when and about which concepts; texts and citations come later."""
+"""Papers of a world: authors, venues, years, fields and concepts, but no texts or citations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _VENUE_KINDS = ("Journal of", "Conference on", "Transactions on", "Workshop on")
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The facts of a paper; its row is its place in the order of publication.
+    """The facts of a paper; papers are numbered in order of publication.
 
-    ``fields`` are fine fields, the main one first; ``concepts`` go from most to least
-    important.
+    ``fields`` are fine fields, the main one first; ``concepts`` are sorted by importance.
     """
 
     year: int
@@ -31,7 +30,7 @@ class Paper:
 
 
 class PaperMaker:
-    """Holds the communities (authors and venues by field) from which papers are drawn."""
+    """Draws papers from communities: authors and venues by field."""
 
     def __init__(self, settings: WorldSettings, tree: FieldTree, words: WordMaker) -> None:
         self._settings, self._tree = settings, tree
@@ -78,7 +77,7 @@ class PaperMaker:
         )
 
     def _other_fields(self, main: int) -> list[int]:
-        """Return 0 to 2 further fields, mostly from the same branch or area."""
+        """Return up to 2 further fields, mostly from the same branch or area."""
         _, middle, coarse = self._tree.lineage(main)
         choices = (self._below[middle], self._below[coarse], self._fine)
         others: list[int] = []
@@ -104,7 +103,7 @@ class PaperMaker:
         return [int(concept) for concept in self._rng.choice(own, size=size, replace=False)]
 
     def _authors(self, fields: tuple[int, ...]) -> tuple[str, ...]:
-        """Return 1 to 4 authors: the first from the main field, the rest from any of them."""
+        """Return 1 to 4 authors: the first from the main field, the rest from any field."""
         names = [self._member(fields[0])]
         for _ in range(self._rng.integers(4)):
             name = self._member(int(self._rng.choice(fields)))
@@ -114,5 +113,5 @@ class PaperMaker:
 
     def _member(self, field: int) -> str:
         community = self._communities[field]
-        # The square makes a few members of each community write most of its papers.
+        # The square lets a few members of each community write most of its papers.
         return community[int(len(community) * self._rng.random() ** 2)]

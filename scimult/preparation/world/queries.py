@@ -1,4 +1,4 @@
-"""Search queries with the papers that were shown for them and those that were clicked."""
+"""Search queries with shown and clicked papers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_CLICKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A request for papers about all of ``concepts``: one or two of fine fields.
+    """A request for papers about all of ``concepts``: one or two concepts of fine fields.
 
-    ``relevant`` are all papers that answer it, ``shown`` the result list that a user saw in
-    that order, ``clicked`` what was opened; rows of the world, the first and last sorted.
+    ``relevant`` are all papers that answer it, ``shown`` is the result list in order, and
+    ``clicked`` are the opened results. All are rows of the world; the first and last are sorted.
     """
 
     id: str
@@ -41,11 +41,11 @@ class Searcher:
     settings : WorldSettings
         Seed and sizes.
     tree, papers
-        The world. ``papers`` may be its first part: rows are those of the world.
+        Fields and papers of the world; ``papers`` may be only its first part.
     writer : Writer
-        Words the queries.
+        Writes the queries.
     part : str
-        Start of the queries' ids and name of the random stream, one for each collection.
+        Prefix of the queries' ids and name of the random stream.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Searcher:
                 self._about[concept].append(row)
 
     def queries(self, count: int, taken: set[tuple[int, ...]]) -> list[Query]:
-        """Return up to ``count`` queries whose concepts are not in ``taken``, and add theirs to it.
+        """Return up to ``count`` queries whose concepts are not in ``taken``, and add them to it.
 
-        Fewer are returned only when the papers offer no further combinations.
+        Fewer are returned only if the papers offer no further combinations.
         """
         queries: list[Query] = []
         for _ in range(10 * count):
@@ -88,7 +88,7 @@ class Searcher:
         return tuple(sorted(self._rng.choice(specific, size=count, replace=False).tolist()))
 
     def _query(self, name: str, concepts: tuple[int, ...]) -> Query:
-        """Fill a result list with 1 to 3 papers about all concepts and with near misses."""
+        """Return a query whose result list has 1 to 3 relevant papers, and near misses."""
         relevant = np.array(sorted(set.intersection(*(set(self._about[c]) for c in concepts))))
         clicks = min(len(relevant), int(self._rng.integers(1, _MOST_CLICKS + 1)))
         clicked = self._rng.choice(relevant, size=clicks, replace=False)
@@ -100,7 +100,7 @@ class Searcher:
         )
 
     def _near_misses(self, concepts: tuple[int, ...], relevant: IntArray) -> IntArray:
-        """Return papers about a part of the query, or else about its neighbourhood."""
+        """Return papers about one of two concepts, or about concepts related to the only one."""
         partial = {row for concept in concepts for row in self._about[concept]}
         if len(concepts) == 1:
             neighbours = {

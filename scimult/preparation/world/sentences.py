@@ -1,7 +1,7 @@
-"""Texts of the world: titles, abstracts, definitions and queries from templates.
+"""Texts of a world: titles, abstracts, definitions and queries from templates.
 
-In every template ``{a}`` and ``{b}`` are forms of concepts, ``{x}`` and ``{y}`` are nouns
-of the area's everyday vocabulary.
+In templates ``{a}``, ``{b}`` and ``{c}`` are forms of concepts; ``{x}`` and ``{y}`` are everyday
+nouns of the area.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _OTHER_FORM_TOO = 0.1
 class Writer:
     """Writes the texts of a world.
 
-    Within one text a concept keeps the form that was drawn for it, except that now and
-    then a paper gives a second form in brackets, as authors do with abbreviations.
+    Within one text a concept keeps its form, except that papers occasionally add a second form
+    in brackets, as authors do with abbreviations.
     """
 
     def __init__(self, settings: WorldSettings, tree: FieldTree, words: WordMaker) -> None:
@@ -85,7 +85,7 @@ class Writer:
         }
 
     def paper(self, paper: Paper) -> Text:
-        """Return title and abstract; together they name every concept of the paper."""
+        """Return a title and an abstract that together name every concept of the paper."""
         forms = {concept: self._form(concept) for concept in paper.concepts}
         jargon = self._jargon[self._tree.lineage(paper.fields[0])[-1]]
         main, second, *rest = paper.concepts
@@ -93,16 +93,16 @@ class Writer:
         order = [main, *(rest[i] for i in self._rng.permutation(len(rest))), second]
         sentences = []
         for start in range(0, len(order), 2):
-            spoken = [self._spoken(concept, forms[concept]) for concept in order[start : start + 2]]
-            templates = _SENTENCES if len(spoken) == 2 else _SINGLE_SENTENCES
-            sentences.append(self._fill(templates, spoken, jargon))
+            named = [self._named(concept, forms[concept]) for concept in order[start : start + 2]]
+            templates = _SENTENCES if len(named) == 2 else _SINGLE_SENTENCES
+            sentences.append(self._fill(templates, named, jargon))
         if self._rng.random() < _FIELD_NAMED:
             field = self._tree.fields[paper.fields[0]]
             sentences.append(_FIELD_SENTENCE.format(field=field.name))
         return Text("paper", _capitalise(title), " ".join(map(_capitalise, sentences)))
 
     def label(self, field: int) -> Text:
-        """Return name and definition of a field; the definition uses its own forms."""
+        """Return the name and definition of a field; the definition draws its own forms."""
         node = self._tree.fields[field]
         own = self._rng.permutation(node.concepts)
         slots = dict(
@@ -125,7 +125,7 @@ class Writer:
         forms = self._tree.concepts[concept].forms
         return forms[self._rng.choice(len(forms), p=self._tree.concepts[concept].usage)]
 
-    def _spoken(self, concept: int, form: str) -> str:
+    def _named(self, concept: int, form: str) -> str:
         if self._rng.random() >= _OTHER_FORM_TOO:
             return form
         other = self._form(concept)

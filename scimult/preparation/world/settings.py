@@ -1,4 +1,4 @@
-"""Settings of the generated world; everything in it is a function of these numbers."""
+"""Settings of the generated world, which is a pure function of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scimult.config import StrictConfig
 class WorldSettings(StrictConfig):
     """Size and shape of a generated scholarly world.
 
-    The tree of fields has three levels (coarse, middle, fine). ``concepts`` counts the
-    concepts that each field of a level owns, ``held_out_years`` the last years whose papers
-    are kept for evaluation.
+    The tree of fields has three levels (coarse, middle, fine). ``concepts`` is the number of
+    concepts of each field, per level; papers of the last ``held_out_years`` are kept for
+    evaluation.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,7 +52,6 @@ class WorldSettings(StrictConfig):
 def stream(settings: WorldSettings, part: str) -> np.random.Generator:
     """Return the random generator of one part of the world.
 
-    Each part draws from its own generator, so that a change in one part leaves the
-    others as they were.
+    Each part has its own generator, so that changing one part does not affect the others.
     """
     return np.random.default_rng([settings.seed, *part.encode()])

@@ -1,4 +1,4 @@
-"""Invented words: pronounceable, never drawn twice, from a seeded generator."""
+"""Invented words: pronounceable, unique, from a seeded generator."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FIELD_ENDINGS = "ics ology onomy istry".split()
 
 
 class WordMaker:
-    """Draws invented words and remembers them, so that no word has two origins.
+    """Draws invented words, each at most once.
 
     Parameters
     ----------
     rng : numpy Generator
         Source of all choices.
-    reserved : iterable of str
-        Real words that must not be invented again.
+    reserved : frozenset of str
+        Real words that must not be invented.
     """
 
     def __init__(self, rng: np.random.Generator, reserved: frozenset[str]) -> None:
@@ -44,10 +44,7 @@ class WordMaker:
         return self._new([""]).capitalize()
 
     def blend(self, first: str, second: str) -> str:
-        """Return a new word made of the beginnings of two words.
-
-        The shortest beginnings that give a word not yet taken are used.
-        """
+        """Return a new word from the shortest possible prefixes of two words."""
         for length in range(3, len(first) + len(second) + 1):
             word = first[:length] + second[:length]
             if word not in self._taken:

@@ -1,4 +1,4 @@
-"""A whole generated world: fields, papers with texts, citations, in memory."""
+"""A whole generated world in memory: fields, papers with texts, citations and queries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from scimult.types import IntArray, Text
 class World:
     """A seeded scholarly world.
 
-    ``papers``, ``paper_texts`` and ``references`` have one entry per paper, oldest first;
-    ``labels`` one per field of the tree. Papers from row ``first_held_out`` on are of the
-    held-out years. ``train_queries`` know only the papers before it, ``eval_queries`` all.
+    ``papers``, ``paper_texts`` and ``references`` have one entry per paper, oldest first, and
+    ``labels`` one per field of the tree. Papers from row ``first_held_out`` on are from the
+    held-out years; ``train_queries`` only know earlier papers, ``eval_queries`` know all.
     """
 
     settings: WorldSettings
@@ -35,7 +35,7 @@ class World:
 
 
 def make_world(settings: WorldSettings) -> World:
-    """Return the world of these settings: a pure function, the same on every machine."""
+    """Return the world of these settings, the same on every machine."""
     words = WordMaker(stream(settings, "words"), TEMPLATE_WORDS)
     tree = TreeBuilder(settings, words).build()
     papers = PaperMaker(settings, tree, words).make()
@@ -43,7 +43,7 @@ def make_world(settings: WorldSettings) -> World:
     first_held_out = sum(
         paper.year <= settings.last_year - settings.held_out_years for paper in papers
     )
-    # The evaluation's combinations of concepts are drawn first; training avoids them.
+    # Evaluation queries are drawn first; training queries avoid their concepts.
     taken: set[tuple[int, ...]] = set()
     evaluation = Searcher(settings, tree, papers, writer, "eval")
     eval_queries = evaluation.queries(settings.eval_queries, taken)

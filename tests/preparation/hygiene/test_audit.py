@@ -1,4 +1,4 @@
-"""Evaluation sets in training data: counts against comparing everything with everything."""
+"""Evaluation sets in training data: counts against brute-force comparison."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _prepared(folder: Path, draw: np.random.Generator) -> tuple[PreparedData, li
 
 
 def _copy(draw: np.random.Generator, paper: dict[str, str], way: int) -> Text:
-    """Return the paper as it is, with other case and signs, with a word changed, or another."""
+    """Return the paper unchanged, with another case, with a word changed, or another one."""
     title, body = paper["title"], paper["abstract"]
     if way == 1:
         return Text("paper", title.upper().replace(" ", " - "), body + "!")
@@ -138,7 +138,7 @@ def test_labels_are_compared_by_name_and_pairs_with_them_are_found(tmp_path: Pat
     assert (found["pairs"], found["pairs_found"]) == (3, 1)
 
 
-def test_a_set_without_pairs_says_so(tmp_path: Path) -> None:
+def test_a_set_without_pairs_reports_none(tmp_path: Path) -> None:
     build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")
     data = PreparedData.open(tmp_path / "out")
     found = audit(data, {"toy": AuditedSet(["p1"], [Text("paper", "Unheard of")], [], [])})["toy"]
@@ -171,6 +171,6 @@ def test_the_papers_of_vis_are_found_as_their_ids_say(tmp_path: Path, scimult_da
     trained = {name.partition(":")[2] for name in data.texts.ids}
     known = len(trained & set(test.candidate_ids))
     assert found["ids"]["answer"] + found["ids"]["candidate"] == known > 3000
-    # The same paper under another id, or a title too short to tell, is a handful.
+    # A few papers have another id, or a title too short to compare.
     assert abs(found["found"]["answer"] + found["found"]["candidate"] - known) < 12
     assert found["pairs_found"] == 0

@@ -1,4 +1,4 @@
-"""The data card's figures are those of the data; its plots are there and none is broken."""
+"""The data card's figures match the data, and its plots exist and are valid."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) 
     for entry in data.manifest.pairs:
         counts = f"{entry.split} | {entry.queries} | {entry.pairs} |"
         assert f"| toy | {entry.task} | {counts}" in text
-    assert "Not looked for (`hygiene.duplicates`)" in text
+    assert "Not checked (`hygiene.duplicates`)" in text
 
 
-def test_a_card_of_a_folder_with_links_alone(tmp_path: Path) -> None:
+def test_a_card_of_a_folder_with_only_links(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     papers = [{key: paper[key] for key in ("id", "title", "abstract")} for paper in PAPERS]
     write_jsonl(root / "papers.jsonl", papers)
@@ -98,7 +98,7 @@ MIX: dict[str, Any] = {
 def test_examples_are_drawn_from_all_that_a_rule_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scimult.preparation.hygiene.examples.PLACES_PER_CHUNK", 5)
+    monkeypatch.setattr("scimult.preparation.hygiene.examples.NEGATIVES_PER_CHUNK", 5)
     data, _ = build_dataset(raw_config(write_raw(tmp_path / "raw"), mining=MIX), tmp_path / "out")
     given: dict[str, set[tuple[Text, Text]]] = {"cited_by_cited": set(), "random": set()}
     for file in (file for split in SPLITS for file in data.pairs(split)):
@@ -146,9 +146,9 @@ def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) ->
     assert shown.count(" ".join(title.split())) == 2 * 9 - 2
 
 
-def test_the_card_says_when_rules_are_not_known(tmp_path: Path) -> None:
+def test_the_card_reports_unknown_rules(tmp_path: Path) -> None:
     nothing = {part: [] for part in ("citations", "queries", "labels")}
     config = raw_config(write_raw(tmp_path / "raw"), mining=nothing)
     data, _ = build_dataset(config, tmp_path / "out")
     write_card(data, tmp_path / "card.md", negatives=2)
-    assert "does not say which rules gave its negatives" in (tmp_path / "card.md").read_text()
+    assert "does not record which rules gave its negatives" in (tmp_path / "card.md").read_text()

@@ -1,4 +1,4 @@
-"""``scimult prepare`` with hygiene: no pair is lost to a merge, none survives a decontamination."""
+"""``scimult prepare`` with hygiene: merging loses no pair, decontamination leaves none."""
 
 from __future__ import annotations
 
@@ -107,8 +107,21 @@ def test_decontamination_leaves_no_such_text(root: Path, tmp_path: Path) -> None
     }
 
 
+def test_removing_every_paper_is_an_error(root: Path, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "eval/set/papers.jsonl", PAPERS)
+    write_jsonl(root / "papers.jsonl", PAPERS)
+    hygiene = {
+        "evaluation": str(tmp_path / "eval"),
+        "decontaminate": ["query"],
+        "min_title": 1,
+    }
+    with pytest.raises(DataError, match=r"cleaning removes every paper.*decontaminate"):
+        build_dataset(raw_config(root, hygiene=hygiene), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path: Path) -> None:
-    # p2 and p9 are p1: its links, judged 0 and 1, its scores and its references are theirs too.
+    # p2 and p9 are merged into p1, with their links, scores and references.
     rows = [("p2", "p3", 1, 0.5), ("p9", "p3", 1, 1.5), ("p9", "p4", 0, 3), ("p2", "p1", 0, 4)]
     write_tsv(root / "links.tsv", ("query-id", "paper-id", "score", "teacher"), rows)
     write_tsv(root / "references.tsv", ("citing", "cited"), [("p9", "p5")])
@@ -142,8 +155,8 @@ def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path:
     [
         ({"hygiene": {"decontaminate": ["query"]}}, "decontaminate needs the folder"),
         ({"hygiene": {"keys": ["doi"]}}, "keys are set, but duplicates are ignored"),
-        ({"split": {"by": "year", "dev_from_year": 2015}}, "which dev_fraction has no say in"),
-        ({"hygiene": {"near": {"min_words": 2}}}, "min_words is smaller than shingle_words"),
+        ({"split": {"by": "year", "dev_from_year": 2015}}, "year ignores dev_fraction"),
+        ({"hygiene": {"near": {"min_words": 2}}}, "min_words must be at least shingle_words"),
     ],
 )
 def test_settings_that_contradict_each_other(

@@ -1,4 +1,4 @@
-"""Merging and removing texts moves every pair as a naive dictionary of rows would."""
+"""Merging and removing texts moves every pair as a naive dictionary of rows does."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_pairs_follow_their_texts(
     assert sorted(map(tuple, moved.triples.tolist())) == sorted(
         triple for triple in moved_triples if None not in triple
     )
-    # Every pair is there, or counted under what became of it; so is every score.
+    # Every pair and score remains, or is counted under the reason it was dropped.
     became = [number for what, number in counts.items() if not what.startswith("teacher")]
     assert len(pairs) == len(expected) + sum(became)
     assert len(pairs) == len(moved.teacher or ()) + sum(counts.values()) - sum(became)

@@ -1,4 +1,4 @@
-"""Which papers are the same: by DOI, by title, by text, and which are kept apart."""
+"""Which papers are duplicates, by DOI, title or text, and which are kept apart."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_dois_in_their_usual_forms(written: str, key: str) -> None:
     assert doi_key(written) == key
 
 
-def test_papers_of_one_doi_title_or_text_are_one(tmp_path: Path) -> None:
+def test_papers_with_the_same_doi_title_or_text_are_merged(tmp_path: Path) -> None:
     near = ABSTRACT.replace("word39", "other")
     texts = [
         Text("paper", "One long title of this paper", ABSTRACT),

@@ -1,4 +1,4 @@
-"""Near-duplicates: signatures estimate Jaccard, and banding finds what it promises."""
+"""Near-duplicates: signatures estimate Jaccard, and banding reaches its recall."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_text_that_all_share_costs_no_square() -> None:
     texts = [_text(list(range(20)))] * 400 + [_text([1, 2])]
     first, second = candidate_pairs(_sketch(texts), NEAR)
     assert len(first) <= 400 * NEIGHBOURS
-    # Neighbours are enough to hold the group together.
+    # Neighbours are enough to connect the group.
     assert set(zip(range(399), range(1, 400), strict=True)) <= set(
         zip(first.tolist(), second.tolist(), strict=True)
     )

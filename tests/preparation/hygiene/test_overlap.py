@@ -1,4 +1,4 @@
-"""Overlap with evaluation sets: what counts as the same text, by role, and what is read."""
+"""Overlap with evaluation sets: which texts match, by role, and which files are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ABSTRACT = " ".join(f"word{number}" for number in range(40))
 
 @pytest.fixture
 def sets(tmp_path: Path) -> Path:
-    """Write a set whose query paper q, answer a and candidate c have titles of their own."""
+    """Write a set whose query paper q, answer a and candidate c have different titles."""
     root = tmp_path / "eval"
     papers = [
         {"_id": "a", "title": "The answer of this question", "text": ABSTRACT},
@@ -46,7 +46,7 @@ def _overlap(
     return find_overlap(TextStore.open(folder), sets, dois, HygieneConfig())
 
 
-def test_what_is_the_same_is_found_by_role_and_way(sets: Path, tmp_path: Path) -> None:
+def test_matches_are_reported_by_role_and_way(sets: Path, tmp_path: Path) -> None:
     texts = [
         Text("label", "A query paper has a title"),
         Text("paper", "A QUERY paper has a title!", "Anything."),

@@ -1,4 +1,4 @@
-"""No split leaks, whatever the pairs look like; each pair is in one split or counted as neither."""
+"""No split leaks for any pairs; each pair is in one split or counted as in neither."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_no_split_leaks(
         neither = ~masks["train"] & ~masks["dev"]
         if by in ("query", "component") or part.part == "labels":
             assert not neither.any()
-        # What is in neither split would show training a text of the dev split.
+        # Pairs in neither split would show training a dev text.
         assert dev_N[part.positives[neither]].all()
         assert not dev_N[part.queries[neither]].any()
         for split, mask in masks.items():
@@ -118,8 +118,8 @@ def test_a_component_too_large_for_dev_is_trained_with(store: TextStore) -> None
 @pytest.mark.parametrize(
     ("tree", "problem"),
     [
-        ({"by": "year"}, "dev_from_year goes with by: year"),
-        ({"by": "paper", "dev_from_year": 2000}, "dev_from_year goes with by: year"),
+        ({"by": "year"}, "dev_from_year and by: year need each other"),
+        ({"by": "paper", "dev_from_year": 2000}, "dev_from_year and by: year need each other"),
     ],
 )
 def test_settings_that_contradict_each_other(tree: dict[str, object], problem: str) -> None:

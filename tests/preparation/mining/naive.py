@@ -1,4 +1,4 @@
-"""Every rule of mining in plain Python, one paper at a time, with the same keys."""
+"""Every mining rule in plain Python, one paper at a time, with the same keys."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Group = tuple[int, tuple[int, ...]]
 
 
 def seconds(pairs: Pairs, first: int) -> set[int]:
-    """Return what a number is paired with."""
+    """Return the partners of a number."""
     return {b for a, b in pairs if a == first}
 
 
 def sample(found: Collection[int], owner: int, count: int, seed: int) -> set[int]:
-    """Return the ``count`` with the smallest keys."""
+    """Return the ``count`` values with the smallest keys."""
     return set(sorted(found, key=lambda value: key(seed, owner, value))[:count])
 
 
 @dataclass
 class World:
-    """What rules look at, as sets, and the groups to mine: a query and its positives each."""
+    """The data of rules, as sets, and the groups to mine: a query and its positives each."""
 
     groups: list[Group]
     edges: Pairs = ()
@@ -41,7 +41,7 @@ class World:
 
     @classmethod
     def of(cls, data: PreparedData, task: str, split: str) -> World:
-        """Read what a prepared folder with one source holds."""
+        """Read a prepared folder with one source."""
         (entry,) = [e for e in data.manifest.pairs if (e.task, e.split) == (task, split)]
         pairs = data.open_pairs(entry)
         meta = Metadata.open(data.folder, len(data.texts))
@@ -66,11 +66,11 @@ class World:
         )
 
     def cited_by_cited(self, number: int) -> set[int]:
-        """Return what the positives cite."""
+        """Return the papers that the positives cite."""
         return {c for positive in self.groups[number][1] for c in seconds(self.edges, positive)}
 
     def co_cited(self, number: int, limit: int, seed: int) -> set[int]:
-        """Return what papers that cite a positive cite."""
+        """Return the papers that are co-cited with a positive."""
         found: set[int] = set()
         for positive in self.groups[number][1]:
             citing = {a for a, b in self.edges if b == positive}
@@ -93,23 +93,23 @@ class World:
         return found
 
     def labels_of(self, number: int, relation: str, limit: int, seed: int) -> set[int]:
-        """Return the labels, of those of the source, of papers near the query."""
+        """Return the source's labels of papers related to the query."""
         near = self.near(relation, self.groups[number][0], limit, seed)
         return {b for a, b in self.values["label"] if a in near and b in self.labels}
 
     def shown_for(self, number: int) -> set[int]:
-        """Return what was shown for the query, or given for one of its pairs."""
+        """Return papers shown for the query, or given for one of its pairs."""
         query, positives = self.groups[number]
         given = {n for q, p, n in self.triples if q == query and p in positives}
         return seconds(self.shown, query) | given
 
     def random(self, number: int, count: int, seed: int) -> set[int]:
-        """Return what four draws a candidate give."""
+        """Return the results of four draws per candidate."""
         draws = [key(seed, number, draw) % len(self.candidates) for draw in range(DRAWS * count)]
         return {self.candidates[draw] for draw in draws}
 
     def same_field(self, number: int, kind: str, count: int, seed: int) -> set[int]:
-        """Return what draws of a field, then of a candidate of it, give."""
+        """Return the results of drawing a field, then one of its candidates."""
         fields = sorted(seconds(self.values[kind], self.groups[number][0]))
         found = set()
         for draw in range(DRAWS * count if fields else 0):
@@ -135,7 +135,7 @@ class World:
 
 
 def known_of(data: PreparedData, task: str, part: str) -> set[tuple[int, int]]:
-    """Return what must not become a negative of a query."""
+    """Return the papers that must not become negatives of a query."""
     files = [pairs for split in ("train", "dev") for pairs in data.pairs(split)]
     known = known_positives([file for file in files if file.task == task])
     pairs = {(query, row) for query, rows in known.items() for row in rows.tolist()}
@@ -155,7 +155,7 @@ def pool(
     limit: int,
     seed: int,
 ) -> tuple[set[int], list[set[int]]]:
-    """Return the pool of a group, and what each rule adds, of ``(candidates, count)`` of rules."""
+    """Return a group's pool, and what each rule adds, from ``(candidates, count)`` per rule."""
     query, positives = world.groups[number]
     kept = [
         sample(

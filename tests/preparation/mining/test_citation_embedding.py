@@ -56,7 +56,7 @@ def test_communities_are_apart_whatever_the_row_numbers_and_small_components() -
     large = papers < 1600
     cosine = (vectors @ vectors.T)[np.ix_(large, large)]
     same = community[large][:, None] == community[large][None, :]
-    # 60 pairs could take all 8 dimensions; the regularised matrix gives them to communities.
+    # 60 pairs could occupy all 8 dimensions; regularisation leaves them to communities.
     assert cosine[same].mean() > 0.7
     assert cosine[~same].mean() < 0.2
 

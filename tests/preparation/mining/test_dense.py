@@ -33,7 +33,7 @@ class _Hashes:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_two_models_find_together_what_each_finds_alone(tmp_path: Path, keep: bool) -> None:
+def test_two_models_give_the_candidates_of_each_alone(tmp_path: Path, keep: bool) -> None:
     root = write_raw(tmp_path / "raw")
 
     def pools(*models: str) -> list[set[int]]:

@@ -30,7 +30,7 @@ def test_python_numpy_and_sql_agree(seed: int, rows: list[tuple[int, int, int]])
 
 
 def test_known_values_stay() -> None:
-    """Pools of other versions and engines are drawn by these numbers."""
+    """Pools of other versions and engines depend on these numbers."""
     assert [mix(x) for x in (0, 1, 2, (1 << 32) - 1)] == KNOWN
     assert [key(7, 1), key(7, 1, 2), key(7, 1, 2, 3)] == [1575807547, 880295222, 45756196]
 
@@ -53,7 +53,7 @@ def test_each_bit_of_a_row_changes_each_bit_of_its_key_half_of_the_time() -> Non
 
 
 def test_neighbouring_groups_are_sampled_independently() -> None:
-    """Of 10 candidates 3 are chosen, in 30,000 groups: each as often, and pairs as often."""
+    """Choosing 3 of 10 candidates in 30,000 groups favours no candidate and no pair."""
     groups, rows = (axis.ravel() for axis in np.indices((30_000, 10)))
     keys = key(0, groups, rows).reshape(30_000, 10)
     chosen = np.zeros_like(keys, dtype=bool)

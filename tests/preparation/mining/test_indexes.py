@@ -1,4 +1,4 @@
-"""Indexes of candidates: kept, found again, and with ample effort the pools of exact search."""
+"""Indexes of candidates: cached, reused, and with ample effort as good as exact search."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
     return TextStore.open(folder)
 
 
-def test_an_index_is_found_again_until_something_is_another(
-    texts: TextStore, tmp_path: Path
-) -> None:
+def test_an_index_is_reused_until_an_input_changes(texts: TextStore, tmp_path: Path) -> None:
     steps, rows = Steps(tmp_path / "steps"), np.arange(N, dtype=np.int64)
     vectors = np.random.default_rng(0).standard_normal((N, 8)).astype(np.float32)
     config = SearchConfig.model_validate(AMPLE)
@@ -77,7 +75,7 @@ def test_few_candidates_are_searched_exactly(texts: TextStore, tmp_path: Path) -
 def test_pools_of_an_ample_search_are_those_of_the_exact_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Papers with the same place in the graph tie in its embedding, and rounding orders them.
+    # Papers with the same neighbours tie in the embedding, and rounding orders them.
     monkeypatch.setattr(rules, "citation_embedding", _without_ties)
     root = write_raw(tmp_path / "raw")
     papers = [
@@ -109,7 +107,7 @@ def _without_ties(edges: IntArray, **_: int) -> tuple[IntArray, FloatArray]:
 
 
 def test_options_that_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match=r"probes \(64\) are more than lists \(32\)"):
+    with pytest.raises(ValidationError, match=r"probes \(64\) exceed lists \(32\)"):
         MiningConfig.model_validate({"search": {"dense": {"lists": 32, "probes": 64}}})
     with pytest.raises(ValidationError):
         MiningConfig.model_validate({"search": {"bm25": {"probes": 1}}})

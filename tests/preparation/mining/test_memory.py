@@ -1,4 +1,4 @@
-"""What a process holds, by the kernel's own count: mapped pages go, what was written stays."""
+"""Memory of a process, as the kernel counts it: mapped pages are released, content stays."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_units(memory: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("memory", ["4", "GB", "4 apples", "-1GB"])
-def test_what_is_no_limit(memory: str) -> None:
-    with pytest.raises(ConfigError, match="not a limit of memory"):
+def test_invalid_limits(memory: str) -> None:
+    with pytest.raises(ConfigError, match="not a valid memory limit"):
         bytes_of(memory)
 
 
 @linux
-def test_too_little_says_how_much_it_takes(tmp_path: Path) -> None:
+def test_too_little_memory_reports_how_much_is_needed(tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match=r"too little memory.* or more"),
         within(Limits("50MB"), []),
@@ -42,7 +42,7 @@ def test_too_little_says_how_much_it_takes(tmp_path: Path) -> None:
 
 
 @linux
-def test_mapped_pages_are_given_back_and_their_content_stays(tmp_path: Path) -> None:
+def test_mapped_pages_are_released_and_their_content_stays(tmp_path: Path) -> None:
     path = tmp_path / "rows"
     np.arange(SIZE // 8).tofile(path)
     read = np.memmap(path, np.int64, mode="r")
@@ -62,11 +62,11 @@ def test_mapped_pages_are_given_back_and_their_content_stays(tmp_path: Path) -> 
 
 
 @linux
-def test_a_limit_bounds_what_is_mapped_and_tells_both(
+def test_a_limit_bounds_mapped_pages_and_reports_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = held()
-    # Of a process that has run other tests, the limit is some gigabytes: the file passes it too.
+    # After other tests the limit is some gigabytes; the file exceeds it too.
     limit = (before.own + before.mapped + (600 << 20)) / 0.75
     path = tmp_path / "rows"
     with path.open("wb") as file:
@@ -80,7 +80,7 @@ def test_a_limit_bounds_what_is_mapped_and_tells_both(
         for start in range(0, len(mapped), SIZE):
             mapped[start : start + SIZE].count(b"\0")
             time.sleep(0.12)
-        # An eighth of the limit, and what was read since the last look.
+        # An eighth of the limit, and the pages read since the last look.
         assert held().mapped - before.mapped < limit / 8 + 3 * SIZE < len(mapped)
         mapped.close()
-    assert "memory at the peak:" in capsys.readouterr().err
+    assert "peak memory:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Mining a prepared folder: by configuration, again, and without touching texts or tokens."""
+"""Mining a prepared folder, and mining it again without touching texts or tokens."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -
         cosine = vectors @ vectors[own]
         cosine[own] = np.inf
         scores = np.sort(-cosine)[1:]
-        # Papers that are cited alike tie; ranks are compared by score.
+        # Papers with the same citations tie, so ranks are compared by score.
         found = np.sort(-cosine[np.searchsorted(papers, positives)])
         np.testing.assert_allclose(found, scores[2:4], atol=1e-5)
 
@@ -303,7 +303,7 @@ def test_a_mining_that_cannot_work_leaves_the_folder_as_it_was(
         ({"citations": [{"rule": "bm25", "rnks": [0, 9]}]}, "did you mean 'ranks'"),
         ({"citations": [{"rule": "bm25", "ranks": [9, 9]}]}, "is empty"),
         ({"labels": ["shown"]}, "labels.0"),
-        ({"labels": ["cited", {"rule": "venue", "share": 1}]}, "cited has none; give it to all"),
+        ({"labels": ["cited", {"rule": "venue", "share": 1}]}, "but not cited; give all one"),
         ({"citations": [{"rule": "random", "share": 0}]}, "share"),
         ({"neighbours": [{"source": "a"}, {"source": "a"}]}, "name a source twice"),
     ],

@@ -1,4 +1,4 @@
-"""Every plan against the naive rule, on random graphs, with limits that cut."""
+"""Every plan against the naive rule, on random graphs, with limits that apply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
 from scimult.preparation.mining import plans
 from scimult.preparation.mining.engine import DuckDBEngine
-from scimult.preparation.mining.pools import BlockMiner, Groups, Ingredient, Pools
+from scimult.preparation.mining.pools import BlockMiner, Groups, Pools, RuleSpec
 from tests.preparation.mining.naive import World, as_rows, pool
 
 N = 9
@@ -36,19 +36,19 @@ def engine() -> Iterator[DuckDBEngine]:
 
 
 def by_pair(edges: set[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return one group per edge, as link prediction has."""
+    """Return one group per edge, as for link prediction."""
     return [(a, (b,)) for a, b in sorted(edges)]
 
 
 def by_query(edges: set[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return one group per query, as search and classification have."""
+    """Return one group per query, as for search and classification."""
     return [
         (q, tuple(sorted(b for a, b in edges if a == q))) for q in sorted({a for a, _ in edges})
     ]
 
 
 def load(engine: DuckDBEngine, world: World) -> None:
-    """Make the tables that ``Tables`` makes of a folder."""
+    """Create the tables that ``Tables`` creates from a folder."""
 
     def table(name: str, columns: tuple[str, ...], rows: np.ndarray) -> None:
         rows = np.asarray(rows, dtype=np.int64).reshape(-1, len(columns))
@@ -84,7 +84,7 @@ def load(engine: DuckDBEngine, world: World) -> None:
 def mined(
     engine: DuckDBEngine,
     world: World,
-    ingredients: list[Ingredient],
+    specs: list[RuleSpec],
     known: set[tuple[int, int]],
     *,
     limit: int = MANY,
@@ -104,7 +104,7 @@ def mined(
         Groups(queries, lists),
         "positives",
         ["SELECT query, paper FROM all_known"],
-        ingredients,
+        specs,
         limit=limit,
         seed=seed,
     )
@@ -118,30 +118,30 @@ def mined(
 
 
 def sets(lists: Ragged) -> list[set[int]]:
-    """Return lists as sets, after a look that they are sorted and unique."""
+    """Return lists as sets, after checking that they are sorted and unique."""
     assert all(part.tolist() == sorted(set(part.tolist())) for part in lists)
     return [set(part.tolist()) for part in lists]
 
 
-def assert_finds(
+def assert_candidates(
     engine: DuckDBEngine, world: World, rules: dict[str, Found], seed: int = 0
 ) -> None:
-    """Compare plans with what the naive rules find, with and without known positives."""
+    """Compare plans with the naive rules, with and without known positives."""
     known = set(world.edges)
     named = [
-        Ingredient(name, plan, MANY, exclude_known)
+        RuleSpec(name, plan, MANY, exclude_known)
         for name, (plan, _) in rules.items()
         for exclude_known in (True, False)
     ]
     pools = mined(engine, world, named, known, limit=10 * MANY, seed=seed)
     sets(pools.negatives)
-    for place, ingredient in enumerate(named):
+    for place, spec in enumerate(named):
         given = (pools.found_by >> place) & 1 == 1
         owners, rows = pools.negatives.owners[given], pools.negatives.values[given]
-        left_out = known if ingredient.exclude_known else set()
-        for number, candidates in enumerate(rules[ingredient.name][1]):
+        left_out = known if spec.exclude_known else set()
+        for number, candidates in enumerate(rules[spec.name][1]):
             expected, _ = pool(world, number, [(candidates, MANY)], left_out, MANY, seed)
-            assert set(rows[owners == number].tolist()) == expected, ingredient.name
+            assert set(rows[owners == number].tolist()) == expected, spec.name
 
 
 @quickly
@@ -158,7 +158,7 @@ def test_graph_rules(
             [world.co_cited(n, limit, seed) for n in numbers],
         ),
     }
-    assert_finds(engine, world, rules, seed)
+    assert_candidates(engine, world, rules, seed)
 
 
 @quickly
@@ -193,7 +193,7 @@ def test_labels_of_neighbours(
         )
         for relation, select in near.items()
     }
-    assert_finds(engine, world, rules, seed)
+    assert_candidates(engine, world, rules, seed)
 
 
 @quickly
@@ -213,7 +213,7 @@ def test_shown(
     groups = by_query(positives) if several else by_pair(positives)
     world = World(groups, positives, shown, triples)
     found = [world.shown_for(number) for number in range(len(groups))]
-    assert_finds(engine, world, {"shown": (plans.SHOWN, found)})
+    assert_candidates(engine, world, {"shown": (plans.SHOWN, found)})
 
 
 @quickly
@@ -240,7 +240,7 @@ def test_easy_rules(
             [world.other_field(n, "label", count, seed) for n in numbers],
         ),
     }
-    assert_finds(engine, world, rules, seed)
+    assert_candidates(engine, world, rules, seed)
 
 
 @quickly
@@ -263,7 +263,7 @@ def test_pools_of_two_rules(
 ) -> None:
     world = World(by_pair(edges), edges, shown)
     rules = (plans.CITED_BY_CITED, plans.SHOWN)
-    named = [Ingredient(str(place), rules[place], counts[place]) for place in range(2)]
+    named = [RuleSpec(str(place), rules[place], counts[place]) for place in range(2)]
     choices = {"limit": limit, "seed": seed, "groups_per_block": groups_per_block}
     pools = mined(engine, world, named, edges, **choices)
     found, bits = {"0": 0, "1": 0}, []
@@ -281,20 +281,20 @@ def test_pools_of_two_rules(
 
 
 def test_the_limit_favours_no_rule(engine: DuckDBEngine) -> None:
-    """A rule with many finds must not push out one with few, which keeps all of its own."""
+    """A rule with many candidates must not displace those of a rule with few."""
     shown = {(0, row) for row in range(100, 200)}
     given_for = {(0, 1, row) for row in range(200, 204)}
     world = World([(0, (1,))] * 2000, shown=shown, triples=given_for)
     few = "SELECT number, own.query, negative AS paper FROM own JOIN triples USING (query)"
     many = "SELECT number, asked.query, paper FROM asked JOIN shown USING (query)"
-    named = [Ingredient("many", many, 4), Ingredient("few", few, 4)]
+    named = [RuleSpec("many", many, 4), RuleSpec("few", few, 4)]
     negatives = mined(engine, world, named, set(), limit=4, seed=1).negatives
     # Binomial with 8000 draws of probability 1/2: five standard deviations are 0.03.
     assert abs((negatives.values >= 200).mean() - 0.5) < 0.03
 
 
 def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBEngine) -> None:
-    """100,000 papers cite paper 0, and all are of one venue: no join sees their square."""
+    """100,000 papers cite paper 0 and share a venue: no join is quadratic."""
     count, limit, cited = 100_001, 8, 300
     edges = {(row, 0) for row in range(1, count)} | {(row, row - 1) for row in range(2, count)}
     edges |= {(0, count + row) for row in range(cited)}
@@ -304,14 +304,14 @@ def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBE
     world.labels = range(2 * count, 2 * count + 50)
     rows = np.unique(
         mined(
-            engine, world, [Ingredient("co", plans.co_cited(limit, 3), MANY)], set()
+            engine, world, [RuleSpec("co", plans.co_cited(limit, 3), MANY)], set()
         ).negatives.lengths
     )
     assert rows.max() <= limit
-    # What a classic cites comes once for each group that has it, however many cite it.
+    # What a classic cites is joined once per group, however many papers cite it.
     joined = engine.fetch(f"SELECT count(*) AS n FROM ({plans.CITED_BY_CITED})")
     assert joined["n"][0] == MANY * cited  # of the last block
-    pools = mined(engine, world, [Ingredient("hard", plans.CITED_BY_CITED, 4)], set())
+    pools = mined(engine, world, [RuleSpec("hard", plans.CITED_BY_CITED, 4)], set())
     assert (pools.negatives.lengths == 4).all()
     assert (pools.negatives.values >= count).all()
     engine.create("asked", "SELECT number, query FROM positives")
@@ -320,7 +320,7 @@ def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBE
     assert counts["n"][0] == 2000 * limit
     # With replacement: of 100,000 papers 16,000 draws reach 14,800 distinct ones.
     assert counts["d"][0] > 14_300
-    # The classic asks itself: of the papers it cites, no more than the limit are visited.
+    # For the classic as a query, no more than the limit of its cited papers are visited.
     engine.create("asked", "SELECT CAST(0 AS BIGINT) AS number, CAST(0 AS BIGINT) AS query")
     visited = engine.fetch(f"SELECT count(*) AS n FROM ({plans.cited_papers(limit, 3)})")
     assert visited["n"][0] == limit

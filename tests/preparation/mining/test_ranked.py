@@ -92,7 +92,7 @@ def test_a_window_of_bm25_holds_the_next_best(texts: TextStore) -> None:
 
 
 class _Lengths:
-    """Encodes a text as its length: enough to see rows and roles come out in order."""
+    """Encodes a text as its length, to check the order of rows and roles."""
 
     name = "lengths"
     similarity: Similarity = "dot"

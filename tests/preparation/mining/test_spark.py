@@ -26,7 +26,7 @@ EASY = [
     {"rule": "same_field", "field": "venue", "count": 3},
     {"rule": "other_field", "field": "venue", "count": 3},
 ]
-# Limits so low that every kind of sample is taken.
+# Limits low enough for every kind of sample.
 RULES: dict[str, Any] = {
     "citations": ["cited_by_cited", "co_cited", *EASY],
     "labels": ["cited", "author", "venue", "random"],

@@ -1,4 +1,4 @@
-"""Mining that was interrupted goes on, and a second one with the same inputs mines nothing."""
+"""Interrupted mining resumes, and mining again with the same inputs does nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Lengths:
 
 @pytest.fixture
 def mined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Take blocks of 7 groups, and return the list that gets the name of each that is mined."""
+    """Use blocks of 7 groups, and return a list of the blocks mined."""
     names: list[str] = []
     mine = _FileMiner.mine
 
@@ -190,7 +190,7 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     assert entry.groups == len(part.open_pairs(entry)) <= len(CITATIONS)
     assert (out / "whole").exists() == (limit < 10_000)
     if limit < 10_000:
-        with pytest.raises(DataError, match="holds a part of its groups"):
+        with pytest.raises(DataError, match="holds only a part of its groups"):
             mine_shard(out, config, Shard(0, 2), steps)
     mine_again(out, validate(MiningConfig, rules), steps=steps)
     assert _content(out) == content, "the other groups come back"
@@ -227,7 +227,7 @@ def test_killed_at_any_block_it_ends_with_the_same_bytes(tmp_path: Path) -> None
         return subprocess.run([sys.executable, "-c", _MINE, *arguments], check=False).returncode
 
     assert build("whole", -1) == 0
-    # Of eleven blocks: the second, then what is the third of those left, and so on.
+    # Of eleven blocks: the second, then the third of those left, and so on.
     for blocks in (2, 3, 4):
         assert build("killed", blocks) == -signal.SIGKILL
         assert not (tmp_path / "killed").exists()

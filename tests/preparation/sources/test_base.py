@@ -1,4 +1,4 @@
-"""A conversion repeats only what would come out differently, and goes on where it was."""
+"""A conversion repeats only what changed, and resumes where it was interrupted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _made(tmp_path: Path) -> dict[str, int]:
 
 
 def _again(tmp_path: Path, **more: Any) -> set[str]:
-    """Convert again, compare with a conversion from nothing, and return what was not kept."""
+    """Convert again, compare with a fresh conversion, and return the sources not reused."""
     before = _made(tmp_path)
     _convert(tmp_path, **more)
     after = _made(tmp_path)
@@ -43,7 +43,7 @@ def _again(tmp_path: Path, **more: Any) -> set[str]:
 
 
 def _content(folder: Path) -> dict[str, bytes]:
-    """Return all files but ``sources.yaml``, which names the folder, and what has its checksum."""
+    """Return all files but ``sources.yaml``, which names the folder, and its checksum."""
     files = (path for path in folder.rglob("*") if path.is_file())
     named = ("sources.yaml", "conversion.json")
     return {
@@ -89,7 +89,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert _again(tmp_path) == {"mesh_descriptors"}
 
 
-def test_a_kept_source_still_says_what_was_left_out(tmp_path: Path) -> None:
+def test_a_reused_source_still_reports_rejects(tmp_path: Path) -> None:
     write_files(tmp_path / "in", {**FILES, "fos/train.jsonl": [*FOS, {"doc_id": "bad"}]})
     first = _convert(tmp_path, skip_bad=True)
     again = _convert(tmp_path, skip_bad=True)

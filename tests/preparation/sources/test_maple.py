@@ -169,13 +169,13 @@ def test_a_paper_of_two_coarse_fields_has_both(tmp_path: Path) -> None:
     found = run(tmp_path, "maple", files, **options)
     labels = {paper["id"]: set(paper["labels"]) for paper in found.rows("maple-coarse", "papers")}
     both = {identifier for identifier, names in labels.items() if names == {"Art", "Law"}}
-    # Whichever field drew it: Art draws 20 of the 40, Law fewer of them.
+    # Whichever field drew them: Art draws 20 of the 40, Law fewer.
     assert len(both) == sum(int(identifier) < 40 for identifier in labels) >= 20
     assert found.counts("maple-coarse")["labels added by repeated papers"] == len(both)
     assert {found.counts("maple-coarse")[f"papers of {field}"] for field in ("Art", "Law")} == {20}
 
 
-def test_references_of_a_paper_in_two_folders_are_united(tmp_path: Path) -> None:
+def test_references_of_a_paper_in_two_folders_are_merged(tmp_path: Path) -> None:
     first, second = _paper(1, ["D1"], reference=["2"]), _paper(1, ["D2"], reference=["3"])
     cited = [_paper(2, ["D1"], reference=[]), _paper(3, ["D1"], reference=[])]
     files = _files(Bio_MeSH=[first, *cited], Med_MeSH=[second])
@@ -190,7 +190,7 @@ def test_references_of_a_paper_in_two_folders_are_united(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "problem"),
     [
-        (_files(Art=[_paper(1, ["13"])]), "label that labels.txt does not list (value: '13')"),
+        (_files(Art=[_paper(1, ["13"])]), "label is not in labels.txt (value: '13')"),
         (_files(Art=[_paper(1, ["11"], title_raw="", abstract_raw="")]), "both empty"),
         (_files(Art=[_paper(1, "11")]), "field 'label' is not a list of strings"),  # type: ignore[arg-type]
         (_files(Art=[_paper(1, ["11"], year="MM")]), "field 'year' is not an integer"),

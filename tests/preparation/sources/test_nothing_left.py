@@ -1,4 +1,4 @@
-"""A download of which no pair is left: one error, with what was read and what was left out."""
+"""A download without any pair left: one error, with counts of read and left-out records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from scimult.errors import DataError
 from tests.public import Content, run, table
 
-# As in SPECTER's official sample: the graph names papers whose texts are not among those given.
+# As in SPECTER's official sample, the graph names papers without texts.
 SPECTER: dict[str, Content] = {
     "data.json": {"a": {"b": {"count": 5}, "c": {"count": 1}}, "d": {"e": {"count": 5}}},
     "metadata.json": {name: {"title": f"On {name}", "abstract": "Text."} for name in "ae"},

@@ -106,7 +106,7 @@ def test_recommendations_without_score_or_text_are_counted(tmp_path: Path) -> No
             "multi-objective-contexts",
             {"arXiv_src_2007_068.jsonl": ""},
             {},
-            "arXiv_src_*.jsonl, is read by scimult prepare unarxive",
+            "arXiv_src_*.jsonl, use scimult prepare unarxive",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What every converter writes: complete or not at all, in any order, and trainable."""
+"""Raw files of every converter: complete or absent, in any order, and trainable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_pairs_may_come_before_their_papers(
     assert not list((folder / "x").glob("all.*"))
 
 
-# What a record says of a paper; every value may be missing.
+# Fields of a paper record; every value may be missing.
 RECORDS = st.fixed_dictionaries(
     {
         "title": st.sampled_from(["A title", "a  TITLE", "Another"]),
@@ -172,7 +172,7 @@ def test_memory_grows_with_ids_and_not_with_texts(tmp_path: Path, source: str) -
         convert(public, public.options(), download, tmp_path / f"raw{count}")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    # An id and its place in a set take some 150 bytes; 2 kB leave room, a text has 22 kB.
+    # An id in a set takes about 150 bytes; 2 kB leave room, a text has 22 kB.
     assert peaks[1] - peaks[0] < 600 * 2_000
 
 

@@ -1,4 +1,4 @@
-"""Every command of docs/recipes.md, on a small download of the layout that it is for."""
+"""Every command of docs/recipes.md, on a small download in its layout."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def _crossref() -> str:
 
 
 def _keyed() -> list[dict[str, Any]]:
-    """Return the works that the recipe with edges reads: their keys are what they cite."""
+    """Return the works for the recipe with edges, whose citations name their keys."""
     return [{**work, "key": work["key"].removeprefix("urn:")} for work in WORKS]
 
 
 def _downloads(folder: Path, edges: bool) -> None:
-    """Write a download of every layout, in the folders that the page names."""
+    """Write a download in every layout, in the folders named on the page."""
     keywords = [{**work, "keywords": [{"display_name": "mice"}]} for work in layouts.OPENALEX]
     files = {
         "OPENALEX/works/updated_date=2024-01-01/part_000.gz": _lines(keywords[0]),

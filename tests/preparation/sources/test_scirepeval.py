@@ -171,7 +171,7 @@ def test_rows_stream_from_a_data_set_in_the_layout_of_the_hub(tmp_path: Path) ->
     again = run(tmp_path, "scirepeval", fewer, hub=str(tmp_path / "download"), **options)
     assert len(again.rows("scirepeval-fos", "papers")) == 2, "what has no checksum is read again"
     assert run(tmp_path, "scirepeval", files, **options).rows("scirepeval-fos", "papers") == papers
-    with pytest.raises(DataError, match="data set of the hub cannot be read"):
+    with pytest.raises(DataError, match="data set on the hub cannot be read"):
         run(tmp_path, "scirepeval", files, hub=str(tmp_path / "nothing"), **options)
 
 

@@ -205,7 +205,7 @@ def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path, name: st
 
 
 def _entry(arxiv: str = "", contained: str = "", doi: str = "") -> dict[str, Any]:
-    """Return an entry of a bibliography as unarXive 2022 has it."""
+    """Return a bibliography entry in the layout of unarXive 2022."""
     ids = {"open_alex_id": "", "sem_open_alex_id": "", "pubmed_id": "", "pmc_id": "", "doi": doi}
     written = [{"id": contained, "text": contained, "start": 0, "end": 9}] if contained else []
     return {
@@ -218,7 +218,7 @@ def _entry(arxiv: str = "", contained: str = "", doi: str = "") -> dict[str, Any
 
 
 def _unarxive(identifier: str, text: str = "", **entries: dict[str, Any]) -> dict[str, Any]:
-    """Return a paper as a line of arXiv_src_*.jsonl has it."""
+    """Return a paper in the layout of arXiv_src_*.jsonl."""
     spans = [
         {"start": m.start(), "end": m.end(), "text": m[0], "ref_id": m[1]}
         for m in re.finditer(r"\{\{cite:(\w+)\}\}", text)
@@ -304,7 +304,7 @@ INPARS = [
 
 
 def test_columns_of_other_toolkits_are_left_out_when_asked(tmp_path: Path) -> None:
-    """FlagEmbedding's training files have four columns more."""
+    """FlagEmbedding's training files have four more columns."""
     row = {"query": "who?", "pos": ["a", "b"], "neg": ["c"], "pos_scores": [1, 1], "prompt": "x"}
     files = {"train.jsonl": [row]}
     found = run(tmp_path, "sentence-triples", files, ignore=["pos_scores", "prompt"])

@@ -135,7 +135,7 @@ RELEASED = {("a", "b", "c"), ("a", "b", "e"), ("a", "d", "f"), ("a", "g", "c"), 
 def test_a_drawn_negative_was_released_with_its_positive(
     tmp_path: Path, source: str, duplicates: str
 ) -> None:
-    """Several triples of one query: what is drawn over epochs are the triples, and all of them."""
+    """With several triples of one query, training draws exactly these over epochs."""
     triples = [
         {name: _text(i) for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
         for triple in sorted(RELEASED)
@@ -184,7 +184,7 @@ def test_negatives_of_a_row_with_several_positives_are_the_anchors(tmp_path: Pat
 
 
 def test_a_negative_goes_with_the_texts_that_hygiene_removes_or_merges(tmp_path: Path) -> None:
-    """Paper x repeats paper d, and y repeats the query: one triple moves, the other has no end."""
+    """Paper x repeats paper d, and y repeats the query: one triple moves, the other is dropped."""
     texts = {name: _text(name) for name in "abcde"}
     texts["x"] = {**_text("x"), "title": "On d"}
     texts["y"] = {**_text("y"), "title": "On a"}

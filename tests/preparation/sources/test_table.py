@@ -1,4 +1,4 @@
-"""One's own tables with a column mapping, and every kind of file."""
+"""User tables with a column mapping, and every kind of file."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_no_label_of_a_repeated_paper_becomes_its_negative(tmp_path: Path) -> No
 MISNAMED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"papers": {"file": "x.jsonl"}},
-        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "no row has the column 'abstract'; columns not read: keywords, text",
         "papers.columns.abstract=null",
     ),
     (
         {"papers": {"file": "x.csv"}},
-        "no row has the column 'abstract'; those that are not read: keywords, text",
+        "no row has the column 'abstract'; columns not read: keywords, text",
         "papers.columns.abstract=...",
     ),
     (
@@ -111,7 +111,7 @@ MISNAMED: list[tuple[dict[str, Any], str, str]] = [
             "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
             "links": {"file": "links.tsv"},
         },
-        "no row has the column 'score'; those that are not read: relevance",
+        "no row has the column 'score'; columns not read: relevance",
         "links.columns.score=null",
     ),
     (
@@ -119,7 +119,7 @@ MISNAMED: list[tuple[dict[str, Any], str, str]] = [
             "papers": {"file": "x.csv", "columns": {"abstract": "text"}},
             "labels": {"file": "labels.csv"},
         },
-        "no row has the column 'definition'; those that are not read: scope",
+        "no row has the column 'definition'; columns not read: scope",
         "labels.columns.definition=null",
     ),
 ]
@@ -135,7 +135,7 @@ MISNAMED_FILES: dict[str, Content] = {
 
 
 @pytest.mark.parametrize(("options", "problem", "fix"), MISNAMED)
-def test_a_telling_column_that_no_row_has_must_be_said_to_be_absent(
+def test_a_telling_column_that_no_row_has_must_be_confirmed_absent(
     tmp_path: Path, options: dict[str, Any], problem: str, fix: str
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -154,7 +154,7 @@ def test_columns_that_are_not_read_are_named_and_any_can_be_left_out(tmp_path: P
     ]
     assert found.conversion.notes == [
         "table: x.csv: columns not read: labels",
-        "table: every abstract is empty: models see titles alone",
+        "table: every abstract is empty: models see only titles",
     ]
 
 
@@ -180,7 +180,7 @@ def test_a_library_keeps_all_pairs_of_a_label_unless_told(tmp_path: Path) -> Non
     found = run(tmp_path, "table", files, papers={"file": "x.csv"}, max_pairs_per_label=7)
     (file,) = found.prepare(tmp_path / "capped").pairs("train")
     assert len(file.positives.values) == 7
-    with pytest.raises(ConfigError, match="concerns no source: each that has labels has its own"):
+    with pytest.raises(ConfigError, match="has no effect: every source with labels sets its own"):
         found.prepare(tmp_path / "both", max_pairs_per_label=3)
 
 
@@ -202,7 +202,7 @@ def test_citations_that_leave_the_set_are_counted_on_request(tmp_path: Path) -> 
     assert found.pairs("table", "citations") == [("1", "2")]
     assert found.counts("table")["citations without a text"] == 3
     assert not (found.folder / "rejects.jsonl").exists()
-    # What is wrong with a row is an error still.
+    # A defective row is still an error.
     files["c.csv"] += ",2\n"
     with pytest.raises(DataError, match="field 'citing' is empty"):
         run(tmp_path, "table", files, **options, dangling={"citations": "drop"})
@@ -285,7 +285,7 @@ def test_gzip_is_read_as_what_it_holds(tmp_path: Path, name: str) -> None:
     assert [record.fields for record in read_rows(packed, Rejects())] == ROWS
 
 
-# Carriage returns are normalised with the ends of lines; NUL is no text.
+# Carriage returns are normalised with line ends; NUL is not text.
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\x00"))
 
 

@@ -1,4 +1,4 @@
-"""Tables of papers in the formats of others, in many files, with references inside the record."""
+"""Tables of papers in third-party formats, in many files, with references inside the records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_dump_is_read_by_its_format_from_many_files(tmp_path: Path) -> None:
     counts = found.counts("table")
     assert counts["citations without a text"] == 1
     assert counts["pairs of a paper with itself"] == 1
-    # The format is told by the first record, and what it gives can be left out.
+    # The format is detected from the first record, and its fields can be left out.
     papers = {"file": "works/*/part_*.jsonl", "cited": "references"}
     again = run(tmp_path, "table", files, papers=papers)
     assert again.rows("table", "papers") == found.rows("table", "papers")
@@ -105,7 +105,7 @@ def test_a_reference_manager_s_export_needs_no_option(tmp_path: Path, name: str,
     assert "labels" not in found.rows("table", "papers")[0]
 
 
-def test_globs_that_meet_nothing_and_formats_that_are_none(tmp_path: Path) -> None:
+def test_globs_that_match_nothing_and_unknown_formats(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file matches"):
         run(tmp_path, "table", {"x.csv": "id\n"}, papers={"file": "*.gz"})
     with pytest.raises(ConfigError, match="did you mean 'openalex'"):

@@ -1,4 +1,4 @@
-"""The generated world: pure in its seed, and with the structure that the tasks need."""
+"""The generated world: reproducible from its seed, with the structure that the tasks need."""
 
 from __future__ import annotations
 
