@@ -164,7 +164,7 @@ def test_another_system_of_the_same_name_is_refused_or_replaces(
 ) -> None:
     suite, sets, out = prepared
     before = evaluate(_words(), suite, sets, out)
-    with pytest.raises(ConfigError, match=f"words is of another one: {differs}.* --replace"):
+    with pytest.raises(ConfigError, match=f"words differs in {differs}.* --replace"):
         evaluate(_words(settings), suite, sets, out)
     assert load_results(out) == [before]
     after = evaluate(_words(settings), suite, _one(sets, "links"), out, earlier="replace")
@@ -206,7 +206,7 @@ def test_a_result_for_another_suite_is_refused(prepared: Prepared) -> None:
     suite, sets, out = prepared
     evaluate(BM25System(), suite, sets, out)
     renamed = suite.model_copy(update={"name": "other"})
-    with pytest.raises(ConfigError, match="the result of BM25 is for another suite"):
+    with pytest.raises(ConfigError, match="result of BM25 is for another suite"):
         evaluate(BM25System(), renamed, sets, out)
 
 

@@ -240,7 +240,7 @@ def test_names_of_metrics() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'recall'"):
         parse("recal@20")
     for name in ("recall@", "recall@0", "recall@-1", "recall@x"):
-        with pytest.raises(ConfigError, match="cut-off is a positive integer"):
+        with pytest.raises(ConfigError, match="cut-off must be a positive integer"):
             parse(name)
     for name in ("recall%0", "recall%101", "recall%"):
         with pytest.raises(ConfigError, match="first 20 percent"):
@@ -249,5 +249,5 @@ def test_names_of_metrics() -> None:
         with pytest.raises(ConfigError, match="the grade of a binary metric"):
             parse(name)
     for name in ("", "recall(2)@20", "recall @20"):
-        with pytest.raises(ConfigError, match="not the name of a metric"):
+        with pytest.raises(ConfigError, match="not a metric name"):
             parse(name)

@@ -269,7 +269,7 @@ def test_the_verb_scores_names_failures_and_can_be_reported(
     command += ["--tasks", "LocalSearch", "--device", "cpu"]
     done = CliRunner().invoke(app, [*command, "--tasks", "LocalBroken"])
     assert done.exit_code == 1
-    assert "cannot get the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
+    assert "cannot load the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
     assert "1 tasks failed: LocalBroken" in done.output
     result = load_result(out / "tiny" / "result.json")
     assert list(result.sets) == ["LocalSearch"]

@@ -45,9 +45,9 @@ def test_scores_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     write_per_query(tmp_path, "x", "set", IDS, COLUMNS)
     found = read_per_query(tmp_path, "x", "set").in_order_of(["q3", "q1", "q2"])
     assert found.scores(["map", "recall@20"]).tolist() == [[0.5, 1.0], [0.0, 0.1], [1e-17, 1 / 3]]
-    with pytest.raises(DataError, match=r"2 queries are in one system's scores only.*'q2'"):
+    with pytest.raises(DataError, match=r"only one of the systems has scores for 2 queries.*'q2'"):
         found.in_order_of(["q1", "q3", "q4"])
-    with pytest.raises(DataError, match=r"a column is missing \(value: 'mrr'\)"):
+    with pytest.raises(DataError, match=r"missing column \(value: 'mrr'\)"):
         found.scores(["mrr"])
 
 
@@ -83,11 +83,11 @@ def test_plain_tables_of_older_results_are_read_until_new_ones_replace_them(tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not scores per query"),
+        ("", "not per-query scores"),
         ("query-id\tmap\n", "no header or no queries"),
         ("id\tmap\nq1\t0.5\n", "no header or no queries"),
-        ("query-id\tmap\nq1\t0.5\nq2\n", "not scores per query"),
-        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query appears twice"),
+        ("query-id\tmap\nq1\t0.5\nq2\n", "not per-query scores"),
+        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query occurs twice"),
         ("query-id\tmap\nq1\thigh\n", "not a score: "),
     ],
 )
@@ -100,10 +100,10 @@ def test_damaged_tables(tmp_path: Path, content: str, message: str) -> None:
 
 
 def test_a_table_cut_off_or_missing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no scores per query of x on set\. Fix: evaluate the sys"):
+    with pytest.raises(DataError, match=r"no per-query scores of x on set\. Fix: evaluate the sys"):
         read_per_query(tmp_path, "x", "set")
     write_per_query(tmp_path, "x", "set", IDS, COLUMNS)
     path = tmp_path / "x/per_query/set.tsv.gz"
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(DataError, match="not scores per query"):
+    with pytest.raises(DataError, match="not per-query scores"):
         read_per_query(tmp_path, "x", "set")

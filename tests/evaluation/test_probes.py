@@ -280,7 +280,7 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
     with pytest.raises(DataError, match="embeddings of shape"):
         regression_linear(benchmark, _papers([], values), x[1:])
     three = _papers([[str(row % 3)] for row in values], [])
-    with pytest.raises(DataError, match="f1 is for two labels"):
+    with pytest.raises(DataError, match="f1 is for two labels only"):
         classification_linear(_benchmark(["f1"]), three, x)
 
 
@@ -294,13 +294,13 @@ def test_indicators() -> None:
         (
             ["a"] * 3 + ["b"] * (TRAIN + TEST - 3),
             {"few_shot": [{"size": 16, "iterations": 4}]},
-            r"made: sample 3 of 16 papers are of one class \(value: 'b'\)",
+            r"made: sample 3 of 16 papers have only one class \(value: 'b'\)",
         ),
-        (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers are of one class"),
+        (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers have only one class"),
         (
             ["a"] + ["b"] * (TRAIN + TEST - 1),
             {},
-            "made: a fold of the training papers is left with",
+            "made: a training fold has only one class",
         ),
         ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
         (

@@ -124,7 +124,7 @@ def test_csv_has_every_score_in_full_precision(tmp_path: Path) -> None:
     [
         ({"old": ["odl-*"]}, "old", UnknownNameError, "unknown system of run old"),
         ({"a": ["old-*"], "b": ["old-0"]}, "a", ConfigError, "in two runs"),
-        ({"BM25": ["old-*"]}, "BM25", ConfigError, "name of a system that is not in it"),
+        ({"BM25": ["old-*"]}, "BM25", ConfigError, "name of a system outside it"),
         ({"old": ["old-*"]}, "old-0", UnknownNameError, "unknown run"),
     ],
 )
@@ -137,7 +137,7 @@ def test_groups_that_make_no_sense(
 
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     one, two = (_write(tmp_path / name, "first", SYSTEMS) for name in ("one", "two"))
-    with pytest.raises(ConfigError, match="two folders have results of one suite"):
+    with pytest.raises(ConfigError, match="two folders have results of the same suite"):
         compare_runs([one, two], {}, "BM25")
     with pytest.raises(DataError, match="no results in this folder"):
         compare_runs([tmp_path / "none"], {}, "BM25")

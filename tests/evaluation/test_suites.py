@@ -144,13 +144,13 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("protocol=serach", ConfigError, "benchmarks.a.protocol"),
         ("metric=[map]", ConfigError, "unknown key (did you mean 'metrics'?)"),
         ("metrics=[]", ConfigError, "benchmarks.a.metrics"),
-        ("metrics=[map@x]", SciMultError, "a cut-off is a positive integer"),
+        ("metrics=[map@x]", SciMultError, "a cut-off must be a positive integer"),
         ("metrics=[nDCG]", SciMultError, "unknown metric"),
         ("metrics=[macro_f1]", SciMultError, "macro_f1 is not a metric of search"),
         ("format=mdcr", SciMultError, "format 'mdcr' has no data for protocol 'search'"),
-        ("probe={costs: [1]}", SciMultError, "probe and the protocols with a linear model"),
-        ("name_matching=words", SciMultError, "name_matching is for classification_fine"),
-        ("mode=paper", SciMultError, "mode 'paper' is for link_retrieval"),
+        ("probe={costs: [1]}", SciMultError, "probe is required by"),
+        ("name_matching=words", SciMultError, "name_matching is only valid for"),
+        ("mode=paper", SciMultError, "mode 'paper' is only valid for link_retrieval"),
     ],
 )
 def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], message: str) -> None:

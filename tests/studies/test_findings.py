@@ -14,7 +14,7 @@ from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
-from scimult.studies.plan import Plan, Scored
+from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
 from scimult.studies.trials import Trial
 from tests.benchmark_sets import benchmark
@@ -52,7 +52,7 @@ def _plan(folder: Path, names: list[str]) -> Plan:
     ]
     sets = {name: benchmark(name, "search", "search", ["ndcg@10"]) for name in names}
     suite = Suite(name="own", description="Mine", how_to_get="x", benchmarks=sets)
-    return Plan(study, {trial.key: trial for trial in trials}, {"own": Scored(section, suite)})
+    return Plan(study, {trial.key: trial for trial in trials}, {"own": SuitePlan(section, suite)})
 
 
 def _write(plan: Plan, names: list[str], untested: str = "") -> None:

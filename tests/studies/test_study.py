@@ -158,7 +158,7 @@ def test_a_second_call_and_a_dry_run_start_nothing(done: Path, folder: Path) -> 
     for words in ((), ("--dry-run",)):
         result = call(folder / "whole.yaml", *words)
         assert result.exit_code == 0, result.output
-    assert "experts-seed1 there 4/4 1/1 0.00" in " ".join(result.stdout.split())
+    assert "experts-seed1 ready 4/4 1/1 0.00" in " ".join(result.stdout.split())
     assert "0.00 hours of one rank are left." in result.stdout
     assert {path: path.stat().st_mtime_ns for path in (done / "logs").iterdir()} == before
     assert (done / "table.md").read_bytes() == table
@@ -294,7 +294,7 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     (broken / "runs" / "vanilla-seed0" / "model" / "model.safetensors").write_bytes(b"other")
     result = call(path)
     assert result.exit_code == 1
-    assert "was not trained from the model that vanilla-seed0 has now" in result.stderr
+    assert "was not trained from the current model of vanilla-seed0" in result.stderr
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-"""Rows of SciRepEval's training files: one JSON array or JSON lines file with everything.
+"""SciRepEval's training files as benchmarks: one JSON array or JSON lines file with everything.
 
 ``classification`` and ``regression`` rows hold a paper and its target (``probe.target`` names
 the field); ``ir`` rows hold a ``query`` and ``candidates`` with a ``score`` each; ``triplet``
-rows hold ``query``, ``pos`` and ``neg``. The files have no split: part is held out by id.
+rows hold ``query``, ``pos`` and ``neg``. The files have no split: a part is held out by id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _read_targets(source: Source) -> PaperSet:
         try:
             paper = document_id(record)
             if paper in targets:
-                raise record.error("paper occurs twice", value=paper, fix="keep one of the rows")
+                raise record.error("duplicate paper", value=paper, fix="keep one of the rows")
             if source.benchmark.protocol == "regression_linear":
                 target: tuple[list[str], float] = ([], record.number(probe.target))
             else:
@@ -75,7 +75,7 @@ def _read_rankings(source: Source) -> Dataset:
             query.fields.setdefault("doc_id", f"query-{record.line}")
         identity = document_id(query)
         if identity in judgments:
-            rejects.reject(record.error("query occurs twice", value=identity, fix="keep one"))
+            rejects.reject(record.error("duplicate query", value=identity, fix="keep one"))
             continue
         add_text(queries, query, source)
         judged = judgments.setdefault(identity, {})
@@ -90,7 +90,7 @@ def _read_rankings(source: Source) -> Dataset:
 def _judged(
     record: Record, documents: dict[str, Text], source: Source
 ) -> Iterable[tuple[str, int]]:
-    """Yield the id and grade of every candidate of a row; a triplet's are 1 and 0."""
+    """Yield the id and grade of every candidate in a row; triplets have grades 1 and 0."""
     if "pos" in record.fields and "neg" in record.fields:
         sides = [(record.fields["pos"], 1), (record.fields["neg"], 0)]
         for fields, grade in sides:

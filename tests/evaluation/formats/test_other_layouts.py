@@ -81,7 +81,7 @@ def test_scidocs_links_and_labels(scidocs: Path) -> None:
         ("p0 0 p1", "wrong number of values"),
         ("p9 0 p1 1", "query of a pair has no text"),
         ("p0 0 p9 1", "judged paper has no text"),
-        ("p0 0 p1 0", "pair occurs twice"),
+        ("p0 0 p1 0", "duplicate pair"),
         ("p0 0 p4 x", "field 'score' is not an integer"),
     ],
 )
@@ -136,7 +136,7 @@ def test_clicks_weigh_by_the_inverse_propensity_of_their_place(clicks: Path) -> 
     ("line", "message"),
     [
         ('p0,p4,"p1,p2"', "clicked paper was not shown"),
-        ('p0,p1,"p1,p2,p3,p4"', "more papers are shown than places known"),
+        ('p0,p1,"p1,p2,p3,p4"', "more papers are shown than positions have scores"),
         ('p0,p1,"p1,p1"', "a paper is shown twice"),
         ('p0,p9,"p9,p1"', "paper has no text"),
     ],

@@ -87,7 +87,7 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     ("line", "message"),
     [
         ("p9,1", "paper has no text (value: 'p9')"),
-        ("p2,0", "paper occurs twice"),
+        ("p2,0", "duplicate paper"),
         ("p3,", "field 'label' is empty"),
     ],
 )
@@ -149,7 +149,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     assert data.queries == [Text("query", "water"), Text("query", "stars")]
     records[1]["candidates"] = [{**candidate, "title": "Another"}]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
-    with pytest.raises(DataError, match="id is used for two texts"):
+    with pytest.raises(DataError, match="id has two texts"):
         _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     [
         ("p9", "p1", 1, "query of a pair has no text"),
         ("p0", "p9", 1, "judged paper has no text"),
-        ("p0", "p1", 1, "pair occurs twice"),
+        ("p0", "p1", 1, "duplicate pair"),
         ("p0", "p6", 0.5, "field 'score' is not whole"),
         ("p6", "p7", 0, "nothing is relevant"),
     ],
@@ -184,7 +184,7 @@ def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
         "test_qrel.jsonl",
         "meta.jsonl",
     ]
-    with pytest.raises(DataError, match=r"is not there: .*; or scimult evaluate --download"):
+    with pytest.raises(DataError, match=r"is missing: .*; or scimult evaluate --download"):
         _read(benchmark, tmp_path)
 
 

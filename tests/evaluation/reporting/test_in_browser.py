@@ -191,14 +191,14 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
         gap = 100 * (best.averages["all"] - other.averages["all"])
         assert f"{gap:.2f}" in lead
         if baseline == best.system:
-            assert against == f"No system is above {baseline}, the baseline, on average."
+            assert against == f"No system beats the baseline, {baseline}, on average."
         else:
-            assert against.startswith(f"Against {baseline} it is {gap:+.2f}")
+            assert against.startswith(f"Compared with {baseline}, it gains {gap:+.2f}")
         (estimate,) = made.verdict.pictures[0].estimates
         sign = -1 if baseline == best.system else 1
         assert 100 * estimate.difference == pytest.approx(sign * gap)
-        assert made.verdict.pictures[0].place(estimate.low) >= 0
-        assert made.verdict.pictures[0].place(estimate.high) <= 100
+        assert made.verdict.pictures[0].position(estimate.low) >= 0
+        assert made.verdict.pictures[0].position(estimate.high) <= 100
 
 
 def test_an_average_is_over_the_sets_that_every_system_has(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_system_far_from_the_others_is_beyond_the_scale() -> None:
     assert 0.007 < right < 0.01
     picture = Picture("all", "base", left, right, [*near, far])
     assert [picture.beyond(one) for one in picture.estimates] == ["", "", "", "◂"]
-    assert 5 < picture.place(near[0].difference) < picture.place(near[2].difference) < 95
+    assert 5 < picture.position(near[0].difference) < picture.position(near[2].difference) < 95
     above = replace(far, low=0.13, high=0.15)
     assert picture.beyond(above) == "▸"
     assert scale_of([(one.low, one.high) for one in [near[0], far]])[0] < -0.15, "two are drawn"

@@ -166,7 +166,7 @@ def test_other_data_than_was_scored_is_refused(tmp_path: Path) -> None:
     out, data = write_results(tmp_path, save_runs=False)
     queries = data / "search/queries.jsonl"
     queries.write_text(queries.read_text().replace("water", "wine"))
-    with pytest.raises(DataError, match="not those that were scored"):
+    with pytest.raises(DataError, match="differ from those that were scored"):
         read_scored_set(out, load_results(out), "search", [data])
 
 
