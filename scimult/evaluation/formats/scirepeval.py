@@ -80,7 +80,9 @@ def read_texts(source: Source, path: Path) -> tuple[dict[str, Text], dict[str, T
 
 def query_record(record: Record) -> Record:
     """Return the query of a ranking record as its own record."""
-    query = record.fields["query"]
+    query = record.fields.get("query")
+    if query is None:
+        raise record.error("record has no query", fix="add 'query' or remove the record")
     fields = query if isinstance(query, dict) else {**record.fields, "query": query}
     return Record(record.path, record.line, fields)
 
@@ -101,12 +103,24 @@ def document_id(record: Record) -> str:
     return record.identifier(next(present, "corpus_id"))
 
 
+def store_text(texts: dict[str, Text], record: Record, benchmark: Benchmark) -> str:
+    """Add a text under its id and return the id.
+
+    Raises
+    ------
+    DataError
+        If the record has no id or text, or its id has another text.
+    """
+    name, text = document_id(record), text_of(record, benchmark)
+    if texts.setdefault(name, text) != text:
+        raise record.error("id has two texts", value=name, fix="keep one of them")
+    return name
+
+
 def add_text(texts: dict[str, Text], record: Record, source: Source) -> None:
-    """Add a text under its id; reject a second, different text for the same id."""
+    """Add a text under its id, or reject the record."""
     try:
-        name, text = document_id(record), text_of(record, source.benchmark)
-        if texts.setdefault(name, text) != text:
-            raise record.error("id has two texts", value=name, fix="keep one of them")
+        store_text(texts, record, source.benchmark)
     except DataError as error:
         source.rejects.reject(error)
 

@@ -324,3 +324,35 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
     _training(tmp_path, [{**triplet, "pos": triplet["neg"]}])
     with pytest.raises(DataError, match="candidate has two grades"):
         _read(_benchmark("rerank", ["map"], **options), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"candidates": [{"doc_id": "c", "title": "", "score": 0}]},
+            "title, abstract are all empty",
+        ),
+        ({"candidates": [{"title": "C", "score": 0}]}, "missing field 'corpus_id'"),
+        ({"candidates": [{"doc_id": "c", "title": "C"}]}, "missing field 'score'"),
+        ({"query": None}, "record has no query"),
+    ],
+)
+def test_bad_training_rows_are_skipped(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    good = {
+        "query": "graphs",
+        "candidates": [
+            {"doc_id": "a", "title": "A", "score": 1},
+            {"doc_id": "b", "title": "B", "score": 0},
+        ],
+    }
+    more = {key: [*good[key], *value] if value else value for key, value in change.items()}
+    _training(tmp_path, [good, {**good, **more}])
+    ranked = _benchmark("rerank", ["map"], format="scirepeval_training", texts="rows.json")
+    rejects = Rejects(skip_bad=True)
+    data = _read(ranked, tmp_path, rejects)
+    assert isinstance(data, Dataset)
+    assert data.candidate_ids == ["a", "b"]
+    assert rejects.counts == {reason: 1}
+    with pytest.raises(DataError, match=reason):
+        _read(ranked, tmp_path)
