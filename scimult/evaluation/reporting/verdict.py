@@ -114,15 +114,15 @@ def _lead(best: str, scores: Mapping[str, float], against_best: Comparison) -> s
     sets = sum(len(systems) == len(against_best.systems) for systems in systems_of.values())
     start = f"{best} has the highest average, {100 * scores[best]:.2f} over {_count(sets, 'set')}"
     # Rows are other systems minus the best; sentences state the lead of the best.
-    near = [row.system for row in rows if row.high >= 0]
+    near = [row for row in rows if row.high >= 0]
+    first = (near or rows)[0]
     if near:
-        lead = f"{100 * abs(rows[0].difference):.2f}"
+        others = _join([row.system for row in near[1:]])
         return (
-            f"{start}, but its lead of {lead} over {rows[0].system} could be chance "
-            f"({_ends(-rows[0].high, -rows[0].low)})"
-            + (f", as could its lead over {_join(near[1:])}." if near[1:] else ".")
+            f"{start}, but its lead of {100 * abs(first.difference):.2f} over {first.system} could "
+            f"be chance ({_ends(-first.high, -first.low)})"
+            + (f", as could its lead over {others}." if others else ".")
         )
-    first = rows[0]
     return (
         f"{start}: {-100 * first.difference:.2f} above {first.system}, the runner-up "
         f"({_ends(-first.high, -first.low)}), a lead that the choice of queries does not explain."

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError
-from scimult.evaluation.comparison import Settings
+from scimult.evaluation.comparison import Comparison, Difference, Settings
 from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
 from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.sources import read_scored_set
+from scimult.evaluation.reporting.verdict import verdict
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
@@ -210,3 +211,42 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     found = shortened(text, limit)
     assert found == text or (found.endswith(" …") and len(found) <= limit + 2)
     assert text.startswith(found.removesuffix(" …"))
+
+
+def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
+    """The next best is surely worse; one further down is not, for its interval is wide."""
+    below = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
+    rows = [
+        Difference(
+            task=task,
+            name=name,
+            metric="main",
+            system=system,
+            queries=50,
+            baseline_score=0.5,
+            score=0.5 + difference,
+            difference=difference,
+            relative_change=None,
+            low=low,
+            high=high,
+        )
+        for task, name in (("search", "cisi"), ("all", "average"))
+        for system, (difference, low, high) in below.items()
+    ]
+    comparison = Comparison(
+        suite="own",
+        systems=list(below),
+        settings=Settings(baseline="best"),
+        rows=rows[:2],
+        averages=rows[2:],
+        notes=[],
+        results={},
+        provenance={},
+    )
+    scores = {"best": 0.5, "next": 0.495, "wide": 0.49}
+    found = verdict(Path(), comparison, {"all": scores})
+    assert found is not None
+    assert found.sentences[0] == (
+        "best has the highest average, 50.00 over 1 set, but its lead of 1.00 over wide could be "
+        "chance (−0.20 to +2.20)."
+    )
