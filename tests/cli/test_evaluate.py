@@ -228,7 +228,7 @@ def test_a_suite_in_parts_of_what_is_there(suite: Path) -> None:
     """One set per call, then what the data allows: one result, and what is missing is named."""
     assert _evaluate(suite, "--bm25", "--sets", "search").exit_code == 0
     (suite.parent / "data/coarse/papers.jsonl").unlink()
-    assert "data of coarse is not there" in _evaluate(suite, "--bm25").stderr
+    assert "data of coarse is missing" in _evaluate(suite, "--bm25").stderr
     found = _evaluate(suite, "--bm25", "--available", "--resume")
     assert found.exit_code == 0, found.output
     assert "BM25: search: kept as it was scored" in found.stderr

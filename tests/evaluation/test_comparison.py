@@ -259,7 +259,7 @@ def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path
     comparison = _compare(out, ("good",))
     assert {row.name for row in comparison.rows} == {"links", "fields"}
     assert "cisi: kendall_tau is not a mean over queries and cannot be tested." in comparison.notes
-    assert any("over 2 of " in note for note in comparison.notes)
+    assert any("over the 2 of " in note for note in comparison.notes)
 
 
 def test_too_few_resamples_for_any_star_are_noted(out: Path) -> None:

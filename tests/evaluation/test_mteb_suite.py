@@ -179,7 +179,7 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert second.sets["LocalSearch"].scores == first.sets["LocalSearch"].scores
     score(system, MtebEncoder(model), [kind()], out, cache, again=True)
     assert model.tokens_encoded > before
-    with pytest.raises(ConfigError, match="of another one: fingerprint"):
+    with pytest.raises(ConfigError, match="differs in fingerprint"):
         score(MtebSystem("tiny", {"fingerprint": "x"}), MtebEncoder(model), [kind()], out, cache)
 
 

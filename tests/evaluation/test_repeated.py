@@ -141,5 +141,5 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
         compare_runs([one, two], {}, "BM25")
     with pytest.raises(DataError, match="no results in this folder"):
         compare_runs([tmp_path / "none"], {}, "BM25")
-    with pytest.raises(ConfigError, match="compared with others"):
+    with pytest.raises(ConfigError, match="compared with another run"):
         compare_runs([one], {}, "BM25", ["BM25"])
