@@ -221,7 +221,7 @@ def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
         ({"runs": {"base": {}, "again": {"seeds": [5]}}}, "two runs are the same"),
         ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
         ({"options": {"pool": "mean"}}, "unknown option of a system"),
-        ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets of suite .demo. have no data"),
+        ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets of suite 'demo'"),
         ({"evaluate": [{"suite": "dem", "data": "x"}]}, "did you mean 'demo'"),
     ],
 )
