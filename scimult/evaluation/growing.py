@@ -107,7 +107,7 @@ class GrowingResult:
         if not self._resumes or entry is None or entry.facts != facts:
             return False
         wants_intervals = self._confidence is not None and entry.resampled_metrics
-        same = _scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
+        same = scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
         return same and bool(entry.intervals or not wants_intervals)
 
     def add(self, name: str, entry: SetResult) -> SetResult:
@@ -145,7 +145,7 @@ class GrowingResult:
             save_result(self.result, self._out)
 
 
-def _scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+def scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether two benchmarks give the same scores, wherever their files come from.
 
     Keys missing in results of earlier versions have their defaults.

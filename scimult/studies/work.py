@@ -11,6 +11,7 @@ from typing import ClassVar
 import scimult
 from scimult.distributed import free_port
 from scimult.errors import ConfigError
+from scimult.evaluation.growing import scored_alike
 from scimult.evaluation.results import folder_of, load_result
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
@@ -194,6 +195,6 @@ def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
     return {
         name: name not in result.failed
         and name in result.sets
-        and result.suite["benchmarks"][name] == benchmark.model_dump(mode="json")
+        and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
         for name, benchmark in wanted.items()
     }
