@@ -99,10 +99,12 @@ def correlate(out: Path) -> Correlation:
 
 def matrix(scores_SD: Scores, method: Method) -> list[list[float | None]]:
     """Return the correlation of every two columns; None where one is constant."""
-    columns = list(scores_SD.T)
+    columns, constant = list(scores_SD.T), np.ptp(scores_SD, axis=0) == 0
     # Compute each pair once: swapped arguments may differ in the last bit.
     values = {
-        (i, j): _coefficient(columns[i], columns[j], method)
+        (i, j): None
+        if constant[i] or constant[j]
+        else float(METHODS[method](columns[i], columns[j]).statistic)
         for i, j in combinations_with_replacement(range(len(columns)), 2)
     }
     indices = range(len(columns))
@@ -115,9 +117,3 @@ def correlation_table(correlation: Correlation, method: Method) -> Table:
     rows = [[label(name), *(number(value, "{:.2f}") for value in row)] for name, row in matrix]
     title = f"Suite {correlation.suite}: {method} correlation between data sets"
     return Table(title, ["set", *correlation.sets], 1, rows, correlation.notes)
-
-
-def _coefficient(first_S: Scores, second_S: Scores, method: Method) -> float | None:
-    if np.ptp(first_S) == 0 or np.ptp(second_S) == 0:
-        return None
-    return float(METHODS[method](first_S, second_S).statistic)

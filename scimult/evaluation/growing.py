@@ -43,7 +43,6 @@ class Described(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings needed to run it again."""
-        ...
 
 
 class SuiteLike(Protocol):
@@ -53,7 +52,6 @@ class SuiteLike(Protocol):
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         """Return the suite as JSON values."""
-        ...
 
 
 class GrowingResult:

@@ -99,13 +99,13 @@ class Metric(Protocol):
 
     def __call__(self, judged: Judged, cut_Q: IntArray) -> Scores:
         """Return one score per query, shape ``(Q,)``."""
-        ...
 
 
 METRICS: Registry[Metric] = Registry("metric")
 _WHOLE = np.iinfo(np.int64).max
 GRADED = ("ndcg", "ndcg_csfcube", "ndcg_doris_mae")
 _NAME = re.compile(r"(\w+)(?:\(rel=([^)]*)\))?(?:([@%])(.*))?", re.DOTALL)
+_GRADE = re.compile(r"max|\d*[1-9]\d*")
 
 
 def judge(ranking: Ranking, qrels: Qrels) -> Judged:
@@ -155,7 +155,7 @@ def parse(name: str) -> Measure:
     if sign and not (cut.isdecimal() and 0 < int(cut) <= (100 if sign == "%" else math.inf)):
         fix = "write recall@20, or recall%20 for the first 20 percent of a candidate list"
         raise ConfigError("a cut-off must be a positive integer", value=name, fix=fix)
-    if grade is not None and (metric in GRADED or not (grade == "max" or _is_grade(grade))):
+    if grade is not None and (metric in GRADED or not _GRADE.fullmatch(grade)):
         fix = f"write recall(rel=2) or recall(rel=max); {', '.join(GRADED)} use all grades"
         problem = "the grade of a binary metric must be a positive integer"
         raise ConfigError(problem, value=name, fix=fix)
@@ -165,10 +165,6 @@ def parse(name: str) -> Measure:
         percent=int(cut) if sign == "%" else None,
         relevance="max" if grade == "max" else int(grade or 1),
     )
-
-
-def _is_grade(text: str) -> bool:
-    return text.isdecimal() and int(text) > 0
 
 
 def depth(names: Sequence[str]) -> int:

@@ -25,11 +25,9 @@ class Encoder(Protocol):
     @property
     def work(self) -> Mapping[str, Any]:
         """Task name to the ``texts``, ``tokens`` and ``encode_seconds`` it cost."""
-        ...
 
     def route(self, task_metadata: Any, prompt_type: Any = None) -> tuple[str, Any]:
         """Return our task and the side."""
-        ...
 
 
 class MtebSet(StrictConfig):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, parallel_config
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 from sklearn.exceptions import ConvergenceWarning
@@ -76,15 +76,16 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     assert probe is not None
     split = _split(papers, embeddings_ND)
     gold_T = papers.values_N[papers.test_rows]
-    fitted = _search(_regressor(probe), probe, split.train_ND, papers.values_N[papers.train_rows])
-    predicted_T = fitted.model.predict(split.test_TD)
+    train_N = papers.values_N[papers.train_rows]
+    model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
+    predicted_T = model.predict(split.test_TD)
     return Outcome(
         scores={"kendall_tau": rank_correlation(gold_T, predicted_T)},
         per_query={"gold": gold_T.tolist(), "predicted": predicted_T.tolist()},
         details={
             **_settings(probe, "linear support vector regression"),
             "solver": probe.solver,
-            **fitted.details,
+            **details,
         },
     )
 
@@ -108,11 +109,11 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     labels_N = np.array([labels[0] for labels in papers.labels])
     train_N, gold_T = labels_N[papers.train_rows], labels_N[papers.test_rows]
     _check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
-    fitted = _search(_classifier(probe), probe, split.train_ND, train_N)
-    if not math.isfinite(fitted.details["cross_validated"]):
+    model, details = _search(_classifier(probe), probe, split.train_ND, train_N)
+    if not math.isfinite(details["cross_validated"]):
         problem = f"{papers.name}: a training fold has only one class"
         raise DataError(problem, fix="label more papers of the rare class, or leave the set out")
-    predicted_T = fitted.model.predict(split.test_TD)
+    predicted_T = model.predict(split.test_TD)
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
     for shot in probe.few_shot:
         by_sample = []
@@ -130,7 +131,7 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
             "gold": gold_T.tolist(),
             "predicted": predicted_T.tolist(),
         },
-        details={**_settings(probe, probe.model), **fitted.details},
+        details={**_settings(probe, probe.model), **details},
     )
 
 
@@ -220,23 +221,20 @@ def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iter
         yield np.unique(np.concatenate(drawn))
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    model: Any
-    details: dict[str, Any]
-
-
-def _search(model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]) -> _Fitted:
-    """Choose C on a grid and fit to all rows; threads share the embeddings."""
+def _search(
+    model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Choose C on a grid and fit to all rows; return the model and details for the result."""
     grid = _grid(model, probe)
-    with _threads(), _silent_solvers():
+    # A thread per core, which share the embeddings: liblinear releases the GIL.
+    with parallel_config(backend="threading", n_jobs=os.cpu_count()), _silent_solvers():
         grid.fit(x_ND, y_N)
     details = {
         "C": float(grid.best_params_["C"]),
         "cross_validated": round(float(grid.best_score_), 6),
         "fits_not_converged": _unconverged_fits(grid),
     }
-    return _Fitted(grid.best_estimator_, details)
+    return grid.best_estimator_, details
 
 
 def _grid(model: Any, probe: Probe) -> GridSearchCV:
@@ -319,13 +317,6 @@ def _regressor(probe: Probe) -> Any:
         max_iter=_ITERATIONS,
         dual="auto",
     )
-
-
-def _threads() -> Any:
-    """Let scikit-learn use a thread per core: liblinear releases the GIL."""
-    from joblib import parallel_config
-
-    return parallel_config(backend="threading", n_jobs=os.cpu_count())
 
 
 def _settings(probe: Probe, model: str) -> dict[str, Any]:

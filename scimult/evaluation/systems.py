@@ -36,11 +36,9 @@ class Ranker(Protocol):
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
         """Return the best ``k`` of all candidates; one row per query may be excluded."""
-        ...
 
     def rank_listed(self, lists: Ragged) -> Ranking:
         """Rank each query's candidate rows in ``lists``."""
-        ...
 
 
 class System(Protocol):
@@ -54,11 +52,9 @@ class System(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings needed to run the system again."""
-        ...
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare ranking on one data set."""
-        ...
 
     def task_for(self, task: str, fallback: str) -> str | None:
         """Return the task for which texts are encoded; None if nothing is encoded."""
@@ -75,7 +71,6 @@ class EmbeddingSystem(System, Protocol):
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
         """Return one row per paper, shape ``(N, D)``."""
-        ...
 
 
 class DenseSystem(System):

@@ -63,13 +63,7 @@ def _paper(record: Record) -> Text:
 
 
 def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
-    """Return the fold of each query, from the test halves of both folds of all facets.
-
-    Raises
-    ------
-    DataError
-        If a query is in no fold.
-    """
+    """Return the fold of each query, from the test halves of both folds of all facets."""
     tree = _object(path).get("all", {})
     folds = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
     missing = sorted(judgments.keys() - folds.keys())

@@ -72,13 +72,7 @@ def _objects(path: Path) -> dict[str, Any]:
 
 
 def _persons(path: Path) -> dict[str, str]:
-    """Return the cluster of every signature.
-
-    Raises
-    ------
-    DataError
-        If a signature is in two clusters.
-    """
+    """Return the cluster of every signature; raise if one is in two."""
     persons: dict[str, str] = {}
     for cluster, fields in _objects(path).items():
         for signature in fields["signature_ids"]:

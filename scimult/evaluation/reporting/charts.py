@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scimult.evaluation.reporting.curves import RecallCurves
-from scimult.evaluation.reporting.maps import PaperMap
+from scimult.evaluation.reporting.maps import PaperMap, Point
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 34, 10, 10, 34
@@ -46,16 +46,6 @@ class LineChart:
     lines: list[Line]
 
 
-@dataclass(frozen=True)
-class Dot:
-    """A paper on a map: position, field and title."""
-
-    x: float
-    y: float
-    field: int
-    title: str
-
-
 def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
     """Lay out recall curves: list length on a logarithmic axis, recall from 0 to 1."""
     low, high = math.log(curves.depths[0]), math.log(curves.depths[-1])
@@ -82,10 +72,10 @@ def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
     )
 
 
-def dots(paper_map: PaperMap) -> list[Dot]:
+def dots(paper_map: PaperMap) -> list[Point]:
     """Scale a map's papers to the view box."""
     span = WIDTH - 2 * MARGIN
     return [
-        Dot(round(MARGIN + span * p.x, 1), round(MARGIN + span * p.y, 1), p.field, p.title)
+        replace(p, x=round(MARGIN + span * p.x, 1), y=round(MARGIN + span * p.y, 1))
         for p in paper_map.points
     ]
