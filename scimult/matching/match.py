@@ -116,6 +116,8 @@ def match(
     """
     keep_freed_memory()
     reviewers = [name for name, papers in venue.reviewers.items() if papers]
+    if not reviewers:
+        raise DataError("no reviewer has a publication", fix="add the reviewers' publications")
     row_of = {name: row for row, name in enumerate(venue.publications)}
     publications_of = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
     submissions_SD, publications_PD = (unit_rows(x_ND) for x_ND in vectors)
@@ -272,8 +274,6 @@ def _write_matches(
 
 def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, Any]:
     silent = [name for name, papers in venue.reviewers.items() if not papers]
-    if not scores_SR.shape[1]:
-        raise DataError("no reviewer has a publication", fix="add the reviewers' publications")
     return {
         "submissions": len(venue.submissions),
         "reviewers": scores_SR.shape[1],

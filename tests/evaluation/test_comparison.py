@@ -1,4 +1,4 @@
-"""Comparisons of results on disk: numbers, order, corrections, and what cannot be compared."""
+"""Comparisons of results on disk: numbers, order, corrections, and refused comparisons."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _f1(gold: list[str], predicted: list[str]) -> float:
 
 
 def _write(out: Path, system: str) -> None:
-    """Write a result of one system with scores per query."""
+    """Write one system's result with per-query scores."""
     sets = {}
     for name, scores in SCORES[system].items():
         columns = {"map": scores, "mrr": scores**2}
@@ -98,7 +98,7 @@ def _rows(comparison: Comparison) -> dict[tuple[str, str, str], Difference]:
 
 
 def _change(out: Path, system: str, name: str, **changes: Any) -> None:
-    """Change what a result says about one of its sets."""
+    """Change a set in a result."""
     result = next(result for result in load_results(out) if result.system == system)
     entry = result.sets[name].model_copy(update=changes)
     save_result(result.model_copy(update={"sets": {**result.sets, name: entry}}), out)
@@ -120,7 +120,7 @@ def test_differences_are_those_of_the_results(out: Path) -> None:
 
 
 def test_p_values_and_intervals_against_scipy(out: Path) -> None:
-    """Ends of intervals are drawn 5,000 times: 0.15 standard errors are four of theirs."""
+    """Both draw 5,000 times: 0.15 standard errors are four of an end's."""
     row = _rows(_compare(out))["cisi", "map", "good"]
     pair = (SCORES["good"]["cisi"], SCORES["base"]["cisi"])
     wanted = stats.permutation_test(
@@ -263,7 +263,7 @@ def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path
 
 
 def test_too_few_resamples_for_any_star_are_noted(out: Path) -> None:
-    """Comparisons of many queries are drawn; the number that is named then suffices."""
+    """Comparisons of many queries are sampled; the suggested number of resamples then suffices."""
     found = _compare(out, resamples=100)
     drawn = [row for row in found.rows if not row.exact]
     assert drawn

@@ -1,4 +1,4 @@
-"""Reading benchmarks: what is read, and the message for everything that can be wrong."""
+"""Reading benchmarks: what is read, and the message for every kind of bad input."""
 
 from __future__ import annotations
 

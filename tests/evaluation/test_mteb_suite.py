@@ -1,4 +1,4 @@
-"""Tasks of MTEB run by MTEB: our harness on the same data, its files, its cache, our result."""
+"""MTEB tasks run by MTEB: our harness on the same data, its files, its cache, our result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_mteb_scores_our_model_as_our_harness_does(
 
 
 def test_rankings_of_mteb_give_our_scores_to_every_digit(tmp_path: Path, model: SciMult) -> None:
-    """What MTEB ranked, scored by pytrec_eval, which does not round."""
+    """MTEB's rankings, scored by pytrec_eval, which does not round."""
     import pytrec_eval
 
     made, data = _data(tmp_path, "search")
@@ -208,7 +208,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model
 
 
 def test_scores_are_means_over_splits_and_subsets() -> None:
-    """The parts of CUREv1, as MTEB's own result averages them."""
+    """The parts of CUREv1, averaged as in MTEB's own result."""
     task = find_tasks(["CUREv1"], ["eng"])[0]
     parts = {
         split: {"en": {"main_score": 0.1 * place, "ndcg_at_10": 0.1 * place, "f1": 0.5}}

@@ -1,4 +1,4 @@
-"""Scores per query on disk: what is written is read, in any order, and damage is named."""
+"""Per-query scores on disk: written and read in any order; damage is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {"recall@20": [0.1, 1 / 3, 1.0], "map": [0.0, 1e-17, 0.5]}
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, str]]
 ) -> None:
-    """Ids and labels may hold tabs, quotes and line ends; scores come back to the last bit."""
+    """Ids and labels may contain tabs, quotes and line ends; scores survive to the last bit."""
     out = tmp_path_factory.mktemp("out")
     ids, scores, labels = (list(column) for column in zip(*rows, strict=True))
     write_per_query(out, "x", "set", ids, {"map": scores, "gold": labels})  # type: ignore[dict-item]
@@ -59,7 +59,7 @@ def test_the_same_scores_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_common_tools_read_the_file_and_it_is_small(tmp_path: Path) -> None:
-    """20,000 queries with 10 relevant papers each: less than 10 bytes for a query."""
+    """20,000 queries with 10 relevant papers each take less than 10 bytes per query."""
     hits = np.random.default_rng(0).binomial(10, 0.4, (3, 20_000)) / 10
     columns = {f"recall@{k}": list(column) for k, column in zip((20, 50, 100), hits, strict=True)}
     write_per_query(tmp_path, "x", "set", [str(row) for row in range(20_000)], columns)

@@ -77,7 +77,7 @@ def _svc(cost: float, **options: Any) -> LinearSVC:
 
 
 def test_one_label_per_paper(x: FloatArray) -> None:
-    """The grid by accuracy over three stratified folds, then a fit to all training papers."""
+    """A grid by accuracy over three stratified folds, then a fit to all training papers."""
     gold = np.digitize(_noisy(x, 0), [-0.4, 0.6])
     papers = _papers([[str(label)] for label in gold], [])
     outcome = classification_linear(_benchmark(["macro_f1", "accuracy"]), papers, x)
@@ -183,7 +183,7 @@ def test_a_fold_holds_about_as_many_papers_as_asked() -> None:
 
 
 def test_regression(x: FloatArray) -> None:
-    """Linear support vectors without a tube, C by R² over three folds, Kendall's τ."""
+    """Linear SVR with epsilon 0, C by R² over three folds, Kendall's τ."""
     values = _noisy(x, 2)
     outcome = regression_linear(_benchmark(["kendall_tau"]), _papers([], values.tolist()), x)
     wide = x.astype(np.float64)
@@ -225,13 +225,13 @@ def _shifted() -> tuple[Numbers, Numbers]:
 
 @pytest.mark.parametrize("cost", LIGHTNING)
 def test_the_published_solver_is_repeated(cost: float) -> None:
-    """Against the real one in float64; sums in another order leave 1e-14."""
+    """Against the original in float64; another order of addition leaves 1e-14."""
     fitted = PublishedSVR(C=cost).fit(*_shifted())
     assert fitted.coef_ == pytest.approx(LIGHTNING[cost], rel=1e-10)
 
 
 def test_the_published_solver_minimises_nothing() -> None:
-    """Why it is repeated, and not replaced by a good one: its loss is far from liblinear's."""
+    """Why the bug is repeated instead of fixed: the loss is far from liblinear's."""
     x, y = _shifted()
 
     def objective(weights: Numbers) -> float:
@@ -255,7 +255,7 @@ def test_regression_by_the_published_solver(x: FloatArray) -> None:
 
 
 def test_an_intercept_changes_what_a_shift_can_explain(x: FloatArray) -> None:
-    """All papers far from the origin on one side: without an intercept the split goes wrong."""
+    """All papers lie far from the origin on one side: without an intercept the split goes wrong."""
     moved = x + np.float32(8.0)
     labels = [[str(int(value > 8))] for value in moved[:, 0]]
     without, with_one = (

@@ -1,4 +1,4 @@
-"""Suites of the data at hand are read, and BM25 gives the scores published with the data."""
+"""Suites whose data is available are read, and BM25 gives the scores published with the data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> 
     ],
 )
 def test_every_set_is_read(scimult_data: Path, name: str, folder: str, count: int) -> None:
-    """Counts of a suite are checked while reading; here, that no record had to be left out."""
+    """Reading checks the counts of a suite; here, no record had to be left out either."""
     loaded = load_sets(load_suite(name), scimult_data / folder)
     assert len(loaded) == count
     for entry in loaded.values():

@@ -46,11 +46,11 @@ def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path
                 scores={"ndcg@10": float(scores.mean())},
                 seconds=1.0,
             )
-        told = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
+        described = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
         result = Result(
             system=system,
             settings={},
-            suite=told,
+            suite=described,
             sets=sets,
             averages={},
             provenance={"date": str(place)},
@@ -81,7 +81,7 @@ def test_across_suites_each_suite_counts_the_same(tmp_path: Path) -> None:
 
 
 def test_without_seeds_it_is_the_paired_z_test_of_independent_sets(tmp_path: Path) -> None:
-    """A second way by scipy: variances of mean differences add up (relative 1e-9)."""
+    """Recomputed with scipy: variances of mean differences add up (relative 1e-9)."""
     folders = [_write(tmp_path / suite, suite, ["old-0", "BM25"]) for suite in SUITES]
     every, *_ = compare_runs(folders, {}, "BM25")
     variances, differences = [], []

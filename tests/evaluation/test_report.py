@@ -236,7 +236,7 @@ HOSTILE = "<script>alert(1)</script> | a `b` *c* [d](e)\n# _f_"
 
 
 def test_names_of_a_suite_are_text_in_markdown(tmp_path: Path) -> None:
-    """Headings, cells and notes: no markup, no further cell or line."""
+    """Headings, cells and notes: no markup, and no extra cell or line."""
     entry = write_search(tmp_path / "data").model_copy(update={"mode": "beir"})
     suite = Suite(name="<b>", description=HOSTILE, how_to_get="", benchmarks={"a|*b*": entry})
     sets = load_sets(suite, tmp_path / "data")

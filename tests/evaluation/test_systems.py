@@ -1,4 +1,4 @@
-"""Systems: encode once, stored embeddings, and what an encoder may not return."""
+"""Systems: encode once, stored embeddings, and invalid output of encoders."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
 
 
 def test_stored_embeddings_of_papers_come_by_id(tmp_path: Path) -> None:
-    """A linear model gets the rows of its papers, whatever the order of the file."""
+    """A linear model gets the rows of its papers, in whatever order the file has them."""
     ids = ["a", "b", "c"]
     texts = [Text("paper", name) for name in ids]
     rows = np.arange(3)

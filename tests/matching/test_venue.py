@@ -1,4 +1,4 @@
-"""OpenReview's folder and tables: what is read, united and refused."""
+"""OpenReview's folder and tables: what is read, merged and refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_folder_of_openreview(tmp_path: Path) -> None:
         "~Cyd_N2": ["c1", "x1"],
         "~Idle_O1": [],
     }
-    # Of two copies of a paper the one with an abstract stays.
+    # Of two copies of a paper, the one with an abstract is kept.
     assert venue.publications["x1"].text.body == "We observe dwarf galaxies."
     a1 = venue.publications["a1"]
     assert (a1.text.title, a1.year, a1.venue) == ("Galaxies", 2020, "AAS 2020")

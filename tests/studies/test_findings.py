@@ -1,4 +1,4 @@
-"""Tables of a study from scores per query that are made up: averages, corrections, gaps, marks."""
+"""Tables of a study from made-up per-query scores: averages, corrections, gaps, marks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCORES = {
 
 
 def _plan(folder: Path, names: list[str]) -> Plan:
-    """Return the plan of a study whose results are in a folder."""
+    """Return the plan of a study with results in a folder."""
     runs = {name: RunConfig() for name in ("vanilla", "good")} | {"base": RunConfig(model="base")}
     section = EvaluationConfig(suite="own", data="nowhere")
     study = StudyConfig(
@@ -163,7 +163,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:
-    """As evaluation sees it, which keeps such scores: else the job would never be done."""
+    """Evaluation keeps such scores; otherwise the job would never be done."""
     plan = _plan(tmp_path, ["cisi"])
     _write(plan, ["cisi"])
     trial, path = plan.trials["base"], plan.results("own") / "base" / "result.json"

@@ -1,4 +1,4 @@
-"""Files of studies: grids against a double loop, and everything that is refused before work."""
+"""Study files: grids against a double loop, and everything that is refused before work starts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ FILES = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.stem != "scholarly"], ids=lambda p: p.stem)
 def test_the_studies_that_we_ship(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their configurations exist; what those say is checked where there are data."""
+    """Their configurations exist; their contents are checked where there is data."""
     monkeypatch.setenv("SCIMULT_DATA", "somewhere")
     found = load_study(path)
     runs = found.all_runs()

@@ -114,7 +114,7 @@ def ranked(tmp_path: Path) -> Path:
 
 
 def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
-    """Only those judged, by descending −‖q − d‖, whatever the encoder's own similarity is."""
+    """Only judged candidates, by descending −‖q − d‖, whatever the encoder's own similarity is."""
     benchmark = _benchmark("rerank", ["map", "ndcg"], similarity="l2")
     data = _read(benchmark, ranked)
     assert isinstance(data, Dataset)
@@ -232,7 +232,7 @@ def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> 
 
 
 def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
-    """The ranked reviewers themselves, against the same rule written as loops."""
+    """The ranked reviewers, against the same rule written as loops."""
     from scimult.evaluation.rankings import rank_reviewers
 
     benchmark = _benchmark("reviewer_matching", ["mean_precision"], similarity="cosine")
@@ -251,7 +251,7 @@ def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
 
 
 def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
-    """The mean of r3's best three, of which one paper is two."""
+    """The mean of r3's best three, where one paper counts twice."""
     from scimult.evaluation.rankings import rank_reviewers
 
     path = reviewing / "set/reviewer_metadata.jsonl"
@@ -268,7 +268,7 @@ def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
 
 
 def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
-    """r2 is judged, and relevant, in the hard file only: in the soft sense it is not relevant."""
+    """r2 is judged, and relevant, only in the hard file: in the soft sense it is not relevant."""
     path = reviewing / "set/test_soft_qrel.jsonl"
     rows = [line for line in path.read_text().splitlines() if '"r2"' not in line]
     path.write_text("\n".join(rows) + "\n")

@@ -1,4 +1,4 @@
-"""The page as a browser lays it out: wide and on a phone, light and dark, with hostile names."""
+"""The page in a browser: wide and on a phone, light and dark, with hostile names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
 
 @pytest.fixture(scope="module")
 def hostile(suite_report: SuiteReport) -> SuiteReport:
-    """Return a report whose names are markup or endless, with a table of many systems."""
+    """Return a report with names that are markup or very long, and a table of many systems."""
     wins = [replace(one, name=HOSTILE, system=ENDLESS) for one in suite_report.wins]
     heads = ["set", *(f"{ENDLESS[:40]}-{number}" for number in range(12)), HOSTILE]
     row = [Cell(ENDLESS), *(Cell("12.34", 0.1234, note="10.0 to 14.0") for _ in heads[1:])]
@@ -91,7 +91,7 @@ def _open(browser: Browser, path: Path, suite_report: SuiteReport, width: int, m
 
 
 def _too_wide(page: Page) -> list[str]:
-    """Return what is wider than its room: the document, or a region that would scroll."""
+    """Return elements that overflow: the document, or a region that would scroll."""
     found: list[str] = page.evaluate(
         """() => [document.documentElement, ...document.querySelectorAll(".scroll")]
         .filter((e) => e.scrollWidth > e.clientWidth)
@@ -176,7 +176,7 @@ def test_print_shows_every_metric_on_white(
 
 
 def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
-    """One system is plainly better: it is named, with its lead; turned round, so is the other."""
+    """One system is clearly better: it leads, whichever system is the baseline."""
     out, _ = write_results(tmp_path)
     results = load_results(out)
     best = max(results, key=lambda result: result.averages["all"])
@@ -214,7 +214,7 @@ def test_an_average_is_over_the_sets_that_every_system_has(tmp_path: Path) -> No
 
 
 def test_a_system_far_from_the_others_is_beyond_the_scale() -> None:
-    """With it the scale would be 15 points long, and the others, within 2, in one place."""
+    """On one scale, 15 points long, the others would be indistinguishable within 2 points."""
     near = [
         Estimate(f"s{n}", 0.5, n / 1000, n / 1000 - 0.005, n / 1000 + 0.005, "") for n in range(3)
     ]

@@ -135,7 +135,7 @@ def test_every_paper_is_in_one_range_of_frequencies(written: Written) -> None:
 
 
 def test_marks_follow_the_corrected_test(written: Written) -> None:
-    """Three queries cannot pass a test; with a level of one half some differences do."""
+    """Three queries cannot pass a test; at a level of one half, some differences do."""
     out = written[0]
     results = load_results(out)
     for confidence in (0.95, 0.5):
@@ -173,7 +173,7 @@ def test_other_data_than_was_scored_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["tsne", pytest.param("umap", marks=pytest.mark.slow)])
 def test_a_map_keeps_groups_apart(layout: Layout) -> None:
-    """Two groups of nearly equal embeddings: every paper's nearest one is of its own group."""
+    """Two groups of similar embeddings: every paper's nearest neighbour is in its own group."""
     if layout == "umap":
         pytest.importorskip("umap")
     generator = np.random.default_rng(0)
@@ -214,7 +214,7 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
 
 
 def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
-    """The next best is surely worse; one further down is not, for its interval is wide."""
+    """The runner-up is surely worse; a system further down, with a wide interval, is not."""
     below = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
     rows = [
         Difference(
