@@ -151,10 +151,10 @@ def write_hub_file(path: Path, source: HubFile) -> None:
 
     try:
         rows = datasets.load_dataset(source.repo, source.config, split=source.split)
-    except Exception as error:  # the hub's client and its libraries raise what they like
+    except Exception as error:  # the hub's client and its libraries raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"cannot read {source.repo} ({source.config}, {source.split}): "
-            f"{str(error).splitlines()[0]}",
+            f"cannot read {source.repo} ({source.config}, {source.split}): {reason}",
             path=path,
             fix="check the connection, or write the file yourself (docs/suites.md)",
         ) from error

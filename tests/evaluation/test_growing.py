@@ -85,10 +85,10 @@ def test_a_killed_evaluation_keeps_what_is_done_and_resumes_with_the_rest(
         evaluate(Killed(), suite, sets, out)
     (kept,) = load_results(out)
     assert list(kept.sets) == ["search"]
-    calls: dict[str, object] = {}
-    result = evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=calls.__setitem__)
-    assert calls["search"] is None
-    assert calls["links"] == result.sets["links"]
+    seen: dict[str, object] = {}
+    result = evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=seen.__setitem__)
+    assert seen["search"] is None
+    assert seen["links"] == result.sets["links"]
     assert result.sets["search"].scores == kept.sets["search"].scores
     assert list(result.sets) == list(sets)
 
@@ -101,10 +101,10 @@ def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) 
         file.write("q3\td1\t1\n")
     links = suite.benchmarks["links"].model_copy(update={"metrics": ["map"]})
     changed = suite.model_copy(update={"benchmarks": {**suite.benchmarks, "links": links}})
-    calls: dict[str, object] = {}
+    seen: dict[str, object] = {}
     loaded = load_sets(changed, tmp_path / "data")
-    result = evaluate(BM25System(), changed, loaded, out, earlier="resume", on_set=calls.__setitem__)
-    assert [name for name, entry in calls.items() if entry is None] == ["coarse"]
+    result = evaluate(BM25System(), changed, loaded, out, earlier="resume", on_set=seen.__setitem__)
+    assert [name for name, entry in seen.items() if entry is None] == ["coarse"]
     assert list(result.sets["links"].scores) == ["map"]
     again = evaluate(BM25System(), changed, loaded, out, earlier="resume", confidence=0.9)
     assert all(entry.intervals for entry in again.sets.values())
@@ -122,19 +122,19 @@ def test_resuming_keeps_what_another_version_scored_or_another_server_had(
         del benchmark["remote"]
     tree["suite"]["benchmarks"]["links"]["mode"] = "paper"
     path.write_text(json.dumps(tree))
-    calls: dict[str, object] = {}
-    evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=calls.__setitem__)
-    assert [name for name, entry in calls.items() if entry is None] == ["search", "coarse"]
+    seen: dict[str, object] = {}
+    evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=seen.__setitem__)
+    assert [name for name, entry in seen.items() if entry is None] == ["search", "coarse"]
 
 
 def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     suite, sets, out = prepared
-    calls: dict[str, object] = {}
+    seen: dict[str, object] = {}
     system = DenseSystem(FailsOn("link_prediction"))
-    result = evaluate(system, suite, sets, out, on_set=calls.__setitem__)
+    result = evaluate(system, suite, sets, out, on_set=seen.__setitem__)
     assert list(result.sets) == ["search", "coarse"]
     assert result.failed == {"links": "out of memory"}
-    assert isinstance(calls["links"], RuntimeError)
+    assert isinstance(seen["links"], RuntimeError)
     assert load_results(out) == [result]
     assert "words failed on links: out of memory" in to_markdown(
         score_table(make_report([result])), level=1

@@ -60,3 +60,16 @@ def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read .*nowhere"):
         write_hub_file(tmp_path / "data/x.jsonl", source)
     assert not (tmp_path / "data/x.jsonl").exists()
+
+
+def test_an_error_without_a_message_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(datasets, "load_dataset", fails)
+    with pytest.raises(DataError, match="cannot read a/b .*: ConnectionError"):
+        write_hub_file(tmp_path / "x.jsonl", HubFile(repo="a/b", split="test"))
