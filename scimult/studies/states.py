@@ -127,7 +127,7 @@ def state_table(plan: Plan, states: Sequence[State]) -> Table:
     unknown = len(states) - len(known)
     note = f"{sum(known):.2f} hours of one rank are left"
     if unknown:
-        note += f", plus {unknown} models of which no similar one has run yet"
+        note += f", plus {unknown} models without an estimate yet"
     if unknown and not sum(known):
         note = "The time left is known once the first model is trained and evaluated"
     headings = ["model", "state", "steps", "sets scored", "hours left"]
