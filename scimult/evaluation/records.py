@@ -85,10 +85,7 @@ def label_with_names(record: Record) -> tuple[Text, list[str]]:
 
 
 def read_pairs(
-    path: Path,
-    queries: Collection[str],
-    rejects: Rejects,
-    documents: Collection[str] | None = None,
+    path: Path, queries: Collection[str], rejects: Rejects, documents: Collection[str] | None = None
 ) -> Judgments:
     """Read judged pairs; reject repeated ones and those whose query or document has no text.
 

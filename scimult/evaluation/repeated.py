@@ -281,9 +281,7 @@ def _select(runs: Runs, names: Sequence[str]) -> Runs:
         raise ConfigError(problem, value=runs.baseline, fix="name another run")
     order = [name for name in runs.members if name in (runs.baseline, *others)]
     return replace(
-        runs,
-        members={name: runs.members[name] for name in order},
-        seeded=runs.seeded & set(order),
+        runs, members={name: runs.members[name] for name in order}, seeded=runs.seeded & set(order)
     )
 
 

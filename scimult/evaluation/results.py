@@ -26,15 +26,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.evaluation.contamination import Contamination
 from scimult.files import read_json, write_json
 
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "transformers",
-    "tokenizers",
-    "bm25s",
-    "pydantic",
-    "scikit-learn",
-)
+LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic", "scikit-learn")
 
 MACRO = "macro"
 """Name of the mean of the group averages."""

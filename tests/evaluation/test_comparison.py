@@ -12,13 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
-from scimult.evaluation.comparison import (
-    Comparison,
-    Difference,
-    Settings,
-    compare,
-    save_comparison,
-)
+from scimult.evaluation.comparison import Comparison, Difference, Settings, compare, save_comparison
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.leaderboard import differences
 from scimult.evaluation.resampling import holm

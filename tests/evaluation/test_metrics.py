@@ -12,15 +12,7 @@ from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.evaluation.metrics import (
-    Judged,
-    Measure,
-    compute,
-    depth,
-    judge,
-    macro_f1,
-    parse,
-)
+from scimult.evaluation.metrics import Judged, Measure, compute, depth, judge, macro_f1, parse
 from scimult.retrieval.runs import (
     Qrels,
     Ranking,

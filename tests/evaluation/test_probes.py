@@ -297,11 +297,7 @@ def test_indicators() -> None:
             r"made: sample 3 of 16 papers have only one class \(value: 'b'\)",
         ),
         (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers have only one class"),
-        (
-            ["a"] + ["b"] * (TRAIN + TEST - 1),
-            {},
-            "made: a training fold has only one class",
-        ),
+        (["a"] + ["b"] * (TRAIN + TEST - 1), {}, "made: a training fold has only one class"),
         ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
         (
             ["a", "b"] * ((TRAIN + TEST) // 2),

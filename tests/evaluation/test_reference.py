@@ -42,11 +42,7 @@ def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> 
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "folder", "count"),
-    [
-        ("first", "eval", 11),
-        ("linear", "eval", 3),
-        ("scirepeval_samples", "formats/scirepeval", 5),
-    ],
+    [("first", "eval", 11), ("linear", "eval", 3), ("scirepeval_samples", "formats/scirepeval", 5)],
 )
 def test_every_set_is_read(scimult_data: Path, name: str, folder: str, count: int) -> None:
     """Reading checks the counts of a suite; here, no record had to be left out either."""

@@ -128,10 +128,7 @@ def test_the_table_is_that_of_the_scores_per_query(done: Path) -> None:
 def test_everything_of_a_run_is_written_down(done: Path, folder: Path) -> None:
     found = json.loads((done / "study.json").read_text())
     trials = {trial["key"]: trial for trial in found["trials"]}
-    assert trials["experts-seed1"]["overrides"] == [
-        f"output={done}/runs/experts-seed1",
-        "seed=1",
-    ]
+    assert trials["experts-seed1"]["overrides"] == [f"output={done}/runs/experts-seed1", "seed=1"]
     lines = metrics(done / "runs" / "experts-seed1")
     cost = trials["experts-seed1"]["cost"]
     assert cost["steps"] == 4

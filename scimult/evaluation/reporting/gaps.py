@@ -48,10 +48,7 @@ def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[
 
 
 def missing_sections(
-    results: Sequence[Result],
-    tested: Tested | None,
-    parts: Sequence[SetPart],
-    options: Options,
+    results: Sequence[Result], tested: Tested | None, parts: Sequence[SetPart], options: Options
 ) -> list[Missing]:
     """Name every section, or part of one, that the results and options do not allow."""
     missing = []

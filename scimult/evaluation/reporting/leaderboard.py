@@ -17,18 +17,7 @@ from scimult.evaluation.comparison import (
 from scimult.evaluation.report import Row, make_report
 from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
-from scimult.table import (
-    ABSENT,
-    SIGNS,
-    Cell,
-    Mark,
-    Table,
-    change,
-    label,
-    number,
-    percent,
-    texts,
-)
+from scimult.table import ABSENT, SIGNS, Cell, Mark, Table, change, label, number, percent, texts
 
 Interval = tuple[float, float]
 Intervals = dict[tuple[str, str, str], Interval]
@@ -130,7 +119,7 @@ def relative_changes(comparison: Comparison) -> Table:
         ],
         [
             f"(average of the system − average of {baseline}) / average of {baseline}, where "
-            "averages are of main metrics over the sets that every system has.",
+            "averages are of main metrics over the sets that every system has."
         ],
     )
 
@@ -171,10 +160,7 @@ def _difference(row: Difference, settings: Settings) -> list[Cell]:
         _p_value(row.p),
         _p_value(row.p_holm, "*" if passes else ""),
     ]
-    return [
-        *texts(name, row.metric, row.system),
-        *(replace(cell, bold=passes) for cell in cells),
-    ]
+    return [*texts(name, row.metric, row.system), *(replace(cell, bold=passes) for cell in cells)]
 
 
 def _p_value(p: float | None, star: str = "") -> Cell:

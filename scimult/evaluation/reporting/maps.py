@@ -77,11 +77,7 @@ def takes(scored: ScoredSet, stored: StoredEmbeddings) -> bool:
 
 
 def paper_map(
-    scored: ScoredSet,
-    system: str,
-    stored: StoredEmbeddings,
-    seed: int,
-    layout: Layout = "tsne",
+    scored: ScoredSet, system: str, stored: StoredEmbeddings, seed: int, layout: Layout = "tsne"
 ) -> PaperMap:
     """Lay out a sample of papers in the plane, similar embeddings close together.
 

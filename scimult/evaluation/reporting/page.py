@@ -41,7 +41,7 @@ def write_page(suite_reports: Sequence[SuiteReport], out: Path) -> Path:
 def to_html(suite_reports: Sequence[SuiteReport], written: dict[str, Any]) -> str:
     """Return the page; all text is escaped, and only the page's own script may run."""
     script = asset("report.js")
-    # The policy allows only the script with this hash, so text that slips through escaping cannot run.
+    # The policy allows only the script with this hash: text that slips through escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return template("report.html").render(
         suites=suite_reports,

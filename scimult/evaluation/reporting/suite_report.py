@@ -11,11 +11,7 @@ from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
-from scimult.evaluation.reporting.gaps import (
-    missing_sections,
-    without_queries,
-    without_samples,
-)
+from scimult.evaluation.reporting.gaps import missing_sections, without_queries, without_samples
 from scimult.evaluation.reporting.leaderboard import (
     Tested,
     leaderboard,

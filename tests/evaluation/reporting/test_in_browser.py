@@ -82,8 +82,7 @@ def hostile(suite_report: SuiteReport) -> SuiteReport:
 def _open(browser: Browser, path: Path, suite_report: SuiteReport, width: int, mode: str) -> Page:
     path.write_text(to_html([suite_report], provenance()), encoding="utf-8")
     context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if mode == "dark" else "light",
+        viewport={"width": width, "height": 900}, color_scheme="dark" if mode == "dark" else "light"
     )
     page = context.new_page()
     page.goto(path.as_uri())

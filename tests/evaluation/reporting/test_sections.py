@@ -109,9 +109,7 @@ def test_f1_of_a_class_against_scikit_learn(gold: list[str], random: object) -> 
         )
 
 
-@given(
-    st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=12),
-)
+@given(st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_rarest_labels_by_counting(papers: list[set[int]]) -> None:
     labels = np.array([name for paper in papers for name in sorted(paper)])
     owners = np.array([row for row, paper in enumerate(papers) for _ in paper])
