@@ -1,4 +1,4 @@
-"""What a benchmark is, as data: its files, its protocol, its metrics, and where it comes from."""
+"""A benchmark as data: its files, protocol, metrics and origin."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Format = Literal[
     "litsearch",
 ]
 OLD_NAMES = {"house": "native"}
-"""Formats that suites and results of earlier versions name otherwise."""
+"""Former names of formats, still accepted in suites and results."""
 GROUPED = ("mdcr", "csfcube", "litsearch")
-"""Formats whose queries are in groups."""
+"""Formats whose queries come in groups."""
 
 
-def _today(name: Any) -> Any:
+def _current_name(name: Any) -> Any:
     return OLD_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 class Expected(StrictConfig):
-    """Counts that show whether the data is the edition the benchmark means.
+    """Counts that identify the edition of the data.
 
-    Only those given are compared; ``train`` counts the papers a linear model is fitted to.
+    Only the given ones are compared; ``train`` counts the papers a linear model is fitted to.
     """
 
     queries: int | None = None
@@ -53,14 +53,14 @@ class Expected(StrictConfig):
 
 
 class FewShot(StrictConfig):
-    """One few-shot version: fits on samples of the training papers, scored on the same test.
+    """A few-shot version: fitted on samples of the training papers, scored on the same test set.
 
     Attributes
     ----------
     size : int
-        Papers of a sample; with several labels per paper, papers drawn for each label.
+        Papers per sample; with several labels per paper, papers drawn per label.
     iterations : int
-        Number of samples; the score is the mean over them.
+        Number of samples; the score is their mean.
     """
 
     size: int = Field(ge=1)
@@ -68,31 +68,31 @@ class FewShot(StrictConfig):
 
 
 class Probe(StrictConfig):
-    """The linear model that is fitted to embeddings, which stay as they are.
+    """The linear model fitted to frozen embeddings.
 
     Attributes
     ----------
     costs : list of float
-        Table of C, the inverse strength of regularisation.
+        Grid of C, the inverse regularisation strength.
     folds : int
-        Folds of the cross-validation that chooses C.
+        Cross-validation folds for choosing C.
     model : {"svm", "logistic"}
-        Linear support vectors, or logistic regression.
+        Linear SVM or logistic regression.
     intercept : bool
-        Whether the model has one, as scikit-learn's and today's SciRepEval have. The solvers behind
+        Whether to fit an intercept, as scikit-learn and today's SciRepEval do. The solvers behind
         the published numbers of SciRepEval and SciDocs had none.
     solver : {"liblinear", "lightning"}
         scikit-learn's, or for regression the one behind SciRepEval's published numbers
         (:mod:`scimult.evaluation.published_svr`), which has no intercept.
     multi_label : bool
-        One model per label, each with its own grid.
+        Fit one model per label, each with its own grid.
     few_shot : list
         Further versions on samples of the training papers.
     target : str
         Field (or table column) with the label, the labels or the number.
     held_out : float, optional
-        Share of papers that is held out where the data has no split: those whose ids have the
-        smallest SHA-256.
+        Share of papers held out where the data has no split: those whose ids have the smallest
+        SHA-256.
     """
 
     costs: list[float] = Field(min_length=1)
@@ -107,7 +107,7 @@ class Probe(StrictConfig):
 
 
 class HubFile(StrictConfig):
-    """The part of a data set of the Hugging Face hub that becomes one file of a benchmark."""
+    """One split of a Hugging Face data set, to be written as one file of a benchmark."""
 
     repo: str
     config: str | None = None
@@ -115,20 +115,20 @@ class HubFile(StrictConfig):
 
 
 class RemoteFiles(StrictConfig):
-    """Where a benchmark's files are, one by one or in an archive.
+    """Where to download a benchmark's files, one by one or as an archive.
 
     Attributes
     ----------
     base : str
-        Address of the folder that stands for ``--data``.
+        URL that corresponds to the ``--data`` folder.
     names : dict
-        Files, relative to ``--data``, that have another name below ``base``.
+        Files, relative to ``--data``, whose name below ``base`` differs.
     sha256 : dict
-        Files to the SHA-256 that is known for them; others are trusted on first use.
+        Known SHA-256 per file; other files are trusted on first use.
     archive : str, optional
-        The archive below ``base`` that has the files of ``folder``, in a folder of its own.
+        Archive below ``base`` that holds the files of ``folder`` under one top-level folder.
     md5 : str, optional
-        Of the archive, if its owners publish one.
+        MD5 of the archive, if its owners publish one.
     """
 
     base: str = Field(pattern=r"^https?://")
@@ -139,68 +139,66 @@ class RemoteFiles(StrictConfig):
 
 
 class Benchmark(StrictConfig):
-    """One data set and the way it is scored.
+    """A data set and how it is scored.
 
     Attributes
     ----------
     task : str
-        Name of the task that routes a multi-task encoder, and whose average the set enters.
+        Task that routes a multi-task encoder, and whose average the set enters.
     fallback_task : str, optional
-        The task that routes an encoder which does not know ``task``; without one, that is an
-        error.
+        Task for encoders that do not know ``task``; without one, that is an error.
     protocol, format : str
         How candidates are ranked or predictions made, and how the files are laid out; see
         ``docs/evaluation.md``.
     folder : str
-        Where the files are, relative to the folder given on the command line.
+        Folder of the files, relative to the one given on the command line.
     texts, queries, judgments, labels, matched : str, optional
-        Files of papers or of all texts, of queries, of judgments, of labels and of labels whose
-        names match, relative to that folder, where the format does not name them itself or the
-        files have other names. A classification set of format ``native`` without label file has
-        the names that the papers carry.
+        Files, relative to ``folder``, of papers or all texts, of queries, of judgments, of labels,
+        and of labels whose names match; set where the format does not fix the name or the files
+        are called otherwise. A classification set of format ``native`` without a label file takes
+        the label names that the papers carry.
     split : str
-        Which judgments (``qrels/<split>.tsv``) or papers (``split.csv``) are scored; several,
-        joined by ``+``, are scored as one.
+        Judgments (``qrels/<split>.tsv``) or papers (``split.csv``) to score; several, joined by
+        ``+``, are scored as one.
     link : str, optional
         Field with the linked papers, in format ``scimult``.
     fields : list of str
-        What a document's text is made of: the first is its title, the others its body.
+        Fields of a document's text: the first is the title, the others form the body.
     label_text : {"name_and_definition", "name"}
-        What of a label is encoded (Table A8 of the SciMult paper).
+        Which part of a label is encoded (Table A8 of the SciMult paper).
     similarity : {"dot", "cosine", "l2"}, optional
-        Replaces the encoder's own where the benchmark prescribes one.
+        Overrides the encoder's own where the benchmark prescribes one.
     metrics : list of str
         The first one is the main metric.
     columns : dict
-        Column of the averages to the scores whose mean it is; empty: the main metric. SciRepEval
+        Column of the averages to the scores it is the mean of; empty: the main metric. SciRepEval
         averages MAP and nDCG of SciDocs as two columns, and few-shot versions as one.
     group : str, optional
-        Further average that the columns enter, beside those of the task and of all.
+        Further average that the columns enter, next to those of the task and of all sets.
     name_matching : {"words", "tokens", "file"}, optional
-        Also score fine classification with label-name matching; ``words`` normalises raw text,
-        ``tokens`` takes text and names as they are, already tokenised, ``file`` reads what
-        matched.
+        Also score fine classification with label-name matching: ``words`` normalises raw text,
+        ``tokens`` takes text and names as already tokenised, ``file`` reads the matches.
     nothing_relevant : {"error", "zero"}
-        What becomes of a query whose judgments have nothing relevant. ``zero`` averages it in as 0
-        and does not ask queries without judgments, as trec_eval, BEIR and SciRepEval do; ``error``
-        ends the work, or leaves the query out with ``--skip-bad``, which raises the mean.
+        How to treat a query without relevant judgments. ``zero`` averages it in as 0 and skips
+        queries without judgments, as trec_eval, BEIR and SciRepEval do; ``error`` stops, or with
+        ``--skip-bad`` leaves the query out, which raises the mean.
     average : {"queries", "groups"}
-        Whether scores are means over all queries, or means of the means of each group of queries
+        Whether scores are means over all queries, or means of the means of each query group
         (a field of study).
     mode : {"default", "paper", "beir"}
-        In link retrieval a query paper that is a candidate is left out of its own list;
-        ``paper`` leaves it in, as the code of the SciMult paper does. In search a document with
-        the query's id is listed like any other; ``beir`` leaves it out, as BEIR's evaluator does.
+        In link retrieval, a query paper that is also a candidate is left out of its own list;
+        ``paper`` keeps it, as the SciMult paper's code does. In search, a document with the
+        query's id is listed like any other; ``beir`` leaves it out, as BEIR's evaluator does.
     hub : dict
-        File of the folder to the data set of the hub that it is downloaded from.
+        File in ``folder`` to the Hugging Face data set it is downloaded from.
     remote : RemoteFiles, optional
-        Address of the files, where they can be downloaded as they are.
+        Where to download the files as they are.
     """
 
     task: str
     fallback_task: str | None = None
     protocol: Annotated[str, AfterValidator(lambda name: one_of("protocol", name, PROTOCOLS))]
-    format: Annotated[Format, BeforeValidator(_today)] = "native"
+    format: Annotated[Format, BeforeValidator(_current_name)] = "native"
     folder: str
     texts: str | None = None
     queries: str | None = None
@@ -239,39 +237,37 @@ class Benchmark(StrictConfig):
         own = protocol.metrics
         for name in self.metrics:
             if (name not in own) if own else (name in OWN_METRICS):
-                fix = f"use {', '.join(own)}" if own else "use a measure of ranked lists"
+                fix = f"use {', '.join(own)}" if own else "use a ranking metric"
                 raise ConfigError(f"{name} is not a metric of {self.protocol}", fix=fix)
         if self.format not in protocol.layouts:
             known = ", ".join(name for name, row in PROTOCOLS.items() if self.format in row.layouts)
             problem = f"format {self.format!r} has no data for protocol {self.protocol!r}"
             raise ConfigError(problem, fix=f"use one of {known}")
         if (self.probe is not None) != protocol.fits:
-            raise ConfigError("probe and the protocols with a linear model go together")
+            raise ConfigError("probe is required by, and only valid for, linear protocols")
         if self.name_matching and self.protocol != "classification_fine":
-            raise ConfigError("name_matching is for classification_fine")
+            raise ConfigError("name_matching is only valid for classification_fine")
         if (self.name_matching == "file") != (self.matched is not None):
-            raise ConfigError("name_matching: file and matched go together")
+            raise ConfigError("name_matching: file and matched require each other")
         return self
 
     @model_validator(mode="after")
-    def _keys_of_its_kind(self) -> Benchmark:
+    def _fields_apply(self) -> Benchmark:
         for mode, protocol in (("paper", "link_retrieval"), ("beir", "search")):
             if self.mode == mode and self.protocol != protocol:
-                raise ConfigError(f"mode {mode!r} is for {protocol}")
-        fitting = (self.protocol, self.probe.intercept) if self.probe else None
-        if (
-            self.probe
-            and self.probe.solver == "lightning"
-            and fitting != ("regression_linear", False)
+                raise ConfigError(f"mode {mode!r} is only valid for {protocol}")
+        probe = self.probe
+        if (probe and probe.solver == "lightning") and (
+            self.protocol != "regression_linear" or probe.intercept
         ):
-            fix = "set intercept: false too; for classes liblinear without one gives the same"
+            fix = "set intercept: false; for classes, liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
         if self.average == "groups" and self.format not in GROUPED:
-            problem = f"format {self.format!r} has no groups of queries"
+            problem = f"format {self.format!r} has no query groups"
             raise ConfigError(problem, fix="use average: queries")
         if self.judgments and (self.format != "native" or self.is_classification or self.probe):
-            fix = "name the files of other formats and protocols by texts, queries and labels"
-            raise ConfigError("judgments names a file of the BEIR layout", fix=fix)
+            fix = "for other formats and protocols, name the files by texts, queries and labels"
+            raise ConfigError("judgments is only valid for the BEIR layout", fix=fix)
         return self
 
     @property
@@ -281,10 +277,10 @@ class Benchmark(StrictConfig):
 
     @property
     def main_metric(self) -> str:
-        """The metric that averages use."""
+        """The metric that enters averages."""
         return self.metrics[0]
 
     @property
     def splits(self) -> list[str]:
-        """The splits that are scored as one."""
+        """The splits scored as one."""
         return self.split.split("+")

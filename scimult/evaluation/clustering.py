@@ -1,9 +1,9 @@
-"""Who is who: signatures of a block are clustered on the distance of their papers' embeddings.
+"""Author name disambiguation: cluster each block's signatures by embedding distance.
 
 Average-linkage clustering is cut at one distance for all blocks. The distance with the best B³
-F1 on half of the blocks (those whose names have the smallest SHA-256) is used on the others,
+F1 on half of the blocks (those whose names have the smallest SHA-256) is applied to the others,
 which are scored. S2AND itself trains a pairwise model on embeddings and metadata;
-:func:`write_official_input` writes the embeddings as that project reads them.
+:func:`write_official_input` writes the embeddings for that project.
 
 Shape legend: N papers, S signatures of a block, D width.
 """
@@ -29,7 +29,7 @@ from scimult.files import atomic_file
 from scimult.types import FloatArray, IntArray
 
 _DISTANCES = 100
-"""Number of distances that are tried: quantiles of those at which clusters merge."""
+"""Number of cuts to try: quantiles of the distances at which clusters merge."""
 Tree = NDArray[np.float64]
 
 
@@ -82,7 +82,7 @@ def b_cubed(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> tuple[fl
 
 
 def write_official_input(path: Path, signatures: Signatures, embeddings_ND: FloatArray) -> None:
-    """Write a pickle of the matrix and the paper ids, as the S2AND project loads embeddings."""
+    """Write a pickle of the matrix and the paper ids, in the form that the S2AND project loads."""
     ids = [paper.partition("/")[2] for paper in signatures.paper_ids]
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
         pickle.dump((np.asarray(embeddings_ND, dtype=np.float32), ids), file, protocol=4)
@@ -96,9 +96,9 @@ def _blocks(signatures: Signatures) -> dict[str, IntArray]:
 
 
 def _halves(signatures: Signatures, blocks: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the blocks that choose the distance and those that are scored."""
+    """Return the blocks for choosing the distance and those to score."""
     if len(blocks) < 2:
-        fix = "add blocks: one half chooses the distance, the other is scored"
+        fix = "add blocks: one half is for choosing the distance, the other is scored"
         raise DataError(f"{signatures.name} has fewer than two blocks", fix=fix)
     order = sorted(blocks, key=lambda block: hashlib.sha256(block.encode()).digest())
     return order[: len(order) // 2], order[len(order) // 2 :]
@@ -113,7 +113,7 @@ def _tree(x_SD: FloatArray) -> Tree | None:
 
 
 def _candidates(trees: Sequence[Tree | None]) -> NDArray[np.float64]:
-    """Return distances to try: 0 and quantiles of the distances of merges."""
+    """Return cuts to try: 0 and quantiles of the merge distances."""
     heights = [tree[:, 2] for tree in trees if tree is not None]
     if not heights:
         return np.zeros(1)

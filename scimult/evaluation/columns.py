@@ -1,4 +1,4 @@
-"""Scores of systems on a set, on average over sets, and over suites, and how queries move them.
+"""Table columns: systems' scores on a set, averaged over sets or suites, with their covariance.
 
 Shape legend: N systems.
 """
@@ -22,7 +22,7 @@ AVERAGE, EVERYTHING = "average", "all"
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table: scores by system, and how they vary over queries (None: unknown)."""
+    """Scores by system, and their covariance over queries (None: unknown)."""
 
     task: str
     name: str
@@ -32,23 +32,23 @@ class Column:
     covariance_NN: Scores | None
 
     def of(self, keys: Sequence[str]) -> Column:
-        """Return the same column of some of its systems."""
-        places = places_of(self, keys)
+        """Return the column of the given systems only."""
+        indices = indices_of(self, keys)
         covariance_NN = self.covariance_NN
         if covariance_NN is not None:
-            covariance_NN = covariance_NN[np.ix_(places, places)]
+            covariance_NN = covariance_NN[np.ix_(indices, indices)]
         return replace(
-            self, keys=list(keys), scores_N=self.scores_N[places], covariance_NN=covariance_NN
+            self, keys=list(keys), scores_N=self.scores_N[indices], covariance_NN=covariance_NN
         )
 
 
 def columns_of(out: Path, results: Mapping[str, Result], names: Sequence[str]) -> list[Column]:
-    """Read the columns of a folder of results: averages first, then the sets in the order given.
+    """Read the columns of a folder of results: averages first, then the sets in the given order.
 
     Raises
     ------
     DataError
-        If results are damaged, of other data, or their scores per query are not there.
+        If results are damaged, of other data, or lack per-query scores.
     """
     first = next(iter(results.values()))
     check_comparable(results.values(), first.suite["name"], first.facts)
@@ -61,9 +61,9 @@ def columns_of(out: Path, results: Mapping[str, Result], names: Sequence[str]) -
 
 
 def across_suites(averages: Mapping[str, Column]) -> list[Column]:
-    """Return the mean of the suites' averages, each suite counting the same, and each of them.
+    """Return the mean of the suites' averages, each suite counting the same, and each average.
 
-    Only systems that every suite has enter. Queries of different suites are taken for independent.
+    Only systems that every suite has enter. Queries of different suites count as independent.
     """
     keys = [
         key
@@ -90,7 +90,7 @@ def _column(out: Path, name: str, results: Mapping[str, Result]) -> Column:
 
 
 def _averages(columns: Sequence[Column]) -> list[Column]:
-    """Return the mean of all sets, and of each task that has several but not all of them."""
+    """Return the mean of all sets, and of each task with several but not all of them."""
     groups = {EVERYTHING: list(columns)} if columns else {}
     for task in dict.fromkeys(column.task for column in columns):
         members = [column for column in columns if column.task == task]
@@ -101,7 +101,7 @@ def _averages(columns: Sequence[Column]) -> list[Column]:
 
 def _mean_of(columns: Sequence[Column], task: str) -> Column:
     known = [c.covariance_NN for c in columns if c.covariance_NN is not None]
-    # Queries of different sets are drawn independently of each other.
+    # Queries of different sets are independent.
     covariance_NN = (
         np.sum(known, axis=0) / len(columns) ** 2 if len(known) == len(columns) else None
     )
@@ -109,6 +109,6 @@ def _mean_of(columns: Sequence[Column], task: str) -> Column:
     return Column(task, AVERAGE, "main", columns[0].keys, scores_N, covariance_NN)
 
 
-def places_of(column: Column, keys: Sequence[str]) -> list[int]:
-    """Return the places of those systems that a column has."""
+def indices_of(column: Column, keys: Sequence[str]) -> list[int]:
+    """Return the column's indices of the systems that it has."""
     return [column.keys.index(key) for key in keys if key in column.keys]

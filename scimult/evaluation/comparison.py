@@ -1,4 +1,4 @@
-"""Is one system better than another? Differences on the same queries, with intervals and tests.
+"""Compare systems on the same queries: differences with intervals and significance tests.
 
 Shape legend: R resamples, M metrics, S systems (the baseline first).
 """
@@ -35,11 +35,11 @@ from scimult.evaluation.results import Result, folder_of, provenance, require_re
 from scimult.files import sha256, write_json
 
 FEW = 30
-"""Below this number of queries an interval is noted as too narrow to be trusted."""
+"""With fewer queries, a note warns that the interval is too narrow."""
 
 
 class Settings(StrictConfig):
-    """How systems are compared.
+    """Settings of a comparison.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Settings(StrictConfig):
     metric : {"main", "all"}
         The main metric of each set, or all of them.
     resamples, seed : int
-        Draws of the bootstrap and of the randomisation test, and where they start.
+        Number of draws of the bootstrap and the randomisation test, and their seed.
     confidence : float
         Share of bootstrap differences in an interval; ``1 - confidence`` is the level of tests.
     """
@@ -61,27 +61,27 @@ class Settings(StrictConfig):
 
     @property
     def level(self) -> float:
-        """The corrected p-value up to which a difference is marked."""
+        """The largest corrected p-value that is marked as significant."""
         return round(1 - self.confidence, 12)  # 1 - 0.95 is a little more than 0.05
 
 
 class Difference(StrictConfig):
-    """Score of a system minus that of the baseline.
+    """A system's score minus the baseline's.
 
     Attributes
     ----------
     task, name, metric, system : str
-        What was compared; an average has the name ``average`` and the metric ``main``.
+        The comparison; an average has the name ``average`` and the metric ``main``.
     queries : int
-        Number of queries that both answered.
+        Number of queries.
     baseline_score, score, difference : float
         In [0, 1] and [-1, 1].
     relative_change : float, optional
-        Difference over the baseline's score; None where that is 0.
+        Difference divided by the baseline's score; None where that is 0.
     low, high : float
         Ends of the bootstrap interval of the difference.
     p, p_holm : float, optional
-        Of the randomisation test, as it is and corrected; None for averages.
+        P-value of the randomisation test, raw and corrected; None for averages.
     exact : bool
         Whether all swaps were tried.
     """
@@ -103,9 +103,9 @@ class Difference(StrictConfig):
 
 
 class Comparison(StrictConfig):
-    """All differences of one call, and everything needed to get them again.
+    """All differences of one comparison, and everything needed to reproduce them.
 
-    ``results`` has the SHA-256 of every system's ``result.json``.
+    ``results`` holds the SHA-256 of every system's ``result.json``.
     """
 
     format: Literal["scimult-comparison/1"] = "scimult-comparison/1"
@@ -120,29 +120,29 @@ class Comparison(StrictConfig):
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """A difference, and those of the resamples, from which averages get their interval."""
+class _Resampled:
+    """A difference and its resamples, from which averages get their interval."""
 
     row: Difference
     differences_R: Scores
 
 
 def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Comparison:
-    """Compare systems, none for all, with a baseline on every data set that both have.
+    """Compare systems (none named: all) with a baseline on every data set that both have.
 
     Raises
     ------
     ConfigError
         If there is nothing to compare.
     DataError
-        If results are of other data or queries, or their scores per query are not there.
+        If results are of other data or queries, or lack per-query scores.
     UnknownNameError
         If a system has no result below ``out``.
     """
-    results = _chosen(require_results(out), settings.baseline, systems)
+    results = _select(require_results(out), settings.baseline, systems)
     baseline, *others = results
     check_comparable(others, baseline.suite["name"], baseline.facts)
-    compared: list[_Drawn] = []
+    compared: list[_Resampled] = []
     names = set_order(results)
     for name in names:
         present = [result for result in results if name in result.sets]
@@ -150,7 +150,7 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
             compared += _compare_set(out, present, name, settings)
     if not compared:
         raise ConfigError(
-            f"no data set has scores per query of {settings.baseline} and another system",
+            f"{settings.baseline} and the other systems share no set with per-query scores",
             fix="evaluate both on the same sets",
         )
     corrected = holm([entry.row.p for entry in compared if entry.row.p is not None])
@@ -180,12 +180,12 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
 def paired_samples(
     out: Path, results: Sequence[Result], name: str, metrics: Sequence[str]
 ) -> list[Sample]:
-    """Read what systems did on the queries of a set, in the same order.
+    """Read the systems' outputs on the queries of a set, in the same order.
 
     Raises
     ------
     DataError
-        If scores per query are missing, of other queries, or not those of the result.
+        If per-query scores are missing, for other queries, or not those of the result.
     """
     tables = [read_per_query(out, result.system, name) for result in results]
     tables = [table.in_order_of(tables[0].query_ids) for table in tables]
@@ -204,11 +204,11 @@ def paired_samples(
     for result, table, sample in zip(results, tables, samples, strict=True):
         entry = result.sets[name]
         wanted_M = np.array([entry.scores[metric] for metric in metrics])
-        # A table from another run beside this result.json, after a kill or by hand.
+        # The table may be from another run than this result.json, after a kill or manual edits.
         same = len(sample) == entry.counts["queries"]
         if not (same and np.allclose(sample.scores_M, wanted_M, rtol=0, atol=1e-9)):
             raise DataError(
-                f"scores per query of {result.system} on {name} are not those of its result",
+                f"per-query scores of {result.system} on {name} do not match its result",
                 path=table.path,
                 fix=AGAIN,
             )
@@ -223,27 +223,26 @@ def save_comparison(comparison: Comparison, out: Path) -> Path:
 
 
 def set_seed(seed: int, name: str) -> Seed:
-    """Return where the draws of a data set start: other sets have other, independent ones."""
+    """Return the seed of a data set's draws: different sets have independent draws."""
     return [seed, zlib.crc32(name.encode())]
 
 
-def _chosen(results: Iterable[Result], baseline: str, systems: Sequence[str]) -> list[Result]:
-    """Return the results of the baseline and of the others, in the order asked for."""
+def _select(results: Iterable[Result], baseline: str, systems: Sequence[str]) -> list[Result]:
+    """Return the results of the baseline and of the others, in the requested order."""
     known = {result.system: result for result in results}
     others = list(dict.fromkeys(systems)) or [name for name in known if name != baseline]
     for name in (baseline, *others):
         one_of("system", name, known)
     if not others or baseline in others:
-        raise ConfigError(
-            "a baseline is compared with other systems", value=baseline, fix="name another system"
-        )
+        problem = "the baseline must be compared with another system"
+        raise ConfigError(problem, value=baseline, fix="name another system")
     return [known[name] for name in (baseline, *others)]
 
 
 def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[str]:
     """Return the main metric, or all that every system has, the main one first.
 
-    Metrics without scores per query (a correlation, F1 of several labels) cannot be tested.
+    Metrics without per-query scores (correlations, F1 of several labels) cannot be tested.
     """
     entry = results[0].sets[name]
     every = [result.sets[name].resampled_metrics for result in results]
@@ -253,7 +252,7 @@ def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[s
 
 def _compare_set(
     out: Path, results: Sequence[Result], name: str, settings: Settings
-) -> list[_Drawn]:
+) -> list[_Resampled]:
     """Compare systems with the first one on one data set."""
     metrics = _shared_metrics(results, name, settings.metric)
     if not metrics:
@@ -274,7 +273,7 @@ def _compare_set(
             differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
             row = _difference(where, scores[0], scores[system], differences_R, settings.confidence)
             row = row.model_copy(update={"p": float(p_M[column]), "exact": exact})
-            compared.append(_Drawn(row, differences_R))
+            compared.append(_Resampled(row, differences_R))
     return compared
 
 
@@ -298,7 +297,7 @@ def _difference(
 
 
 def _averages(
-    baseline: Result, entries: Sequence[_Drawn], shared: Sequence[str], confidence: float
+    baseline: Result, entries: Sequence[_Resampled], shared: Sequence[str], confidence: float
 ) -> list[Difference]:
     """Average main metrics per task and over all sets that every system has (Table 9)."""
     main = [
@@ -322,23 +321,23 @@ def _averages(
                 float(np.mean([entry.row.baseline_score for entry in group])),
                 float(np.mean([entry.row.score for entry in group])),
             )
-            # Sets are drawn independently of each other, so means of draws are draws of means.
+            # Sets are resampled independently, so means of draws are draws of means.
             differences_R = np.mean([entry.differences_R for entry in group], axis=0)
             rows.append(_difference(where, *means, differences_R, confidence))
     return rows
 
 
 def _too_few(rows: Sequence[Difference], settings: Settings) -> list[str]:
-    """Say if no drawn p-value can pass: the least there is, corrected, is too large."""
-    at_best = 1 / (1 + settings.resamples)
-    corrected = holm([row.p if row.exact and row.p is not None else at_best for row in rows])
+    """Warn if no sampled p-value can be significant even at its smallest, once corrected."""
+    smallest = 1 / (1 + settings.resamples)
+    corrected = holm([row.p if row.exact and row.p is not None else smallest for row in rows])
     not_exact = [p for row, p in zip(rows, corrected, strict=True) if not row.exact]
     if not not_exact or min(not_exact) <= settings.level:
         return []
     enough = math.ceil(len(rows) / settings.level)
     return [
-        f"Too few resamples: with {settings.resamples:,} and {len(rows)} comparisons no p (Holm) "
-        f"that was drawn can be below {min(not_exact):.4f} and get a *. Pass --resamples {enough}."
+        f"Too few resamples: with {settings.resamples:,} and {len(rows)} comparisons, no sampled "
+        f"p (Holm) can be below {min(not_exact):.4f} and get a *. Pass --resamples {enough}."
     ]
 
 
@@ -349,7 +348,7 @@ def _notes(
     shared: int,
     settings: Settings,
 ) -> list[str]:
-    """Say what the numbers are, and everything that was not compared."""
+    """Explain the numbers, and list everything that was not compared."""
     percent, level = f"{100 * settings.confidence:g}%", f"{settings.level:g}"
     notes = [
         f"Scores × 100. Difference: score minus that of {settings.baseline}; relative: difference "
@@ -357,10 +356,10 @@ def _notes(
         f"Interval: {percent} percentile interval of the difference, paired bootstrap over "
         f"queries, {settings.resamples:,} resamples, seed {settings.seed}.",
         f"p: two-sided paired randomisation test, {settings.resamples:,} swaps, or all of them "
-        "where few queries differ. p (Holm): corrected for all "
-        f"{len(rows)} comparisons of this table; * is at most {level}.",
-        f"Averages are means of main metrics over {shared} of {len(names)} sets, those that every "
-        "system has; they have an interval over queries of the same sets, and no test.",
+        f"where few queries differ. p (Holm): corrected for the {len(rows)} comparisons of this "
+        f"table; *: at most {level}.",
+        f"Averages: mean main metric over the {shared} of {len(names)} sets that every system "
+        "has, with an interval over queries but no test.",
         *_too_few(rows, settings),
     ]
     for name in names:
@@ -370,13 +369,13 @@ def _notes(
             notes.append(f"{name}: no result of {', '.join(missing)}.")
         if not all(result.sets[name].has_samples for result in present):
             metric = present[0].sets[name].main_metric
-            notes.append(f"{name}: {metric} is not a mean over queries, and is not tested.")
+            notes.append(f"{name}: {metric} is not a mean over queries and cannot be tested.")
         if settings.metric == "all":
             tested = _shared_metrics(present, name, "all")
             every = dict.fromkeys(key for result in present for key in result.sets[name].scores)
-            left = [metric for metric in every if metric not in tested]
-            notes += [f"{name}: not tested: {', '.join(left)}."] if left else []
+            untested = [metric for metric in every if metric not in tested]
+            notes += [f"{name}: not tested: {', '.join(untested)}."] if untested else []
         count = present[0].sets[name].counts["queries"]
         if count < FEW:
-            notes.append(f"{name}: with {count} queries the interval is too narrow.")
+            notes.append(f"{name}: only {count} queries, so the interval is too narrow.")
     return notes

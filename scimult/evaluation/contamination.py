@@ -1,4 +1,4 @@
-"""What training data hold of evaluation sets, as results keep and tables show it."""
+"""Overlap of evaluation sets with training data, as recorded in results and shown in tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-dupli
 
 
 class Contamination(StrictConfig):
-    """Texts and pairs of a set that are in a prepared folder.
+    """Texts and pairs of a set that are also in a prepared folder.
 
     Attributes
     ----------
     folder, fingerprint : str
-        The prepared folder, and the hash that its manifest has.
+        The prepared folder, and the hash in its manifest.
     texts, found, ids : dict
-        By role (``query``, ``answer``, ``candidate``): how many texts the set has, how many of
-        them equal a training text, and how many have the id of one.
+        By role (``query``, ``answer``, ``candidate``): the number of the set's texts, of those
+        equal to a training text, and of those that share an id with one.
     ways : dict
-        What showed that texts are equal: ``title``, ``text`` (all words) or ``near``.
+        Number of matches by ``doi``, ``title``, ``text`` (all words) or ``near`` (duplicates).
     pairs, pairs_found : int, optional
-        Relevant pairs, and those that are trained on; None where a set has no pairs.
+        Relevant pairs, and those trained on; None where a set has no pairs.
     """
 
     folder: str
@@ -39,12 +39,12 @@ class Contamination(StrictConfig):
 
 
 def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> Table | None:
-    """Return a table of sets with what of them is in training data; None if nothing was audited.
+    """Return a table of each set's overlap with training data; None if nothing was audited.
 
     Parameters
     ----------
     audits : iterable of (str, Contamination or None)
-        Name of a set, and what was found. The same for several systems is one row.
+        Name of a set, and its audit. Equal audits of several systems share a row.
     """
     rows: list[list[Cell]] = []
     ways: dict[str, None] = {}
@@ -53,16 +53,17 @@ def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> T
             rows.append(row)
             listed = ", ".join(f"{WAYS[way]} {count:,}" for way, count in audit.ways.items())
             if listed:
-                ways[f"{name} ({audit.folder}): found by {listed}."] = None
+                ways[f"{name} ({audit.folder}): matched by {listed}."] = None
     if not rows:
         return None
     headings = ["set", "training data", *ROLES.values(), "relevant pairs", "ids"]
     notes = [
-        "How many texts of a set (queries, relevant and other candidates) equal a training "
-        "text, and how many of its relevant pairs are "
-        "trained on, in either direction. Labels, and candidates of citation sets, are in "
-        "training data by design: what should be 0 is queries and pairs.",
-        "ids: texts whose id a training text has, in any namespace; of numbers that says little.",
+        "How many texts of a set (queries, relevant candidates, other candidates) equal a training "
+        "text, and how many of its relevant pairs are trained on, in either direction. Labels, and "
+        "candidates of citation sets, are in training data by design; queries and pairs should be "
+        "0.",
+        "ids: texts that share an id with a training text, in any namespace; for numeric ids that "
+        "says little.",
         *ways,
     ]
     return Table(TITLE, headings, 2, rows, notes)

@@ -1,4 +1,4 @@
-"""Do data sets order systems alike? Correlations between sets over systems.
+"""Correlate data sets over systems, to see whether they rank systems alike.
 
 Appendix G of the SciRepEval paper (Singh et al. 2023): sets whose scores rise and fall together
 add little to a benchmark. Shape legend: S systems, D data sets.
@@ -44,7 +44,7 @@ class Correlation(StrictConfig):
     matrices : dict
         Method to a symmetric D × D matrix; None where a set gives every system the same score.
     notes : list of str
-        What a reader has to know.
+        Caveats for readers.
     """
 
     format: Literal["scimult-correlation/1"] = "scimult-correlation/1"
@@ -58,7 +58,7 @@ class Correlation(StrictConfig):
 
 
 def correlate(out: Path) -> Correlation:
-    """Correlate the sets that every system below ``out`` has, over these systems.
+    """Correlate, over all systems below ``out``, the sets that every one of them has.
 
     Raises
     ------
@@ -67,24 +67,25 @@ def correlate(out: Path) -> Correlation:
     """
     results = load_results(out)
     if len(results) < FEWEST:
-        raise DataError(
-            f"correlations need {FEWEST} systems", path=out, value=len(results), fix="evaluate more"
-        )
+        problem = f"correlations need {FEWEST} systems"
+        raise DataError(problem, path=out, value=len(results), fix="evaluate more systems")
     names = set_order(results)
     facts = {name: result.sets[name].facts for result in results for name in result.sets}
     check_comparable(results, results[-1].suite["name"], facts)
     shared = [name for name in names if all(name in result.sets for result in results)]
     if len(shared) < 2:
+        problem = "correlations need two data sets that every system has"
         raise DataError(
-            "correlations need two data sets that every system has", path=out, value=shared
+            problem, path=out, value=shared, fix="evaluate all systems on the same sets"
         )
     scores_SD = np.array([[result.sets[name].main_score for name in shared] for result in results])
-    left = [name for name in names if name not in shared]
+    others = [name for name in names if name not in shared]
     notes = [
         f"Correlations of main metrics between data sets, over {len(results)} systems; {ABSENT}: "
-        "a set gives every system the same score. With few systems chance makes large ones."
+        "a set gives every system the same score. With few systems, large correlations arise by "
+        "chance."
     ]
-    notes += [f"Not every system has {', '.join(left)}."] if left else []
+    notes += [f"Not every system has {', '.join(others)}."] if others else []
     return Correlation(
         suite=results[-1].suite["name"],
         systems=[result.system for result in results],
@@ -98,25 +99,21 @@ def correlate(out: Path) -> Correlation:
 
 def matrix(scores_SD: Scores, method: Method) -> list[list[float | None]]:
     """Return the correlation of every two columns; None where one is constant."""
-    columns = list(scores_SD.T)
-    # Each pair once: the other way round may differ in the last bit.
+    columns, constant = list(scores_SD.T), np.ptp(scores_SD, axis=0) == 0
+    # Compute each pair once: swapped arguments may differ in the last bit.
     values = {
-        (i, j): _coefficient(columns[i], columns[j], method)
+        (i, j): None
+        if constant[i] or constant[j]
+        else float(METHODS[method](columns[i], columns[j]).statistic)
         for i, j in combinations_with_replacement(range(len(columns)), 2)
     }
-    places = range(len(columns))
-    return [[values[min(i, j), max(i, j)] for j in places] for i in places]
+    indices = range(len(columns))
+    return [[values[min(i, j), max(i, j)] for j in indices] for i in indices]
 
 
 def correlation_table(correlation: Correlation, method: Method) -> Table:
-    """Return the matrix of one method as a table."""
+    """Return one method's matrix as a table."""
     matrix = zip(correlation.sets, correlation.matrices[method], strict=True)
     rows = [[label(name), *(number(value, "{:.2f}") for value in row)] for name, row in matrix]
     title = f"Suite {correlation.suite}: {method} correlation between data sets"
     return Table(title, ["set", *correlation.sets], 1, rows, correlation.notes)
-
-
-def _coefficient(first_S: Scores, second_S: Scores, method: Method) -> float | None:
-    if np.ptp(first_S) == 0 or np.ptp(second_S) == 0:
-        return None
-    return float(METHODS[method](first_S, second_S).statistic)

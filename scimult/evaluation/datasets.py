@@ -1,4 +1,4 @@
-"""Data of benchmarks: fetched from the hub, read in every layout, checked before it is scored."""
+"""Benchmark data: download from the hub, read in every layout, check before scoring."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Layout(Protocol):
-    """How one layout is read: the files it needs, and what they become."""
+    """A module that reads one layout: the files it needs, and what they become."""
 
     @property
     def needed(self) -> Callable[[Benchmark, Path], list[Path]]: ...
@@ -72,15 +72,15 @@ def read_dataset(
     Raises
     ------
     DataError
-        If a file is missing (the message says how to get it), the counts are not those of the
-        edition that the benchmark means, or, through ``rejects``, a record is bad.
+        If a file is missing (the message says how to get it), the counts belong to another
+        edition than the benchmark's or, through ``rejects``, a record is bad.
     """
     missing = missing_files(benchmark, root)
     if missing:
         names = ", ".join(str(path) for path in missing)
-        has_address = benchmark.hub or benchmark.remote
-        fix = f"{how_to_get}; or scimult evaluate --download" if has_address else how_to_get
-        raise DataError(f"data of {name} is not there: {names}", fix=fix)
+        downloadable = benchmark.hub or benchmark.remote
+        fix = f"{how_to_get}; or scimult evaluate --download" if downloadable else how_to_get
+        raise DataError(f"data of {name} is missing: {names}", fix=fix)
     layout = FORMATS[benchmark.format]
     paths = layout.needed(benchmark, root)
     dataset = layout.read(Source(name, benchmark, root / benchmark.folder, paths, rejects))
@@ -89,22 +89,22 @@ def read_dataset(
 
 
 def missing_files(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files that a benchmark needs and that are neither there nor as ``.gz``."""
+    """Return the needed files that exist neither as named nor as ``.gz``."""
     wanted = FORMATS[benchmark.format].needed(benchmark, root)
     return [path for path in wanted if not path.exists()]
 
 
 def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
-    """Return the files of a benchmark that have an address, or the archive that has them."""
+    """Return the downloads of a benchmark: its files, or the archive that holds them."""
     remote = benchmark.remote
     if remote is None:
         return []
     wanted = FORMATS[benchmark.format].needed(benchmark, root)
     if remote.archive is not None:
-        lies = f"{benchmark.folder}/{remote.archive}"
+        location = f"{benchmark.folder}/{remote.archive}"
         inside = tuple(os.path.relpath(path, root / benchmark.folder) for path in wanted)
         url = address(remote.base, remote.archive)
-        return [Archive(lies, url, md5=remote.md5, wanted=inside, strip=1)]
+        return [Archive(location, url, md5=remote.md5, wanted=inside, strip=1)]
     names = [os.path.relpath(path, root) for path in wanted]
     return [
         Remote(name, address(remote.base, remote.names.get(name, name)), remote.sha256.get(name))
@@ -114,24 +114,24 @@ def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
 
 def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:
     expected = benchmark.expected.given if benchmark.expected else {}
-    if any(dataset.counts.get(what) != count for what, count in expected.items()):
+    if any(dataset.counts.get(kind) != count for kind, count in expected.items()):
         raise DataError(
-            f"{dataset.name} is another edition of the data: expected {expected}",
+            f"{dataset.name} is from another edition of the data: expected {expected}",
             path=dataset.files[0].parent,
             value=dataset.counts,
-            fix=f"get the data again, or pass benchmarks.{dataset.name}.expected=null",
+            fix=f"download the data again, or pass benchmarks.{dataset.name}.expected=null",
         )
 
 
 def download_from_hub(
     benchmarks: Mapping[str, Benchmark], root: Path, on_file: Callable[[Path], None]
 ) -> list[Path]:
-    """Write the files that have a source on the hub and are not there yet; return their paths.
+    """Write the missing files that the hub can provide; return their paths.
 
     Raises
     ------
     DataError
-        If a source cannot be read; files written before stay.
+        If a source cannot be read; files already written stay.
     """
     written: list[Path] = []
     for benchmark in benchmarks.values():
@@ -151,10 +151,10 @@ def write_hub_file(path: Path, source: HubFile) -> None:
 
     try:
         rows = datasets.load_dataset(source.repo, source.config, split=source.split)
-    except Exception as error:  # the hub's client and its libraries raise what they like
+    except Exception as error:  # the hub's client and its libraries raise anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"cannot read {source.repo} ({source.config}, {source.split}): "
-            f"{str(error).splitlines()[0]}",
+            f"cannot read {source.repo} ({source.config}, {source.split}): {reason}",
             path=path,
             fix="check the connection, or write the file yourself (docs/suites.md)",
         ) from error

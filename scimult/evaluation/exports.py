@@ -1,6 +1,6 @@
-"""Results in the formats of others: one CSV, MTEB's files, and ranked lists as BEIR reads them.
+"""Export results as CSV, in MTEB's format, and as ranked lists in BEIR's.
 
-PMC-Patients' leaderboard takes the JSON of BEIR: query to document to score, higher is better.
+PMC-Patients' leaderboard takes BEIR's JSON: query to document to score, higher is better.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scimult.evaluation.results import Result, SetResult, folder_of, require_res
 from scimult.files import atomic_file, write_json, write_text
 
 MTEB_VERSION = "2.0.0"
-"""The version of MTEB's file format that is written."""
+"""Version of MTEB's file format to write."""
 _LANGUAGES = ["eng-Latn"]
 
 
@@ -31,31 +31,31 @@ def export_results(
     sets: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write results of folders in one format; return the paths of what was written.
+    """Export results and return the paths written.
 
     Parameters
     ----------
     folders : sequence of Path
         Folders that ``scimult evaluate`` wrote.
     form : {"csv", "mteb", "beir"}
-        ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a folder of results as
-        MTEB's ``ResultCache`` reads it. ``beir``: ``OUT/SYSTEM/SET.json``, of the ranked lists
-        that ``--save-runs`` kept; what PMC-Patients asks for, too.
+        ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a results folder for MTEB's
+        ``ResultCache``. ``beir``: ``OUT/SYSTEM/SET.json`` from the ranked lists of
+        ``--save-runs``, as PMC-Patients requires too.
     out : Path
-        Where to write.
+        Output folder.
     systems, sets : sequence of str
-        Only these; all if empty.
+        Which to export; empty: all.
     names : mapping, optional
-        Set to the name that MTEB has for it.
+        Set to its name in MTEB.
 
     Raises
     ------
     DataError
-        If there are no results, or no ranked lists where these are asked for.
+        If there are no results, or no ranked lists to export.
     UnknownNameError
-        If a system or a set has no result.
+        If a system or set has no result.
     """
-    selected = [(folder, one) for folder in folders for one in _chosen(folder, systems, sets)]
+    selected = [(folder, one) for folder in folders for one in _select(folder, systems, sets)]
     if form == "csv":
         write_text(out / "results.csv", _csv(result for _, result in selected))
         return [out / "results.csv"]
@@ -64,18 +64,18 @@ def export_results(
     written = [path for folder, result in selected for path in _beir(folder, result, out)]
     if not written:
         fix = "evaluate again with --save-runs"
-        raise DataError("no ranked lists in these results", path=folders[0], fix=fix)
+        raise DataError("these results have no ranked lists", path=folders[0], fix=fix)
     return written
 
 
-def _chosen(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
+def _select(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
     results = require_results(folder)
     known = [result.system for result in results]
     for name in systems:
         one_of("system", name, known, path=folder)
-    every = {name for result in results for name in result.sets}
+    scored = {name for result in results for name in result.sets}
     for name in sets:
-        one_of("set", name, every, path=folder)
+        one_of("set", name, scored, path=folder)
     return [
         result.model_copy(
             update={"sets": {k: v for k, v in result.sets.items() if not sets or k in sets}}
@@ -93,17 +93,17 @@ def _csv(results: Iterable[Result]) -> str:
     for result in results:
         for name, entry in result.sets.items():
             where = [result.suite["name"], result.system, entry.task, name, entry.protocol]
-            made = entry.provenance or result.provenance
+            date = (entry.provenance or result.provenance).get("date")
             for metric, score in entry.scores.items():
                 ends = entry.intervals.get(metric, (None, None))
                 main = int(metric == entry.main_metric)
-                last = [entry.counts.get("queries"), made.get("date")]
-                writer.writerow([*where, metric, main, score, *ends, *last])
+                queries = entry.counts.get("queries")
+                writer.writerow([*where, metric, main, score, *ends, queries, date])
     return text.getvalue()
 
 
 def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> list[Path]:
-    """Write a folder per model and revision, with a file per task and one on the model."""
+    """Write one folder per model and revision: a file per task and one about the model."""
     revision = str(result.settings.get("fingerprint", "no_revision_available"))
     folder = out / "results" / f"scimult__{folder_of(out, result.system).name}" / revision
     written = []
@@ -121,13 +121,13 @@ def _task_result(
     scores = {_mteb_metric(metric): score for metric, score in entry.scores.items()}
     scores["main_score"] = entry.main_score
     split = suite["benchmarks"][name]["split"]
-    of_split = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
+    split_scores = {**scores, "hf_subset": "default", "languages": _LANGUAGES}
     return {
-        # Which data it was: the digests of its files are in our own result.
+        # MTEB wants a revision; the digests of the files are in our own result.
         "dataset_revision": f"{suite['name']}/{name}",
         "task_name": task,
         "mteb_version": MTEB_VERSION,
-        "scores": {split: [of_split]},
+        "scores": {split: [split_scores]},
         "evaluation_time": entry.seconds,
         "kg_co2_emissions": None,
     }
@@ -167,7 +167,7 @@ def _beir(folder: Path, result: Result, out: Path) -> list[Path]:
 
 
 def _read_lists(path: Path) -> dict[str, dict[str, float]]:
-    """Read a TREC run without knowing its queries and candidates."""
+    """Read a TREC run whose queries and candidates are not known."""
     lists: dict[str, dict[str, float]] = {}
     with open(path, encoding="utf-8") as file:
         for line, text in enumerate(file, start=1):

@@ -1,8 +1,8 @@
-"""A system's result grows by sets: each is written as soon as it is scored.
+"""A system's result grows set by set: each is written as soon as it is scored.
 
-What the same system scored before on the same suite stays beside it, with the provenance of its
-run. So a suite can be evaluated in parts, and a run that is killed or fails loses no finished set.
-Confidence intervals are kept in it, too.
+Earlier scores of the same system on the same suite stay in it, with the provenance of their run.
+So a suite can be evaluated in parts, and a run that is killed or fails loses no finished set.
+Confidence intervals are kept in the result, too.
 """
 
 from __future__ import annotations
@@ -30,30 +30,28 @@ from scimult.evaluation.results import (
 )
 
 Earlier = Literal["merge", "resume", "replace"]
-"""What becomes of the result that a system already has: sets that are asked for again are scored
-again, or kept if nothing changed, beside the others; or the whole of it makes way."""
+"""How to treat a system's existing result: ``merge`` scores requested sets again and keeps the
+others, ``resume`` also keeps requested sets that are unchanged, ``replace`` discards it."""
 
 _DIGESTS = "sha256"
 
 
 class Described(Protocol):
-    """A system's name and what a reader needs to run it again."""
+    """A system's name and settings."""
 
     name: str
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings."""
-        ...
+        """Return the settings needed to run it again."""
 
 
 class SuiteLike(Protocol):
-    """A suite as a result keeps it: its name, and how each of its ``benchmarks`` is scored."""
+    """A suite as results store it: its name, and how each of its ``benchmarks`` is scored."""
 
     name: str
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        ...
+        """Return the suite as JSON values."""
 
 
 class GrowingResult:
@@ -62,19 +60,19 @@ class GrowingResult:
     Parameters
     ----------
     system, suite, out
-        What is scored, on what, and the folder of all results.
+        The evaluated system, the suite, and the folder of all results.
     earlier : {"merge", "resume", "replace"}
-        What becomes of the result that is there.
+        How to treat an existing result.
     confidence : float, optional
-        Of the intervals that new scores get.
+        Confidence of the intervals of new scores; None: no intervals.
 
     Raises
     ------
     ConfigError
-        If the folder has a result of another system of this name, or for another suite, that is
-        not to be replaced.
+        If an existing result is of another system of this name or of another suite, and is not
+        to be replaced.
     DataError
-        If the result that is there is damaged.
+        If the existing result is damaged.
     """
 
     def __init__(
@@ -102,16 +100,16 @@ class GrowingResult:
             self.result = _continued(before, self.result)
 
     def has(self, name: str, facts: SetFacts) -> bool:
-        """Return whether a set need not be scored: it was, as it is now, and is to be kept."""
+        """Return whether a set keeps its scores: same data, same scoring, and resuming."""
         entry = self.result.sets.get(name)
         if not self._resumes or entry is None or entry.facts != facts:
             return False
         wants_intervals = self._confidence is not None and entry.resampled_metrics
-        same = _scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
+        same = scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
         return same and bool(entry.intervals or not wants_intervals)
 
     def add(self, name: str, entry: SetResult) -> SetResult:
-        """Put a set's scores, whose scores per query are there, into the result and write it."""
+        """Add a set, whose per-query scores are already written, and save the result."""
         benchmarks = {**self.result.suite["benchmarks"], name: self._benchmarks[name]}
         sets = {**self.result.sets, name: entry}
         sets = {key: sets[key] for key in benchmarks if key in sets}
@@ -130,13 +128,13 @@ class GrowingResult:
         return self.result.sets[name]
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Note that a set is not scored, unless it was before."""
+        """Record that a set is not scored, unless it has scores."""
         if name not in self.result.sets:
             update = {"not_scored": {**self.result.not_scored, name: reason}}
             self._note(update)
 
     def fail(self, name: str, reason: str) -> None:
-        """Note that scoring a set failed; what it scored before stays."""
+        """Record that scoring a set failed; earlier scores stay."""
         self._note({"failed": {**self.result.failed, name: reason}})
 
     def _note(self, update: dict[str, dict[str, str]]) -> None:
@@ -145,10 +143,10 @@ class GrowingResult:
             save_result(self.result, self._out)
 
 
-def _scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether two benchmarks give the same scores: where files come from has no say.
+def scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether two benchmarks give the same scores, wherever their files come from.
 
-    Results of earlier versions lack keys that have come since, which then have their defaults.
+    Keys missing in results of earlier versions have their defaults.
     """
     try:
         full = Benchmark.model_validate(before).model_dump(mode="json")
@@ -158,20 +156,20 @@ def _scored_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
 
 
 def _refuse_another(before: Result, now: Result, path: Path) -> None:
-    """Raise unless both results are of one system and suite."""
+    """Raise unless both results are of the same system and suite."""
     fix = "give this one another name or --out folder, or drop that result (evaluate --replace)"
     if before.suite["name"] != now.suite["name"]:
-        problem = f"the result of {now.system} is for another suite"
+        problem = f"the existing result of {now.system} is for another suite"
         raise ConfigError(problem, path=path, value=before.suite["name"], fix=fix)
     differing = _differing(before.settings, now.settings)
     if differing:
-        problem = f"the result of {now.system} is of another one: {', '.join(differing)} differ"
+        problem = f"the existing result of {now.system} differs in {', '.join(differing)}"
         before_values = {key: before.settings.get(key) for key in differing}
         raise ConfigError(problem, path=path, value=before_values, fix=fix)
 
 
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the settings that tell two systems apart, whatever their folders are called."""
+    """Return the settings that tell two systems apart; folder names do not if digests can."""
     has_identity = "fingerprint" in now or _DIGESTS in now
     return [
         key
@@ -183,12 +181,12 @@ def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _agree(before: dict[str, str], now: dict[str, str]) -> bool:
-    """Return whether files that both have are the same: embeddings of sets are added in time."""
+    """Return whether the files of both are identical; embeddings of sets may be added later."""
     return all(before[name] == now[name] for name in before.keys() & now.keys())
 
 
 def _continued(before: Result, now: Result) -> Result:
-    """Return the result of now with what was scored before."""
+    """Return the new result with the sets scored before."""
     sets = {
         name: entry.model_copy(update={"provenance": entry.provenance or before.provenance})
         for name, entry in before.sets.items()
@@ -216,17 +214,15 @@ def _without(notes: dict[str, str], name: str) -> dict[str, str]:
 def with_intervals(
     result: Result, out: Path, confidence: float, names: Sequence[str] = ()
 ) -> Result:
-    """Return the result with a bootstrap interval of every score that has scores per query.
+    """Return the result with a bootstrap interval for every score that has per-query scores.
 
-    Sets that are not among ``names``, if there are any, keep what they have.
-
-    How they were drawn stands in the provenance: confidence, resamples, and the seed, which is
-    null in a result without intervals.
+    Given ``names``, other sets keep their intervals. The provenance records confidence, resamples
+    and the seed, which is null in a result without intervals.
 
     Raises
     ------
     DataError
-        If the scores per query below ``out`` are not those of the result.
+        If the per-query scores below ``out`` are not those of the result.
     """
     settings = Settings(baseline=result.system, confidence=confidence)
     sets = {}

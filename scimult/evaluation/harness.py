@@ -28,7 +28,7 @@ from scimult.retrieval.runs import write_run
 
 @dataclass(frozen=True)
 class LoadedSet:
-    """A benchmark, its data, and the facts that a result states about them."""
+    """A benchmark, its data, and the facts that results state about them."""
 
     benchmark: Benchmark
     dataset: TaskData
@@ -38,7 +38,7 @@ class LoadedSet:
 def load_sets(
     suite: Suite, root: Path, names: Sequence[str] = (), *, skip_bad: bool = False
 ) -> dict[str, LoadedSet]:
-    """Read the named benchmarks of a suite (all for no names) before anything is encoded.
+    """Read the named benchmarks of a suite (none named: all) before anything is encoded.
 
     Raises
     ------
@@ -69,19 +69,19 @@ def load_sets(
 
 
 def missing_sets(suite: Suite, root: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the named benchmarks (all for no names) without data, and what they lack.
+    """Return the named benchmarks (none named: all) whose data is missing, and what is missing.
 
     Raises
     ------
     UnknownNameError
         If the suite has no benchmark of that name.
     """
-    lacking = {
+    missing = {
         name: missing_files(benchmark, root) for name, benchmark in suite.select(names).items()
     }
     return {
-        name: "its data is not there: " + ", ".join(str(path) for path in paths)
-        for name, paths in lacking.items()
+        name: "its data is missing: " + ", ".join(str(path) for path in paths)
+        for name, paths in missing.items()
         if paths
     }
 
@@ -101,32 +101,32 @@ def evaluate(
 ) -> Result:
     """Score one system on loaded sets and write its files below ``out``, set by set.
 
-    A set that fails does not stop the others: the result names it under ``failed``.
+    A failing set does not stop the others: the result lists it under ``failed``.
 
     Parameters
     ----------
     system, suite, sets
-        What is scored, and on what.
+        The system, the suite, and its loaded sets.
     out : Path
         Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
     earlier : {"merge", "resume", "replace"}
-        What becomes of the result that is there; see :mod:`scimult.evaluation.growing`.
+        How to treat an existing result; see :mod:`scimult.evaluation.growing`.
     missing : mapping, optional
-        Sets that cannot be scored, and why; the result names them.
+        Sets that cannot be scored to the reason, for the result.
     save_runs : bool
         Also write the ranked lists as TREC runs.
     confidence : float, optional
-        Also keep an interval of every new score with this confidence.
+        Also compute an interval of every new score with this confidence.
     contamination : mapping, optional
-        What training data hold of each set; the result keeps it, also of sets kept as they were.
+        Each set's overlap with training data; recorded also for sets that are not scored again.
     on_set : callable
-        Is told the result of each set as soon as it is known, or None if it is kept as it was; at
-        the end, of each set that failed, the error.
+        Called with each set's result as soon as it is known, or None if the earlier one is kept;
+        at the end, with the error of each failed set.
 
     Raises
     ------
     ConfigError
-        If no set can be scored with this system, or its name is taken.
+        If the system can score no set, or its name is taken.
     Exception
         The first error, if no set could be scored.
     """
@@ -146,9 +146,9 @@ def evaluate(
             growing.leave_out(name, "needs paper embeddings, which this system does not have")
         else:
             try:
-                now = _scored(system, name, entry, out, save_runs)
+                new = _scored(system, name, entry, out, save_runs)
                 audited = (contamination or {}).get(name)
-                added = growing.add(name, now.model_copy(update={"contamination": audited}))
+                added = growing.add(name, new.model_copy(update={"contamination": audited}))
             except Exception as error:
                 errors[name] = error
                 growing.fail(name, str(error) or type(error).__name__)
@@ -156,16 +156,16 @@ def evaluate(
                 scored = True
                 on_set(name, added)
     if not scored:
-        fix = "evaluate a text encoder, or other sets"
-        problem, value = f"no set can be scored with {system.name}", growing.result.not_scored
+        fix = "evaluate a text encoder, or choose other sets"
+        problem, value = f"{system.name} can score no set", growing.result.not_scored
         raise next(iter(errors.values()), ConfigError(problem, value=value, fix=fix))
-    for name, met in errors.items():
-        on_set(name, met)
+    for name, failure in errors.items():
+        on_set(name, failure)
     return growing.result
 
 
 def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: bool) -> SetResult:
-    """Score one set and write its scores per query, and its lists if they are asked for."""
+    """Score one set; write its per-query scores and, if requested, its lists."""
     start = time.perf_counter()
     loaded = routed(entry, system)
     outcome = _outcome(system, loaded)
@@ -187,27 +187,27 @@ def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: b
 def encode_on_all_ranks(system: System, sets: Mapping[str, LoadedSet]) -> None:
     """Let every rank encode a share of all distinct texts into the system's store.
 
-    Nothing is done on a single rank, or for a system that stores nothing: texts are then encoded
-    when they are needed.
+    Does nothing on a single rank or for a system without a store: texts are then encoded when
+    needed.
     """
     if distributed.world_size() > 1:
         system.share(routed(loaded, system).dataset for loaded in sets.values())
 
 
 def routed(loaded: LoadedSet, system: System) -> LoadedSet:
-    """Return the set with the task that its texts are encoded for by a system."""
+    """Return the set with the task for which the system encodes its texts."""
     task = _encoded_as(loaded, system)
     return loaded if task is None else replace(loaded, dataset=replace(loaded.dataset, task=task))
 
 
 def _encoded_as(loaded: LoadedSet, system: System) -> str | None:
-    """Return the task that a system chose for a set, where it has the choice."""
+    """Return the task the system chose, if the set offers a fallback."""
     fallback = loaded.benchmark.fallback_task
     return None if fallback is None else system.task_for(loaded.benchmark.task, fallback)
 
 
 def needs_embeddings(loaded: LoadedSet) -> bool:
-    """Return whether the set's protocol fits or clusters embeddings instead of ranking."""
+    """Return whether the protocol fits or clusters embeddings instead of ranking."""
     return PROTOCOLS[loaded.benchmark.protocol].takes == "embeddings"
 
 

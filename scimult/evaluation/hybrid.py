@@ -1,4 +1,4 @@
-"""Systems made of others: several fused into one list, or one list reranked by a cross-encoder.
+"""Combined systems: several fused into one list, or one reranked by a cross-encoder.
 
 Shape legend: Q queries, K listed results, P (query, candidate) pairs, S shares.
 """
@@ -30,28 +30,28 @@ from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pair
 from scimult.types import FloatArray, IntArray
 
 DEPTH = 1000
-"""How many results of every member are fused."""
+"""Number of each member's results that are fused."""
 _SHARES = np.linspace(0, 1, 21)
 
 
 class FusedSystem(System):
-    """The lists of several systems as one.
+    """Fuses the lists of several systems.
 
     Parameters
     ----------
     name : str
-        Name that reports show.
+        Name shown in reports.
     members : sequence of System
-        At least two; with ``by="weights"`` two.
+        At least two; exactly two with ``by="weights"``.
     by : {"rank", "weights"}
-        ``rank``: sums of reciprocal ranks (Cormack et al., 2009), with nothing to choose.
-        ``weights``: sums of scores, each list's scaled from 0 to 1, with the weight that has the
-        best nDCG@10 on the dev set or, without one, on the other half of the queries: halves by
-        the SHA-256 of their ids, so that no query is scored with a weight that was chosen on it.
+        ``rank``: sums of reciprocal ranks (Cormack et al., 2009), without parameters.
+        ``weights``: weighted sums of scores, each list's scaled to [0, 1]. The weight is the one
+        with the best nDCG@10 on the dev set or, without one, on the other half of the queries:
+        halves by the SHA-256 of their ids, so no query is scored with a weight chosen on it.
     dev : mapping, optional
-        Data set to the one that its weight is chosen on.
+        Data set to the one for choosing its weight.
     split : str
-        What the dev sets are called.
+        Name of the dev sets' split.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FusedSystem(System):
         self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Return the rule, and what each member says of itself."""
+        """Return the fusion rule and the members' settings."""
         members = {member.name: member.describe() for member in self.members}
         chosen_on = {} if self.dev is None else {"dev": self.split}
         return {"kind": "fused", "by": self.by, **chosen_on, "members": members}
@@ -84,12 +84,12 @@ class FusedSystem(System):
         return _FusedRanker(rankers, dataset, self.by, share)
 
     def _best_share(self, dev: DevSet) -> float:
-        """Return the first member's share that is best on the dev set."""
+        """Return the first member's share that scores best on the dev set."""
         rankings = [dev.rank(member.ranker(dev.dataset), DEPTH) for member in self.members]
         points = [scaled_scores(ranking) for ranking in rankings]
         scores_SQ = _scores_of_shares(rankings, points, dev.dataset)
         share = float(_SHARES[scores_SQ.mean(axis=1).argmax()])
-        note(f"{self.name}: {dev.dataset.name}: {self.members[0].name} counts {share:.2f}")
+        note(f"{self.name}: {dev.dataset.name}: weight of {self.members[0].name} is {share:.2f}")
         return share
 
 
@@ -119,7 +119,7 @@ class _FusedRanker:
         return fuse(rankings, points, [shares_Q, 1 - shares_Q], self._place_C, k)
 
     def _chosen_shares(self, rankings: Sequence[Ranking], points: Sequence[Points]) -> FloatArray:
-        """Return the first list's share for each query: the best one on the other half."""
+        """Return the first list's share for each query: the best on the other half."""
         half_Q = halves(self._dataset.query_ids)
         scores_SQ = _scores_of_shares(rankings, points, self._dataset)
         best = [_SHARES[scores_SQ[:, half_Q != half].mean(axis=1).argmax()] for half in (0, 1)]
@@ -140,16 +140,16 @@ def _scores_of_shares(
 
 
 def halves(ids: Sequence[str]) -> IntArray:
-    """Return 0 or 1 for each query: whether its id's SHA-256 is in the lower or upper half.
+    """Return 0 or 1 for each query: the half of its id's SHA-256 in sorted order.
 
     Raises
     ------
     DataError
-        If there are fewer than two.
+        If there are fewer than two queries.
     """
     if len(ids) < 2:
-        fix = "fuse by rank, which has nothing to choose"
-        raise DataError("weights need two queries: one to choose them on", fix=fix)
+        fix = "fuse by rank, which has no weight to choose"
+        raise DataError("choosing weights needs at least two queries", fix=fix)
     digests = np.array([hashlib.sha256(name.encode()).hexdigest() for name in ids])
     order = np.argsort(digests, kind="stable")
     half_Q = np.zeros(len(ids), dtype=np.int64)
@@ -158,20 +158,20 @@ def halves(ids: Sequence[str]) -> IntArray:
 
 
 class RerankedSystem(System):
-    """The first results of a system, ordered anew by a cross-encoder; what follows stays.
+    """Reorders a system's first results by a cross-encoder; later results keep their order.
 
     Parameters
     ----------
     name : str
-        Name that reports show.
+        Name shown in reports.
     first : System
-        Retrieves.
+        First-stage system.
     model : str or Path
-        A cross-encoder of sentence-transformers with one score per pair.
+        A sentence-transformers cross-encoder with one score per pair.
     top : int
-        How many results of a query are read by the cross-encoder.
+        Number of results per query to rerank.
     device : str, optional
-        Where it computes.
+        Device of the cross-encoder.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class RerankedSystem(System):
         self._score = load_cross_encoder(self.model, device)
 
     def describe(self) -> dict[str, Any]:
-        """Return the model, how much it reads, and what retrieves."""
+        """Return the model, how many results it reranks, and the first stage."""
         first = {self.first.name: self.first.describe()}
         return {"kind": "reranked", "model": self.model, "top": self.top, "first": first}
 
@@ -233,17 +233,17 @@ class _RerankedRanker:
         return self._reranked(self._first.rank_listed(lists))
 
     def _reranked(self, ranking: Ranking) -> Ranking:
-        """Order the first ``top`` of every list by the cross-encoder, before all others."""
+        """Reorder the first ``top`` of every list by the cross-encoder, ahead of the rest."""
         top, rows_QK = self._system.top, ranking.rows_QK
         query_P, column_P = np.nonzero(rows_QK[:, :top] >= 0)
         row_P = rows_QK[query_P, column_P]
         scores_P = self._system.scores(self._dataset, query_P, row_P)
         best = ranking_of_pairs(query_P, row_P, scores_P, len(ranking), self._place_C)
         rest_QK = rows_QK[:, top:]
-        # Below the lowest score of their query, in the order that they had.
+        # Below the lowest score of their query, in their previous order.
         lowest_Q1 = np.where(best.rows_QK >= 0, best.scores_QK, np.inf).min(axis=1, initial=0.0)
-        places_K = np.arange(1, rest_QK.shape[1] + 1, dtype=np.float32)
-        below_QK = np.where(rest_QK >= 0, lowest_Q1[:, None] - places_K, -np.inf)
+        ranks_K = np.arange(1, rest_QK.shape[1] + 1, dtype=np.float32)
+        below_QK = np.where(rest_QK >= 0, lowest_Q1[:, None] - ranks_K, -np.inf)
         return Ranking(
             np.concatenate([best.rows_QK, rest_QK], axis=1),
             np.concatenate([best.scores_QK, below_QK.astype(np.float32)], axis=1),
@@ -252,13 +252,13 @@ class _RerankedRanker:
 
 @dataclass(frozen=True)
 class DevSet:
-    """Queries that are not scored, and whether a query paper is left out of its own list."""
+    """Queries for choosing weights, and whether query papers are left out of their own lists."""
 
     dataset: Dataset
     leaves_out: bool
 
     def rank(self, ranker: Ranker, depth: int) -> Ranking:
-        """Rank as the benchmark's protocol does."""
+        """Rank by the benchmark's protocol."""
         if self.dataset.lists is not None:
             return ranker.rank_listed(self.dataset.lists)
         return ranker.search(depth, self.dataset.own_rows if self.leaves_out else None)
@@ -267,7 +267,7 @@ class DevSet:
 def read_dev_sets(
     benchmarks: Mapping[str, Benchmark], root: Path, split: str, *, skip_bad: bool = False
 ) -> dict[str, DevSet]:
-    """Read a split of every benchmark that ranks texts, under the name ``SET.SPLIT``.
+    """Read one split of every benchmark that ranks texts, under the name ``SET.SPLIT``.
 
     Raises
     ------

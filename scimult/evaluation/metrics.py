@@ -1,14 +1,14 @@
 """Ranking metrics as numpy functions over all queries at once, and macro F1.
 
-Definitions are trec_eval's: binary measures take grades of 1 and above as relevant, nDCG has
-linear gain and an ideal list over all judgments of the query (Järvelin and Kekäläinen 2002),
-a query without results scores zero, and so does one without a relevant judgment. Recall@k is
-hits divided by all gold labels (SciMult, section 4.1). Order, ties included, is decided before:
-see :mod:`scimult.retrieval.runs`.
+Definitions are trec_eval's: binary metrics take grades of 1 and above as relevant, nDCG has
+linear gain and an ideal list over all judgments of the query (Järvelin and Kekäläinen 2002), and
+a query without results or without a relevant judgment scores zero. Recall@k is hits divided by
+all gold labels (SciMult, section 4.1). The order, ties included, is decided beforehand: see
+:mod:`scimult.retrieval.runs`.
 
-A metric is written ``NAME``, ``NAME@10`` or, of lists of candidates, ``NAME%20``: of the first 20
+A metric is written ``NAME``, ``NAME@10`` or, for candidate lists, ``NAME%20``: the first 20
 percent of each query's list. ``NAME(rel=2)`` takes grades of 2 and above as relevant, and
-``NAME(rel=max)`` the query's highest grade alone.
+``NAME(rel=max)`` only the query's highest grade.
 
 Shape legend: Q queries, K listed results, I judgments in the ideal list, N predictions.
 """
@@ -33,12 +33,12 @@ from scimult.types import BoolArray, IntArray
 Scores = NDArray[np.float64]
 
 FULL_DEPTH = 1000
-"""Length of lists for metrics without a cut-off, as trec_eval runs usually have."""
+"""List length for metrics without a cut-off, the usual one of trec_eval runs."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What metrics need to know about ranked lists.
+    """Grades of ranked lists and the ideal lists, as metrics need them.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Judged:
     relevant_Q: IntArray
 
     def with_relevance(self, least: int | Literal["max"]) -> Judged:
-        """Return the same lists with relevance from a grade on; lower grades become 0."""
+        """Return the same lists with grades below ``least`` set to 0."""
         best_Q = self.ideal_QI.max(axis=1, initial=1)
         least_Q1 = (best_Q if least == "max" else np.full_like(best_Q, least))[:, None]
         ideal_QI = np.where(self.ideal_QI >= least_Q1, self.ideal_QI, 0)
@@ -68,18 +68,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric's name, taken apart.
+    """A parsed metric name.
 
     Attributes
     ----------
     metric : str
-        Key of ``METRICS``, or the name of what a protocol computes itself.
+        Key of ``METRICS``, or a metric that a protocol computes itself.
     k : int, optional
         Cut-off; None: the whole list.
     percent : int, optional
         Cut-off in percent of each list.
     relevance : int or "max"
-        Lowest grade that is relevant.
+        Lowest relevant grade.
     """
 
     metric: str
@@ -88,28 +88,28 @@ class Measure:
     relevance: int | Literal["max"] = 1
 
     def cut_Q(self, judged: Judged) -> IntArray:
-        """Return how many results of each query count."""
+        """Return each query's cut-off."""
         if self.percent is not None:
             return judged.listed_Q * self.percent // 100
         return np.full(len(judged.listed_Q), self.k or _WHOLE, dtype=np.int64)
 
 
 class Metric(Protocol):
-    """A function of judged lists and of how many results of each count, shape ``(Q,)``."""
+    """A function of judged lists and each query's cut-off."""
 
     def __call__(self, judged: Judged, cut_Q: IntArray) -> Scores:
         """Return one score per query, shape ``(Q,)``."""
-        ...
 
 
 METRICS: Registry[Metric] = Registry("metric")
 _WHOLE = np.iinfo(np.int64).max
 GRADED = ("ndcg", "ndcg_csfcube", "ndcg_doris_mae")
 _NAME = re.compile(r"(\w+)(?:\(rel=([^)]*)\))?(?:([@%])(.*))?", re.DOTALL)
+_GRADE = re.compile(r"max|\d*[1-9]\d*")
 
 
 def judge(ranking: Ranking, qrels: Qrels) -> Judged:
-    """Look up the grades of ranked lists and the ideal lists to compare them with."""
+    """Look up the grades of ranked lists, and build the ideal lists."""
     owners, grades = qrels.rows.owners, np.maximum(qrels.grades.values, 0)
     order = np.lexsort((-grades, owners))
     columns = np.arange(len(grades)) - np.repeat(qrels.rows.offsets[:-1], qrels.rows.lengths)
@@ -136,28 +136,29 @@ def compute(name: str, judged: Judged) -> Scores:
 
 
 def parse(name: str) -> Measure:
-    """Take the name of a metric apart, such as ``precision(rel=2)@20``.
+    """Parse a metric name such as ``precision(rel=2)@20``.
 
     Raises
     ------
     ConfigError
-        If the cut-off is not a positive integer, or the grade no number of a binary metric.
+        If the cut-off or the grade is malformed, or the metric takes no grade.
     UnknownNameError
         If there is no such metric.
     """
     if name in OWN_METRICS:
         return Measure(name)
-    taken = _NAME.fullmatch(name)
-    if taken is None:
-        raise ConfigError("not the name of a metric", value=name, fix="write recall(rel=2)@20")
-    metric, grade, sign, cut = taken.groups()
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ConfigError("not a metric name", value=name, fix="write recall(rel=2)@20")
+    metric, grade, sign, cut = match.groups()
     METRICS[metric]
     if sign and not (cut.isdecimal() and 0 < int(cut) <= (100 if sign == "%" else math.inf)):
-        fix = "write recall@20, or recall%20 for the first 20 percent of a list of candidates"
-        raise ConfigError("a cut-off is a positive integer", value=name, fix=fix)
-    if grade is not None and (metric in GRADED or not (grade == "max" or _is_grade(grade))):
+        fix = "write recall@20, or recall%20 for the first 20 percent of a candidate list"
+        raise ConfigError("a cut-off must be a positive integer", value=name, fix=fix)
+    if grade is not None and (metric in GRADED or not _GRADE.fullmatch(grade)):
         fix = f"write recall(rel=2) or recall(rel=max); {', '.join(GRADED)} use all grades"
-        raise ConfigError("the grade of a binary metric is a positive integer", value=name, fix=fix)
+        problem = "the grade of a binary metric must be a positive integer"
+        raise ConfigError(problem, value=name, fix=fix)
     return Measure(
         metric,
         k=int(cut) if sign == "@" else None,
@@ -166,18 +167,14 @@ def parse(name: str) -> Measure:
     )
 
 
-def _is_grade(text: str) -> bool:
-    return text.isdecimal() and int(text) > 0
-
-
 def depth(names: Sequence[str]) -> int:
-    """Return how long ranked lists must be for these metrics."""
+    """Return the list length these metrics need."""
     return max(parse(name).k or FULL_DEPTH for name in names)
 
 
 @METRICS.register("recall")
 def recall(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return the share of a query's relevant candidates among its first results."""
+    """Return the share of relevant candidates that are among the first results."""
     return _hits(judged, cut_Q) / np.maximum(judged.relevant_Q, 1)
 
 
@@ -189,7 +186,7 @@ def precision(judged: Judged, cut_Q: IntArray) -> Scores:
 
 @METRICS.register("f1")
 def f1(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return the harmonic mean of precision and recall of the first results."""
+    """Return the harmonic mean of precision and recall at the cut-off."""
     return 2 * _hits(judged, cut_Q) / (_sizes(judged, cut_Q) + judged.relevant_Q)
 
 
@@ -201,14 +198,14 @@ def success(judged: Judged, cut_Q: IntArray) -> Scores:
 
 @METRICS.register("r_precision")
 def r_precision(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return the precision of as many results as there are relevant candidates."""
+    """Return the precision at R, the number of relevant candidates."""
     cut_Q = np.minimum(cut_Q, judged.relevant_Q)
     return _hits(judged, cut_Q) / np.maximum(judged.relevant_Q, 1)
 
 
 @METRICS.register("precision_at_last")
 def precision_at_last(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return the precision down to the last relevant result (CSFCube's ``r_precision``)."""
+    """Return the precision at the last relevant result (CSFCube's ``r_precision``)."""
     relevant_QK = _first(judged.grades_QK, cut_Q) > 0
     last_Q = relevant_QK.shape[1] - relevant_QK[:, ::-1].argmax(axis=1)
     shares_Q: Scores = relevant_QK.sum(axis=1) / last_Q
@@ -234,19 +231,19 @@ def reciprocal_rank(judged: Judged, cut_Q: IntArray) -> Scores:
 
 @METRICS.register("ndcg")
 def ndcg(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return discounted gain ``Σ grade / log2(rank + 1)`` over that of the ideal order."""
+    """Return the discounted gain ``Σ grade / log2(rank + 1)`` over the ideal order's."""
     return _share_of_ideal(judged, cut_Q, lambda ranks_K: np.log2(ranks_K + 1))
 
 
 @METRICS.register("ndcg_csfcube")
 def ndcg_csfcube(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return nDCG as CSFCube's scripts: ``Σ grade / max(1, log2 rank)``."""
+    """Return nDCG as in CSFCube's scripts: ``Σ grade / max(1, log2 rank)``."""
     return _share_of_ideal(judged, cut_Q, lambda ranks_K: np.maximum(1, np.log2(ranks_K)))
 
 
 @METRICS.register("ndcg_doris_mae")
 def ndcg_doris_mae(judged: Judged, cut_Q: IntArray) -> Scores:
-    """Return nDCG as DORIS-MAE's ``ndcg_exp``: a gain of ``2**grade``, 1 of what has grade 0."""
+    """Return nDCG as in DORIS-MAE's ``ndcg_exp``: gain ``2**grade``, so 1 for grade 0."""
     longest = min(int(cut_Q.max(initial=0)), judged.grades_QK.shape[1])
     within_QK = np.arange(longest) < np.minimum(cut_Q, judged.listed_Q)[:, None]
     discounts_K = np.log2(np.arange(longest) + 2)
@@ -261,7 +258,7 @@ def ndcg_doris_mae(judged: Judged, cut_Q: IntArray) -> Scores:
 
 
 def _first(values_QK: IntArray, cut_Q: IntArray) -> IntArray:
-    """Return the first ``cut_Q`` values of every row; where it has fewer, 0 or nothing."""
+    """Return the first ``cut_Q`` values of each row, padded with 0."""
     values_QK = values_QK[:, : int(cut_Q.max(initial=0))]
     if (cut_Q >= values_QK.shape[1]).all():
         return values_QK
@@ -269,7 +266,7 @@ def _first(values_QK: IntArray, cut_Q: IntArray) -> IntArray:
 
 
 def _sizes(judged: Judged, cut_Q: IntArray) -> IntArray:
-    """Return how many results a precision is over: the cut-off, however short the list is."""
+    """Return the denominators of precision: the cut-off, however short the list is."""
     return np.maximum(np.where(cut_Q == _WHOLE, judged.listed_Q, cut_Q), 1)
 
 
@@ -285,7 +282,7 @@ def _ranks(values_QK: BoolArray | IntArray) -> IntArray:
 def _share_of_ideal(
     judged: Judged, cut_Q: IntArray, discount: Callable[[IntArray], Scores]
 ) -> Scores:
-    """Return the discounted gain of each list over that of the ideal order."""
+    """Return the discounted gain of each list over the ideal order's."""
 
     def gain(grades_QK: IntArray) -> Scores:
         top_QK = _first(grades_QK, cut_Q)

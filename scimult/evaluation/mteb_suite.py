@@ -1,6 +1,6 @@
-"""Tasks of MTEB as a suite of ours: MTEB scores them, and its numbers become a result.
+"""MTEB tasks as a suite: MTEB scores them, and its numbers become a result.
 
-MTEB keeps its own files, in its own layout, in its result cache; what is here reads them.
+MTEB keeps its own files in its result cache; this module converts them.
 """
 
 from __future__ import annotations
@@ -15,36 +15,34 @@ from scimult.evaluation.growing import GrowingResult
 from scimult.evaluation.results import CostKind, Result, SetResult
 
 NAME = "mteb"
-# Beside the main measure of a task, where MTEB has them: what papers on these sets print.
-BESIDE = ("ndcg_at_10", "recall_at_5", "recall_at_20", "recall_at_100", "f1")
+# Reported next to a task's main metric where MTEB has them: papers on these sets print them.
+FURTHER_METRICS = ("ndcg_at_10", "recall_at_5", "recall_at_20", "recall_at_100", "f1")
 
 
 class Encoder(Protocol):
-    """What is needed of an encoder beside what MTEB asks of it."""
+    """What an encoder must have beyond MTEB's own interface."""
 
     @property
     def work(self) -> Mapping[str, Any]:
-        """Name of a task to the ``texts``, ``tokens`` and ``encode_seconds`` it cost."""
-        ...
+        """Task name to the ``texts``, ``tokens`` and ``encode_seconds`` it cost."""
 
     def route(self, task_metadata: Any, prompt_type: Any = None) -> tuple[str, Any]:
-        """Return the task of ours, and the side."""
-        ...
+        """Return our task and the side."""
 
 
 class MtebSet(StrictConfig):
-    """One task as it is scored.
+    """One MTEB task.
 
     Attributes
     ----------
     task : str
-        The task of ours that its texts are encoded by.
+        Our task that routes its texts.
     type, main_metric : str
-        As MTEB has them.
+        As in MTEB.
     source, revision : str
-        The data set on the hub.
+        The data set on the Hugging Face hub.
     subsets, splits : list of str
-        What its score is the mean over.
+        The parts that the score averages.
     """
 
     task: str
@@ -58,16 +56,16 @@ class MtebSet(StrictConfig):
 
 
 class MtebSuite(StrictConfig):
-    """The tasks that were asked for."""
+    """The requested tasks."""
 
     name: str = NAME
     description: str = "tasks of MTEB, scored by MTEB"
-    how_to_get: str = "MTEB gets the data from the hub"
+    how_to_get: str = "MTEB downloads the data from the hub"
     benchmarks: dict[str, MtebSet]
 
 
 class MtebSystem:
-    """Name and settings of the model, for its result."""
+    """Name and settings of the evaluated model."""
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self.name = name
@@ -79,7 +77,7 @@ class MtebSystem:
 
 
 def make_suite(encoder: Encoder, tasks: Iterable[Any]) -> MtebSuite:
-    """Describe tasks of MTEB."""
+    """Describe MTEB tasks as a suite."""
     return MtebSuite(
         benchmarks={
             task.metadata.name: MtebSet(
@@ -107,31 +105,31 @@ def score(
     batch_size: int = 1024,
     on_task: Callable[[str, SetResult | Exception], None] = lambda name, result: None,
 ) -> Result:
-    """Let MTEB score the tasks, and keep its numbers below ``out`` task by task.
+    """Let MTEB score the tasks, and write its numbers below ``out`` task by task.
 
-    A task that fails does not stop the others: the result names it under ``failed``.
+    A failing task does not stop the others: the result lists it under ``failed``.
 
     Parameters
     ----------
     system
-        What the result is called, and what it says of the model.
+        Name and settings for the result.
     encoder
-        The model as MTEB knows it.
+        The model behind MTEB's encoder interface.
     tasks : sequence
-        Tasks of MTEB.
+        MTEB tasks.
     out, cache : Path
-        Folder of our results, and of MTEB's result cache.
+        Folders of our results and of MTEB's result cache.
     again : bool
-        Score what the cache has too.
+        Score cached tasks again.
     batch_size : int
-        Texts that MTEB hands over at once.
+        Texts that MTEB passes at once.
     on_task : callable
-        Is told the scores of each task, or the error.
+        Called with each task's scores, or its error.
 
     Raises
     ------
     ConfigError
-        If ``out`` has the result of another model of this name, or of another suite.
+        If ``out`` has a result of another model of this name, or of another suite.
     Exception
         The first error, if no task could be scored.
     """
@@ -140,14 +138,14 @@ def score(
     suite = make_suite(encoder, tasks)
     growing = GrowingResult(system, suite, out)
     results = mteb.ResultCache(cache_path=cache)
-    theirs: Any = encoder  # MTEB asks for more than is used here
+    mteb_encoder: Any = encoder  # MTEB's type demands more than is used here
     options: Any = {"batch_size": batch_size}
     errors = []
     for task in tasks:
         name = task.metadata.name
         try:
             evaluated = mteb.evaluate(
-                theirs,
+                mteb_encoder,
                 task,
                 cache=results,
                 overwrite_strategy="always" if again else "only-missing",
@@ -158,12 +156,12 @@ def score(
             before = growing.result.sets.get(name)
             measured = _measured(task, suite.benchmarks[name], encoder, before)
             entry = entry.model_copy(update=measured)
-        except Exception as error:  # of one task; data sets fail in many ways
-            told = error if task.data_loaded else _no_data(task, error)
-            errors.append(told)
-            growing.fail(name, str(told) or type(told).__name__)
+        except Exception as error:  # data sets fail in many ways
+            failure = error if task.data_loaded else _no_data(task, error)
+            errors.append(failure)
+            growing.fail(name, str(failure) or type(failure).__name__)
             if len(tasks) > 1:
-                on_task(name, told)
+                on_task(name, failure)
         else:
             on_task(name, growing.add(name, entry))
     if len(errors) == len(tasks):
@@ -172,14 +170,14 @@ def score(
 
 
 def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
-    """Make a result of ours of what MTEB writes about a task (its JSON).
+    """Convert MTEB's result of a task (its JSON).
 
     A score is the mean over the splits and subsets of ``entry``, as MTEB's own is.
 
     Raises
     ------
     DataError
-        If a split or subset is not there.
+        If a split or subset is missing.
     """
     parts = {
         f"{split}/{subset}": scores
@@ -193,7 +191,7 @@ def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
         problem = f"MTEB's result of {task_result['task_name']} has {len(parts)} of {wanted} parts"
         raise DataError(problem, value=sorted(parts), fix="score the task again (--again)")
     scores = {entry.main_metric: _mean(parts, "main_score")}
-    for name in BESIDE:
+    for name in FURTHER_METRICS:
         if as_ours(name) not in scores and all(name in part for part in parts.values()):
             scores[as_ours(name)] = _mean(parts, name)
     details: dict[str, Any] = {"mteb": task_result["mteb_version"]}
@@ -216,7 +214,7 @@ def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
 
 
 def as_ours(measure: str) -> str:
-    """Return MTEB's name of a measure as ours: ``recall@20`` for ``recall_at_20``."""
+    """Return our name of an MTEB metric: ``recall@20`` for ``recall_at_20``."""
     name, at, depth = measure.partition("_at_")
     return f"{name}@{depth}" if at and depth.isdecimal() else measure
 
@@ -228,7 +226,7 @@ def _mean(parts: Mapping[str, Mapping[str, Any]], name: str) -> float:
 def _measured(
     task: Any, entry: MtebSet, encoder: Encoder, before: SetResult | None
 ) -> dict[str, Any]:
-    """Return sizes as MTEB publishes them, and what was encoded now, or if nothing was before."""
+    """Return MTEB's published sizes, and the encoding cost of this or the earlier scoring."""
     facts: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
     work = encoder.work.get(task.metadata.name)
     if work is None and before is not None:
@@ -242,7 +240,7 @@ def _measured(
 
 
 def _counts(published: Mapping[str, Any], entry: MtebSet) -> dict[str, int]:
-    """Return queries, candidates and relevant pairs of all parts; 0 where MTEB says nothing."""
+    """Return queries, candidates and relevant pairs of all parts; 0 where MTEB has no count."""
     parts: list[Mapping[str, Any]] = []
     for split in entry.splits:
         whole = published.get(split, {})
@@ -261,10 +259,10 @@ def _counts(published: Mapping[str, Any], entry: MtebSet) -> dict[str, int]:
 
 
 def _no_data(task: Any, error: Exception) -> DataError:
-    """Say that the data of a task could not be had, and why."""
+    """Return the error for data that MTEB could not load."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return DataError(
-        f"MTEB cannot get the data of {task.metadata.name} ({task.metadata.dataset['path']}): "
+        f"MTEB cannot load the data of {task.metadata.name} ({task.metadata.dataset['path']}): "
         f"{type(error).__name__}: {lines[0]}",
         fix="check the connection and $HF_HOME, then run the command again",
     )

@@ -2,7 +2,7 @@
 
 The rule is MAPLE's (Zhang et al. 2023, used in SciMult, section 4.1): a label matches a paper
 when every token of its name is a token of title + abstract and, if the name has several tokens,
-the name is also a substring of that text. Of several names (synonyms) one is enough.
+the name is also a substring of that text. One matching name (synonym) is enough.
 
 Shape legend: Q papers, K ranked labels per paper, M further matched labels per paper.
 """
@@ -26,8 +26,8 @@ _NOT_WORD = re.compile(r"[\W_]+")
 def words(text: str) -> str:
     """Lower-case ``text`` and put one space between its words, dropping punctuation.
 
-    Raw titles and abstracts need it, so that a name at the end of a sentence is found. Data
-    already tokenised, such as MAPLE's, is matched as it stands with ``str.strip`` instead.
+    Raw titles and abstracts need it, so that a name at the end of a sentence matches. Tokenised
+    data such as MAPLE's is only stripped.
     """
     return _NOT_WORD.sub(" ", text.lower()).strip()
 
@@ -35,8 +35,8 @@ def words(text: str) -> str:
 class NameMatcher:
     """Finds the labels whose name occurs in a text.
 
-    Every name is filed under its rarest token, so that a text is compared with the few names
-    one of its tokens could belong to and not with all labels.
+    Names are indexed by their rarest token, so a text is compared with few names rather than
+    with all labels.
 
     Parameters
     ----------
@@ -51,11 +51,11 @@ class NameMatcher:
             for name in synonyms
         ]
         frequency = Counter(token for _, _, tokens in tokenised for token in tokens)
-        self._filed: dict[str, list[tuple[int, str, frozenset[str]]]] = defaultdict(list)
+        self._by_rarest: dict[str, list[tuple[int, str, frozenset[str]]]] = defaultdict(list)
         for entry in tokenised:
             if entry[2]:
                 rarest = min(entry[2], key=lambda token: (frequency[token], token))
-                self._filed[rarest].append(entry)
+                self._by_rarest[rarest].append(entry)
 
     def match(self, text: str) -> list[int]:
         """Return the rows of the labels that match a normalised text, ascending."""
@@ -64,7 +64,7 @@ class NameMatcher:
             {
                 label
                 for token in tokens
-                for label, name, needed in self._filed.get(token, ())
+                for label, name, needed in self._by_rarest.get(token, ())
                 if needed <= tokens and (len(needed) == 1 or name in text)
             }
         )
@@ -84,8 +84,8 @@ def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
     ranking : Ranking
         The best K labels of each paper.
     ranked_matches : Ranking
-        All matched labels of each paper in the order of the scores, so that those beyond the
-        end of ``ranking`` are placed as they would be in a list of all labels.
+        All matched labels of each paper by score, so that those beyond the end of ``ranking``
+        are placed as in a list of all labels.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
     labels = int(max(rows_QK.max(initial=0), rows_QM.max(initial=0))) + 1
     keys_QK, keys_QM = _keys(rows_QK, labels), _keys(rows_QM, labels)
     in_matches_QK, in_list_QM = _shared(keys_QK, keys_QM)
-    # Numbers of one byte are sorted several times faster.
+    # Sorting single-byte integers is several times faster.
     group_QK = np.where(in_matches_QK, _MATCHED, _OTHER).astype(np.int8)
     group_QM = np.where(in_list_QM, _DROPPED, _MATCHED_BELOW).astype(np.int8)
     group_QK[rows_QK < 0], group_QM[rows_QM < 0] = _DROPPED, _DROPPED
@@ -110,14 +110,14 @@ def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
 
 
 def _shared(keys_QK: IntArray, keys_QM: IntArray) -> tuple[BoolArray, BoolArray]:
-    """Return which of the first keys are among the second, and which of those among the first."""
+    """Return masks of the keys that occur in both arrays."""
     sorted_P = np.unique(keys_QM)
     if not len(sorted_P):
         return np.zeros(keys_QK.shape, dtype=np.bool_), np.zeros(keys_QM.shape, dtype=np.bool_)
-    places_QK = np.searchsorted(sorted_P, keys_QK).clip(max=len(sorted_P) - 1)
-    shared_QK: BoolArray = sorted_P[places_QK] == keys_QK
+    index_QK = np.searchsorted(sorted_P, keys_QK).clip(max=len(sorted_P) - 1)
+    shared_QK: BoolArray = sorted_P[index_QK] == keys_QK
     shared_P = np.zeros(len(sorted_P), dtype=np.bool_)
-    shared_P[places_QK[shared_QK]] = True
+    shared_P[index_QK[shared_QK]] = True
     return shared_QK, shared_P[np.searchsorted(sorted_P, keys_QM)]
 
 

@@ -1,9 +1,9 @@
-"""Scores of every query, kept beside a result: what intervals and tests are made of.
+"""Per-query scores next to a result: the input of intervals and tests.
 
 ``<system>/per_query/<set>.tsv.gz`` is a table with a header: ``query-id``, then one column per
 metric in full precision, and ``weight`` where queries do not count the same. Coarse
-classification (macro F1 is not a mean over papers) keeps ``correct``, ``gold``, ``predicted``
-of each paper instead, from which it can be computed.
+classification (macro F1 is not a mean over papers) instead keeps ``correct``, ``gold`` and
+``predicted`` of each paper, from which it can be computed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PerQuery:
     Attributes
     ----------
     path : Path
-        Where it was read.
+        File it was read from.
     query_ids : list of str
-        Ids of the Q queries, distinct.
+        Distinct ids of the Q queries.
     columns : dict
-        Column name to its Q cells, as they are in the file.
+        Column name to its Q cells, as in the file.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class PerQuery:
             If there is no such column.
         """
         if name not in self.columns:
-            raise DataError("a column is missing", path=self.path, value=name, fix=AGAIN)
+            raise DataError("missing column", path=self.path, value=name, fix=AGAIN)
         return self.columns[name]
 
     def scores(self, metrics: Sequence[str]) -> Scores:
@@ -74,18 +74,18 @@ class PerQuery:
 
     @property
     def weights(self) -> Scores:
-        """How much each query counts, 1 on average, shape ``(Q, 1)``."""
+        """Weight of each query, 1 on average, shape ``(Q, 1)``."""
         if WEIGHT not in self.columns:
             return np.ones((len(self.query_ids), 1))
         return self.scores([WEIGHT])
 
     def in_order_of(self, query_ids: Sequence[str]) -> PerQuery:
-        """Return the same table with its queries in another order.
+        """Return the table with its queries in the given order.
 
         Raises
         ------
         DataError
-            If these are other queries.
+            If the queries differ.
         """
         if self.query_ids == list(query_ids):
             return self
@@ -93,7 +93,7 @@ class PerQuery:
         differing = rows.keys() ^ set(query_ids)
         if differing:
             raise DataError(
-                f"{len(differing)} queries are in one system's scores only",
+                f"only one of the systems has scores for {len(differing)} queries",
                 path=self.path,
                 value=min(differing),
                 fix="evaluate both systems again on the same data",
@@ -110,16 +110,16 @@ def write_per_query(
     query_ids: Sequence[str],
     columns: Mapping[str, Sequence[float] | Sequence[str]],
 ) -> None:
-    """Write one line per query; the same scores give the same bytes."""
+    """Write one line per query; equal scores give equal bytes."""
     path = _path(out, system, name)
     with (
         atomic_file(path) as temporary,
         open(temporary, "wb") as file,
-        # Without name and time, which gzip would otherwise put into its header.
+        # Fix name and time: gzip would otherwise put them into its header.
         gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
         io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
     ):
-        # Text is always quoted: csv.writer would leave a lone carriage return in an id bare.
+        # Always quote text: csv.writer would leave a lone carriage return in an id bare.
         writer = csv.writer(text, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(["query-id", *columns])
         writer.writerows(zip(query_ids, *columns.values(), strict=True))
@@ -127,35 +127,35 @@ def write_per_query(
 
 
 def read_per_query(out: Path, system: str, name: str) -> PerQuery:
-    """Read the table of one system and data set, packed or, as older results have it, plain.
+    """Read the table of one system and data set, packed or (older results) plain.
 
     Raises
     ------
     DataError
-        If it is not there, damaged, or has a query twice.
+        If it is missing, damaged, or has a query twice.
     """
     packed = _path(out, system, name)
     path = packed if packed.exists() else _plain(packed)
     if not path.exists():
-        raise DataError(f"no scores per query of {system} on {name}", path=packed, fix=AGAIN)
+        raise DataError(f"no per-query scores of {system} on {name}", path=packed, fix=AGAIN)
     try:
-        opened = gzip.open if path == packed else open
-        with opened(path, "rt", encoding="utf-8", newline="") as file:
+        open_file = gzip.open if path == packed else open
+        with open_file(path, "rt", encoding="utf-8", newline="") as file:
             header, *lines = csv.reader(file, delimiter="\t", strict=True)
         if header[0] != "query-id" or not lines:
             raise ValueError("no header or no queries")
         cells = [list(column) for column in zip(*lines, strict=True)]
         columns = dict(zip(header, cells, strict=True))
     except (OSError, EOFError, ValueError, IndexError, csv.Error, zlib.error) as error:
-        raise DataError(f"not scores per query: {error}", path=path, fix=AGAIN) from error
+        raise DataError(f"not per-query scores: {error}", path=path, fix=AGAIN) from error
     query_ids = columns.pop("query-id")
     if len(set(query_ids)) < len(query_ids):
-        raise DataError("a query appears twice in the scores per query", path=path, fix=AGAIN)
+        raise DataError("a query occurs twice in the per-query scores", path=path, fix=AGAIN)
     return PerQuery(path, query_ids, columns)
 
 
 def has_per_query(out: Path, system: str, name: str) -> bool:
-    """Return whether the scores per query of one system and data set are there."""
+    """Return whether one system has per-query scores of a data set."""
     packed = _path(out, system, name)
     return packed.exists() or _plain(packed).exists()
 

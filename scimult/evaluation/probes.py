@@ -1,7 +1,7 @@
-"""Linear models on frozen embeddings: the classification and regression of SciRepEval and SciDocs.
+"""Linear models on frozen embeddings: classification and regression of SciRepEval and SciDocs.
 
 C is chosen by cross-validation on the training papers, by accuracy or R²; the model with the
-best C (the smallest of equals) is fitted to all of them. The solvers are scikit-learn's.
+best C (the smallest on ties) is fitted to all of them. The solvers are scikit-learn's.
 
 Shape legend: N papers, T test papers, D width, S labels.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, parallel_config
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 from sklearn.exceptions import ConvergenceWarning
@@ -34,9 +34,9 @@ from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, IntArray
 
 SEED = 42
-"""Seed of the solvers and, plus the number of the sample, of few-shot samples (SciRepEval's)."""
+"""Seed of the solvers; few-shot sample k is drawn with SEED + k, as in SciRepEval."""
 SHOT = "+{}shot"
-"""Ending of the metrics of a few-shot version."""
+"""Suffix of a few-shot version's metrics."""
 _ITERATIONS = 10_000
 _FEW_SHOT_COST = 1.0
 
@@ -46,7 +46,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Split:
-    """Embeddings of the two sides of a set, shapes ``(N, D)`` and ``(T, D)``."""
+    """Training and test embeddings, shapes ``(N, D)`` and ``(T, D)``."""
 
     train_ND: Numbers
     test_TD: Numbers
@@ -55,7 +55,7 @@ class Split:
 def classification_linear(
     benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray
 ) -> Outcome:
-    """Predict the labels of the test papers; macro or binary F1, few-shot versions too."""
+    """Predict the labels of the test papers; macro or binary F1, also few-shot."""
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
@@ -65,41 +65,42 @@ def classification_linear(
 
 
 def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray) -> Outcome:
-    """Predict the numbers of the test papers with linear support vectors; Kendall's τ-b.
+    """Predict the numbers of the test papers by linear support vector regression; Kendall's τ-b.
 
     Raises
     ------
     DataError
-        If all predictions or all true numbers are equal: they have no rank correlation.
+        If all predictions or all true numbers are equal, so that rank correlation is undefined.
     """
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
     gold_T = papers.values_N[papers.test_rows]
-    fitted = _search(_regressor(probe), probe, split.train_ND, papers.values_N[papers.train_rows])
-    predicted_T = fitted.model.predict(split.test_TD)
+    train_N = papers.values_N[papers.train_rows]
+    model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
+    predicted_T = model.predict(split.test_TD)
     return Outcome(
         scores={"kendall_tau": rank_correlation(gold_T, predicted_T)},
         per_query={"gold": gold_T.tolist(), "predicted": predicted_T.tolist()},
         details={
             **_settings(probe, "linear support vector regression"),
             "solver": probe.solver,
-            **fitted.details,
+            **details,
         },
     )
 
 
 def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
-    """Return Kendall's τ-b of two rows of numbers.
+    """Return Kendall's τ-b of two arrays.
 
     Raises
     ------
     DataError
         If one of them is constant.
     """
-    for what, values in (("true numbers", gold_T), ("predictions", predicted_T)):
+    for kind, values in (("true numbers", gold_T), ("predictions", predicted_T)):
         if np.ptp(values) == 0:
-            problem = f"all {what} are equal, so there is no rank correlation"
+            problem = f"all {kind} are equal, so rank correlation is undefined"
             raise DataError(problem, value=float(values[0]), fix="check the embeddings")
     return float(kendalltau(gold_T, predicted_T).statistic)
 
@@ -108,16 +109,17 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     labels_N = np.array([labels[0] for labels in papers.labels])
     train_N, gold_T = labels_N[papers.train_rows], labels_N[papers.test_rows]
     _check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
-    fitted = _search(_classifier(probe), probe, split.train_ND, train_N)
-    if not math.isfinite(fitted.details["cross_validated"]):
-        problem = f"{papers.name}: a fold of the training papers is left with one class"
+    model, details = _search(_classifier(probe), probe, split.train_ND, train_N)
+    if not math.isfinite(details["cross_validated"]):
+        problem = f"{papers.name}: a training fold has only one class"
         raise DataError(problem, fix="label more papers of the rare class, or leave the set out")
-    predicted_T = fitted.model.predict(split.test_TD)
+    predicted_T = model.predict(split.test_TD)
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
     for shot in probe.few_shot:
         by_sample = []
-        for place, rows in enumerate(_samples(papers.name, train_N, shot)):
-            _check_classes(train_N[rows], 1, f"{papers.name}: sample {place} of {shot.size} papers")
+        for sample, rows in enumerate(_samples(papers.name, train_N, shot)):
+            source = f"{papers.name}: sample {sample} of {shot.size} papers"
+            _check_classes(train_N[rows], 1, source)
             model = _classifier(probe, _FEW_SHOT_COST)
             model.fit(split.train_ND[rows], train_N[rows])
             by_sample.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
@@ -129,7 +131,7 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
             "gold": gold_T.tolist(),
             "predicted": predicted_T.tolist(),
         },
-        details={**_settings(probe, probe.model), **fitted.details},
+        details={**_settings(probe, probe.model), **details},
     )
 
 
@@ -157,86 +159,82 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
 
 
 def indicators(given: Sequence[Sequence[str]], labels: Sequence[str]) -> Flags:
-    """Return which of S labels each of N papers has, 0 or 1, shape ``(N, S)``."""
-    places = {label: place for place, label in enumerate(labels)}
+    """Return 0/1 flags of which of S labels each of N papers has, shape ``(N, S)``."""
+    column_of = {label: column for column, label in enumerate(labels)}
     flags_NS = np.zeros((len(given), len(labels)), dtype=np.int64)
     for row, names in enumerate(given):
-        flags_NS[row, [places[name] for name in names]] = 1
+        flags_NS[row, [column_of[name] for name in names]] = 1
     return flags_NS
 
 
 def held_out_folds(labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
-    """Yield the rows of each held-out fold of ceil(N / size) stratified folds: the samples."""
+    """Yield the held-out rows of each of ceil(N / size) stratified folds as samples."""
     folds = StratifiedKFold(n_splits=math.ceil(len(labels_N) / shot.size))
     with warnings.catch_warnings():
-        # A rare class need not be in every sample; SciRepEval samples that way.
+        # A sample may lack a rare class, as in SciRepEval.
         warnings.simplefilter("ignore", UserWarning)
         samples = [rows for _, rows in folds.split(labels_N, labels_N)]
     yield from samples[: shot.iterations]
 
 
 def _samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
-    """Yield the samples of a set; raise if its training papers are too few for their folds."""
+    """Yield the samples of a set; raise if it has too few training papers for the folds."""
     folds = math.ceil(len(labels_N) / shot.size)
     largest = int(np.unique(labels_N, return_counts=True)[1].max())
     if not 2 <= folds <= largest:
         problem = f"{name}: {len(labels_N)} training papers, {largest} of the largest class"
         fix = "choose a size that gives at least 2 folds, and no more than that class has papers"
-        raise DataError(
-            f"{problem}, cannot be split into {folds} samples", value=shot.size, fix=fix
-        )
+        problem += f", cannot be split into {folds} samples"
+        raise DataError(problem, value=shot.size, fix=fix)
     yield from held_out_folds(labels_N, shot)
 
 
-def _check_classes(labels_N: NDArray[Any], folds: int, what: str) -> None:
-    """Raise if papers are of one class, or no class has a paper for every fold."""
+def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
+    """Raise if papers have one class only, or no class has a paper for every fold."""
     classes, counts = np.unique(labels_N, return_counts=True)
     if len(classes) < 2:
-        fix = "use a larger size of samples, or leave the few-shot version or the set out"
-        raise DataError(f"{what} are of one class", value=str(classes[0]), fix=fix)
+        fix = "use larger samples, or leave out the few-shot version or the set"
+        raise DataError(f"{source} have only one class", value=str(classes[0]), fix=fix)
     if counts.max() < folds:
-        problem = f"{what} have {counts.max()} of the largest class, fewer than {folds} folds"
+        problem = f"{source} have {counts.max()} of the largest class, fewer than {folds} folds"
         raise DataError(problem, value=str(classes[counts.argmax()]), fix="lower probe.folds")
 
 
 def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:
-    """Yield samples with ``size`` papers drawn for each label, with seed 42 + k.
+    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k.
 
     Raises
     ------
     DataError
-        If a label has fewer papers than are drawn for it.
+        If a label has fewer than ``size`` papers.
     """
     for label, count in zip(labels, flags_NS.sum(axis=0), strict=True):
         if count < shot.size:
-            problem = f"label has {count} training papers, {shot.size} are drawn for each"
+            problem = f"label has {count} training papers, but {shot.size} are drawn per label"
             raise DataError(problem, value=label, fix="use a smaller few-shot size")
     for k in range(shot.iterations):
-        draw = np.random.RandomState(SEED + k)
-        of_labels = [
-            draw.choice(np.flatnonzero(flags_NS[:, place]), shot.size, replace=False)
-            for place in range(len(labels))
+        random = np.random.RandomState(SEED + k)
+        drawn = [
+            random.choice(np.flatnonzero(flags_NS[:, label]), shot.size, replace=False)
+            for label in range(len(labels))
         ]
-        yield np.unique(np.concatenate(of_labels))
+        yield np.unique(np.concatenate(drawn))
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    model: Any
-    details: dict[str, Any]
-
-
-def _search(model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]) -> _Fitted:
-    """Choose C on a grid and fit to all rows; threads share the embeddings."""
+def _search(
+    model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Choose C on a grid and fit to all rows; return the model and details for the result."""
     grid = _grid(model, probe)
-    with _threads(), _silent_solvers():
+    # A thread per core, which share the embeddings: liblinear releases the GIL.
+    with parallel_config(backend="threading", n_jobs=os.cpu_count()), _silent_solvers():
         grid.fit(x_ND, y_N)
     details = {
         "C": float(grid.best_params_["C"]),
         "cross_validated": round(float(grid.best_score_), 6),
         "fits_not_converged": _unconverged_fits(grid),
     }
-    return _Fitted(grid.best_estimator_, details)
+    return grid.best_estimator_, details
 
 
 def _grid(model: Any, probe: Probe) -> GridSearchCV:
@@ -245,32 +243,32 @@ def _grid(model: Any, probe: Probe) -> GridSearchCV:
 
 
 def _fold_scores(model: Any, x_ND: Numbers, y_N: NDArray[Any]) -> dict[str, float]:
-    """Return accuracy or R², and whether the solver stopped before it had converged."""
+    """Return accuracy or R², and whether the solver stopped before converging."""
     return {"score": model.score(x_ND, y_N), "unconverged": _is_unconverged(model)}
 
 
 def _is_unconverged(model: Any) -> bool:
-    # What solvers warn of. Warnings themselves get lost between threads.
+    # Solvers warn in this case, but warnings get lost between threads.
     return bool(np.max(getattr(model, "n_iter_", 0)) >= model.max_iter)
 
 
 def _unconverged_fits(grid: GridSearchCV) -> int:
-    """Count the fits of a grid, the last one included, that did not converge."""
+    """Count the fits of a grid, the final one included, that did not converge."""
     folds = [grid.cv_results_[f"split{fold}_test_unconverged"] for fold in range(grid.n_splits_)]
-    # A fold that could not be fitted has no number.
+    # NaN: the fold could not be fitted.
     return int(np.nansum(folds)) + _is_unconverged(grid.best_estimator_)
 
 
 def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, dict[str, Any]]:
     """Fit one model per label, each with its own grid, and predict the test papers.
 
-    A label with fewer examples on one side than folds cannot be cross-validated and gets C = 1;
-    one that all or no training papers have is predicted as such.
+    A label with fewer positive or negative examples than folds cannot be cross-validated and gets
+    C = 1; one that all or no training papers have is predicted for all or none.
     """
     with _silent_solvers():
         fitted = Parallel(n_jobs=os.cpu_count(), backend="threading")(
-            delayed(_one_label)(probe, split, train_NS[:, place])
-            for place in range(train_NS.shape[1])
+            delayed(_one_label)(probe, split, train_NS[:, label])
+            for label in range(train_NS.shape[1])
         )
     predicted, costs, unconverged = zip(*fitted, strict=True)
     details = {
@@ -282,7 +280,7 @@ def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, di
 
 
 def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None, int]:
-    """Return predictions, the C that was chosen, and how many fits did not converge."""
+    """Return predictions, the chosen C, and the number of fits that did not converge."""
     rarest = int(min(flags_N.sum(), len(flags_N) - flags_N.sum()))
     if rarest == 0:
         return np.full(len(split.test_TD), flags_N[0]), None, 0
@@ -295,7 +293,7 @@ def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float
 
 
 def _classifier(probe: Probe, cost: float = 1.0) -> Any:
-    """Return the classifier; the loss is squared hinge, or hinge for several labels."""
+    """Return the classifier; its loss is squared hinge, or hinge for multiple labels."""
     if probe.model == "logistic":
         return LogisticRegression(C=cost, fit_intercept=probe.intercept, max_iter=_ITERATIONS)
     return LinearSVC(
@@ -309,7 +307,7 @@ def _classifier(probe: Probe, cost: float = 1.0) -> Any:
 
 
 def _regressor(probe: Probe) -> Any:
-    """Return support vector regression without a tube."""
+    """Return support vector regression with epsilon 0."""
     if probe.solver == "lightning":
         return PublishedSVR(random_state=SEED)
     return LinearSVR(
@@ -321,20 +319,13 @@ def _regressor(probe: Probe) -> Any:
     )
 
 
-def _threads() -> Any:
-    """Let scikit-learn use a thread per core: liblinear releases the interpreter's lock."""
-    from joblib import parallel_config
-
-    return parallel_config(backend="threading", n_jobs=os.cpu_count())
-
-
 def _settings(probe: Probe, model: str) -> dict[str, Any]:
     return {"model": model, "intercept": probe.intercept, "folds": probe.folds}
 
 
 @contextmanager
 def _silent_solvers() -> Iterator[None]:
-    """Leave out the solvers' warnings: results count what did not converge."""
+    """Suppress convergence warnings: results count the fits that did not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
@@ -348,7 +339,7 @@ def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:
         bad = int((~np.isfinite(embeddings_ND).all(axis=1)).sum())
         problem = f"embeddings of {bad} of {len(papers.ids)} papers of {papers.name} are not finite"
         raise DataError(problem, fix="check the model: its weights or activations overflowed")
-    # liblinear computes in float64; converting once spares a copy per fit.
+    # liblinear computes in float64; converting here saves a copy per fit.
     x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float64)
     return Split(x_ND[papers.train_rows], x_ND[papers.test_rows])
 
@@ -356,7 +347,7 @@ def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:
 def _label_scores(
     metrics: Sequence[str], gold_T: NDArray[Any], predicted_T: NDArray[Any]
 ) -> dict[str, float]:
-    """Return F1 and accuracy; binary F1 is that of the greater of two labels (1 of 0 and 1)."""
+    """Return F1 and accuracy; binary F1 is of the greater label (1 of 0 and 1)."""
     computed = {}
     for metric in metrics:
         if metric == "accuracy":
@@ -365,7 +356,7 @@ def _label_scores(
             names = np.unique(np.concatenate([gold_T, predicted_T]))
             if len(names) > 2:
                 fix = "use macro_f1"
-                raise DataError("f1 is for two labels", value=names.tolist(), fix=fix)
+                raise DataError("f1 is for two labels only", value=names.tolist(), fix=fix)
             positive = max(names)
             score = f1_score(gold_T, predicted_T, pos_label=positive, zero_division=0)
             computed[metric] = float(score)
@@ -376,22 +367,22 @@ def _label_scores(
 
 
 def _flag_scores(metrics: Sequence[str], gold_TS: Flags, predicted_TS: Flags) -> dict[str, float]:
-    """Return the mean F1 of the labels, and the share of papers with all labels right."""
+    """Return macro F1, and the share of papers with all labels right."""
     known = {
         "macro_f1": lambda: f1_score(gold_TS, predicted_TS, average="macro", zero_division=0),
         "accuracy": lambda: accuracy_score(gold_TS, predicted_TS),
     }
     if "f1" in metrics:
-        raise DataError("f1 is for two labels, not for several per paper", fix="use macro_f1")
+        raise DataError("f1 does not support several labels per paper", fix="use macro_f1")
     return {metric: float(known[metric]()) for metric in metrics}
 
 
 def _means(by_sample: Sequence[dict[str, float]], shot: FewShot) -> dict[str, float]:
-    ending = SHOT.format(shot.size)
+    suffix = SHOT.format(shot.size)
     return {
-        name + ending: float(np.mean([one[name] for one in by_sample])) for name in by_sample[0]
+        name + suffix: float(np.mean([one[name] for one in by_sample])) for name in by_sample[0]
     }
 
 
 def _names(flags_S: Flags, labels: Sequence[str]) -> str:
-    return "|".join(labels[int(place)] for place in np.flatnonzero(flags_S))
+    return "|".join(labels[int(column)] for column in np.flatnonzero(flags_S))

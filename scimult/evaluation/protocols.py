@@ -1,4 +1,4 @@
-"""The protocols, a row each: layouts of their data, metrics, functions; and what these return."""
+"""The protocols, one row each (layouts, metrics, function), and the outcome they return."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Protocol:
     Attributes
     ----------
     module : str
-        Module of ``scimult.evaluation`` that has a function of the protocol's name. It takes the
-        benchmark, the data, and a ranker or embeddings; it is imported when it is first called,
-        because linear models and clustering take a second to import.
+        Module of ``scimult.evaluation`` with a function of the protocol's name, which takes the
+        benchmark, the data, and a ranker or embeddings. It is imported at the first call: linear
+        models and clustering take a second to import.
     takes : {"ranker", "embeddings"}
-        What of a system it scores.
+        What it scores.
     layouts : tuple of str
-        Layouts of files that have its data.
+        File layouts that it can read.
     metrics : tuple of str
-        What it computes; empty: any measure of ranked lists.
+        What it computes; empty: any ranking metric.
     fits : bool
         Whether it fits a linear model, which the benchmark's ``probe`` describes.
     labels : bool
@@ -97,18 +97,18 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
 }
 OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
-"""What protocols compute that is no measure of ranked lists."""
+"""Metrics that protocols compute themselves, other than ranking metrics."""
 
 
 def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:
-    """Return the function of a protocol, of a benchmark, its data and what the protocol takes."""
+    """Return a protocol's function of a benchmark, its data, and a ranker or embeddings."""
     module = import_module(f"scimult.evaluation.{PROTOCOLS[name].module}")
     function: Callable[[Any, Any, Any], Outcome] = getattr(module, name)
     return function
 
 
 WEIGHT = "weight"
-"""Column of the scores per query that says how much a query counts, where it is not 1."""
+"""Column of the per-query scores with the queries' weights, where they differ from 1."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class Outcome:
         Metric to its value over all queries.
     per_query : dict
         Column name to one value per query: every metric that is a mean over queries, ``weight``
-        where they do not count the same, and where labels or numbers are predicted what was given
-        and predicted.
+        where queries do not count the same, and the gold and predicted labels or numbers where
+        such are predicted.
     rankings : dict
-        Name of a list (empty, or ``+names``) to the ranked lists.
+        Kind of list (empty, or ``+names``) to the ranked lists.
     details : dict
-        What a reader should know beside the scores: the C that was chosen, scores by group.
+        Further findings for readers: the chosen C, scores by group.
     """
 
     scores: dict[str, float]
@@ -136,17 +136,17 @@ class Outcome:
 
     @classmethod
     def of_columns(
-        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **found: Any
+        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **others: Any
     ) -> Outcome:
-        """Return the outcome whose scores are means of these columns, a value per query each."""
+        """Return the outcome whose scores are the means of these per-query columns."""
         return cls(
             scores={name: float(columns[name].mean()) for name in metrics},
             per_query={name: columns[name].tolist() for name in metrics},
-            **found,
+            **others,
         )
 
     @property
     def resampled(self) -> list[str]:
-        """Metrics that scores per query can be resampled for."""
+        """Metrics whose per-query scores can be resampled."""
         known = {*self.per_query, *([MACRO_F1] if "correct" in self.per_query else [])}
         return [name for name in self.scores if name in known]

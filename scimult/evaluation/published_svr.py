@@ -1,11 +1,11 @@
-"""The support vector regression behind SciRepEval's published numbers, with what is wrong in it.
+"""The support vector regression behind SciRepEval's published numbers, including its bug.
 
-These were made with ``LinearSVR`` of sklearn-contrib-lightning: dual coordinate descent (Hsieh et
-al. 2008; Ho and Lin 2012) on the ε-insensitive loss without an intercept. That solver shuffles the
-papers before every pass, but keeps its dual variables by place in the shuffled order, not by paper,
-so each bounds the steps of whatever paper stands there next. It ends at weights that are no
-optimum of anything and depend on the shuffles, yet predict differently enough (SciRepEval's
-regression columns) that numbers can be compared with published ones only if it is repeated.
+They were computed with ``LinearSVR`` of sklearn-contrib-lightning: dual coordinate descent (Hsieh
+et al. 2008; Ho and Lin 2012) on the ε-insensitive loss without an intercept. That solver shuffles
+the papers before every pass but indexes its dual variables by position in the shuffled order, not
+by paper, so each bounds the steps of whatever paper is at that position next. It ends at weights
+that are not an optimum and depend on the shuffles, and its predictions differ enough (SciRepEval's
+regression columns) that numbers are only comparable with the published ones if the bug is kept.
 
 Shape legend: N papers, D width.
 """
@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 Numbers = NDArray[np.float64]
 
 _SMALLEST_STEP = 1e-12
-"""Gradients up to this are taken for zero."""
+"""Gradients up to this count as zero."""
 
 
 class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -33,9 +33,9 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     epsilon : float
         Errors up to this cost nothing.
     max_iter : int
-        Passes; each visits every paper twice, for predictions that are too low and too high.
+        Number of passes; each visits every paper twice, for too low and too high predictions.
     tol : float
-        A pass whose violations sum to less than this share of the first one's is the last.
+        Stop after a pass whose violations sum to less than this share of the first pass's.
     random_state : int
         Seed of the shuffles.
     """
@@ -58,10 +58,10 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         norms = np.einsum("nd,nd->n", x_ND, x_ND).tolist()
         self.coef_: Numbers = np.zeros(x_ND.shape[1])
         duals = [0.0] * (2 * papers)
-        order, draw = np.arange(papers), np.random.RandomState(self.random_state)
+        order, random = np.arange(papers), np.random.RandomState(self.random_state)
         first = None
         for _ in range(self.max_iter):
-            draw.shuffle(order)
+            random.shuffle(order)
             violations = self._pass(order.tolist(), rows, targets, norms, duals)
             first = violations if first is None else first
             if violations < self.tol * first:
@@ -76,11 +76,11 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         norms: list[float],
         duals: list[float],
     ) -> float:
-        """Visit all papers twice, the signs taking turns; return the sum of violations."""
+        """Visit all papers twice, with alternating signs; return the sum of violations."""
         weights_D, bound, epsilon, total = self.coef_, self.C, self.epsilon, 0.0
-        for place, paper in enumerate(order + order):
-            row, dual = rows[paper], duals[place]
-            sign = 1.0 if place % 2 == 0 else -1.0
+        for position, paper in enumerate(order + order):
+            row, dual = rows[paper], duals[position]
+            sign = 1.0 if position % 2 == 0 else -1.0
             slope = sign * (ddot(weights_D, row) - targets[paper]) + epsilon
             blocked = (dual == 0.0 and slope >= 0.0) or (dual == bound and slope <= 0.0)
             if blocked:
@@ -88,13 +88,13 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             total += abs(slope)
             if abs(slope) <= _SMALLEST_STEP:
                 continue
-            moved = min(max(dual - slope / norms[paper], 0.0), bound)
-            if moved != dual:
-                duals[place] = moved
-                daxpy(row, weights_D, a=sign * (moved - dual))
+            new_dual = min(max(dual - slope / norms[paper], 0.0), bound)
+            if new_dual != dual:
+                duals[position] = new_dual
+                daxpy(row, weights_D, a=sign * (new_dual - dual))
         return total
 
     def predict(self, x_ND: Numbers) -> Numbers:
-        """Return a number per row, shape ``(N,)``."""
+        """Return one prediction per row, shape ``(N,)``."""
         predicted_N: Numbers = x_ND @ self.coef_
         return predicted_N

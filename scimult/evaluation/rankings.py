@@ -1,4 +1,4 @@
-"""Protocols that rank candidates, each a function of a benchmark, its data and a ranker.
+"""Ranking protocols, each a function of a benchmark, its data and a ranker.
 
 Shape legend: Q queries, K listed results per query, P judged (query, reviewer) pairs.
 """
@@ -21,7 +21,7 @@ from scimult.retrieval.runs import Qrels, Ranking, id_order, places_of, ranking_
 from scimult.types import FloatArray
 
 WITH_NAMES = "+names"
-"""Ending of the metrics that are taken after label-name matching."""
+"""Suffix of metrics computed after label-name matching."""
 
 
 def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
@@ -34,7 +34,7 @@ def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) 
 
 
 def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
-    """Return the labels whose name matches each paper: found here, or as the data says."""
+    """Return the labels whose names match each paper, as the data says or as found here."""
     if dataset.matched is not None:
         return dataset.matched
     normalise = words if benchmark.name_matching == "words" else str.strip
@@ -44,7 +44,7 @@ def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
 
 
 def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Give each paper its best label; macro F1 (section 4.1). No label counts as wrong."""
+    """Assign each paper its best label; macro F1 (section 4.1). Assigning none is an error."""
     ranking = ranker.search(1)
     gold_Q, predicted_Q = dataset.qrels.rows.values, ranking.rows_QK[:, 0]
     labels = dataset.candidate_ids
@@ -60,20 +60,20 @@ def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker
 
 
 def link_retrieval(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank all papers for each query paper, which is left out except in mode ``paper``."""
+    """Rank all papers for each query paper, itself left out except in mode ``paper``."""
     exclude_Q = None if benchmark.mode == "paper" else dataset.own_rows
     ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
     return _scored(benchmark, dataset, {"": ranking})
 
 
 def rerank(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the candidates that each query lists, and no others."""
-    assert dataset.lists is not None, "the reader makes lists for this protocol"
+    """Rank only the candidates that each query lists."""
+    assert dataset.lists is not None, "readers provide lists for this protocol"
     return _scored(benchmark, dataset, {"": ranker.rank_listed(dataset.lists)})
 
 
 def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the whole corpus for each query; mode ``beir`` leaves out what has the query's id."""
+    """Rank the whole corpus for each query; mode ``beir`` leaves out documents with its id."""
     exclude_Q = dataset.own_rows if benchmark.mode == "beir" else None
     ranking = ranker.search(depth(benchmark.metrics), exclude_Q)
     return _scored(benchmark, dataset, {"": ranking})
@@ -82,8 +82,8 @@ def search(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
 def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
     """Rank the papers shown; nDCG and precision at 1 of the click, weighted by propensity.
 
-    A click on a place that is rarely looked at counts more: by the inverse of how likely a click
-    there is whatever stands there. SciDocs fits a small model with the embeddings and further
+    A click at a rarely viewed position counts more: it is weighted by the inverse probability of a
+    click there, whatever is shown. SciDocs fits a small model with the embeddings and further
     features to training clicks; here the papers are ranked by the embeddings alone.
     """
     assert dataset.lists is not None
@@ -94,18 +94,18 @@ def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Ou
     clicked_Q = np.where(clicked_QK, ranking.scores_QK, -np.inf).max(axis=1)[:, None]
     above_Q = ((ranking.scores_QK > clicked_Q) & listed_QK).sum(axis=1)
     equal_Q = ((ranking.scores_QK == clicked_Q) & listed_QK).sum(axis=1) - 1
-    # Equal scores share their places: each counts half above.
-    places_Q = above_Q + 0.5 * equal_Q
+    # Ties share their ranks: each tied paper counts as half above.
+    ranks_Q = above_Q + 0.5 * equal_Q
     weights_Q = dataset.weights_Q / dataset.weights_Q.mean()
     columns: dict[str, Scores] = {
-        "weighted_ndcg": weights_Q / np.log2(2 + places_Q),
-        "weighted_precision@1": weights_Q * (places_Q == 0),
+        "weighted_ndcg": weights_Q / np.log2(2 + ranks_Q),
+        "weighted_precision@1": weights_Q * (ranks_Q == 0),
     }
     return Outcome.of_columns(columns, benchmark.metrics, rankings={"": ranking})
 
 
 def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
-    """Compute every metric of the benchmark on every kind of list."""
+    """Compute every metric of the benchmark on each kind of list."""
     columns: dict[str, Scores] = {}
     for kind, ranking in rankings.items():
         judged = judge(ranking, dataset.qrels)
@@ -126,17 +126,17 @@ def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]
 
 
 def group_weights(groups: Sequence[str]) -> Scores:
-    """Return how much each query counts, 1 on average, if every group counts the same.
+    """Return query weights, 1 on average, under which every group counts the same.
 
     The weighted mean over queries is then the mean of the groups' means.
     """
-    _, places, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    weights_Q: Scores = len(groups) / (len(sizes) * sizes[places])
+    _, group_Q, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    weights_Q: Scores = len(groups) / (len(sizes) * sizes[group_Q])
     return weights_Q
 
 
 def _by_group(dataset: Dataset, columns: dict[str, Scores]) -> dict[str, Any]:
-    """Return the mean of every metric in each group of queries; empty without groups."""
+    """Return each metric's mean per query group; empty without groups."""
     if not dataset.groups:
         return {}
     groups = np.array(dataset.groups)
@@ -153,7 +153,7 @@ CUTOFFS = (5, 10)
 
 
 def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank the judged reviewers; precision at 5 and 10, in the hard and in the soft sense."""
+    """Rank the judged reviewers; hard and soft precision at 5 and 10."""
     assert dataset.lists is not None
     ranking = rank_reviewers(dataset, ranker.rank_listed(dataset.lists))
     kinds = {"hard": HARD, "soft": SOFT}
@@ -177,9 +177,9 @@ def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
     Parameters
     ----------
     dataset : Dataset
-        Whose ``reviewers`` are ranked.
+        Data with ``reviewers``.
     papers : Ranking
-        Scores of all papers of these reviewers, for each query.
+        Scores, per query, of all papers of these reviewers.
     """
     reviewers = dataset.reviewers
     assert reviewers is not None
@@ -194,15 +194,15 @@ def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
             )
             scores.append(np.mean(similarities[:BEST]))
     scores_P: FloatArray = np.array(scores, dtype=np.float32)
-    places = places_of(id_order(reviewers.ids))
+    positions = places_of(id_order(reviewers.ids))
     judged_rows = reviewers.qrels.rows
     return ranking_of_pairs(
-        judged_rows.owners, judged_rows.values, scores_P, len(judged_rows), places
+        judged_rows.owners, judged_rows.values, scores_P, len(judged_rows), positions
     )
 
 
 def _relevant_to(dataset: Dataset, part: int) -> Qrels:
-    """Return binary judgments: relevant where the grade has ``part``, ``HARD`` or ``SOFT``."""
+    """Return binary judgments: relevant where the grade contains ``part`` (HARD or SOFT)."""
     assert dataset.reviewers is not None
     qrels = dataset.reviewers.qrels
     relevant = (qrels.grades.values & part > 0).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Records of benchmark files: one paper, request or label; tables of judgments and splits."""
+"""Records of benchmark files (papers, requests, labels), judgments and splits."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Judgments = dict[str, dict[str, int]]
 """Query id to candidate id to grade."""
 
 QUERY_ID = "query_id|query|paper"
-"""Where files of the SciMult release have the id of a query."""
+"""Fields that may hold a query's id in files of the SciMult release."""
 
-_FIX_LINE = "correct the line or leave it out"
+_FIX_LINE = "correct or remove the line"
 
 
 def by_id(
     path: Path, field_name: str, parse: Callable[[Record], T], rejects: Rejects
 ) -> dict[str, T]:
-    """Parse every record of a JSON lines file under its id; a second one is rejected.
+    """Parse the records of a JSON lines file by id; reject repeated ids.
 
-    ``field_name`` may be several, such as ``"query_id|query"``: the first that a record has.
+    ``field_name`` may list alternatives, such as ``"query_id|query"``: the first present counts.
     """
     parsed: dict[str, T] = {}
-    first, *others = field_name.split("|")
+    fields = field_name.split("|")
 
     def keyed(record: Record) -> tuple[str, T]:
-        present = (other for other in (first, *others) if other in record.fields)
-        name = record.identifier(next(present, first))
+        present = (field for field in fields if field in record.fields)
+        name = record.identifier(next(present, fields[0]))
         if name in parsed:
-            raise record.error("id is used twice", value=name, fix="keep one of the records")
+            raise record.error("duplicate id", value=name, fix="keep one of the records")
         return name, parse(record)
 
     for name, value in rejects.keep(read_jsonl(path, rejects), keyed):
@@ -45,28 +45,28 @@ def by_id(
 
 
 def paper(record: Record, body: str) -> Text:
-    """Return a paper with ``title`` and the field called ``body``, of which one may be empty."""
+    """Return a paper made of ``title`` and the field ``body``; one of them may be empty."""
     text = Text("paper", record.text("title", ""), record.text(body, ""))
     if not (text.title.strip() or text.body.strip()):
         raise record.error(
             f"'title' and {body!r} are both empty",
-            fix="add a text, or leave the record out with --skip-bad",
+            fix="add a text, or skip the record with --skip-bad",
         )
     return text
 
 
 def query_paper(record: Record) -> Text:
-    """Return a query that is a paper; without separate fields ``text`` stands for both."""
+    """Return a paper as a query; without title and abstract, ``text`` is its title."""
     if "title" in record.fields or "abstract" in record.fields:
         return paper(record, "abstract")
     return Text("paper", request(record).title)
 
 
 def request(record: Record) -> Text:
-    """Return a query in words."""
+    """Return a query that is a text."""
     text = record.text("text")
     if not text.strip():
-        raise record.error("field 'text' is empty", fix="write the query or leave it out")
+        raise record.error("field 'text' is empty", fix="write the query or remove it")
     return Text("query", text)
 
 
@@ -85,26 +85,23 @@ def label_with_names(record: Record) -> tuple[Text, list[str]]:
 
 
 def read_pairs(
-    path: Path,
-    queries: Collection[str],
-    rejects: Rejects,
-    documents: Collection[str] | None = None,
+    path: Path, queries: Collection[str], rejects: Rejects, documents: Collection[str] | None = None
 ) -> Judgments:
-    """Read judged pairs; repeated ones are rejected, and those of what has no text.
+    """Read judged pairs; reject repeated ones and those whose query or document has no text.
 
-    Without ``documents`` any may be judged.
+    Without ``documents``, any document may be judged.
     """
     judgments: Judgments = {}
 
     def parse(record: Record) -> tuple[str, str, int]:
         query, document = record.identifier(QUERY), record.identifier(PAPER)
-        fix = "get its text, or leave the pair out"
+        fix = "add its text or remove the pair"
         if query not in queries:
             raise record.error("query of a pair has no text", value=query, fix=fix)
         if documents is not None and document not in documents:
             raise record.error("document of a pair has no text", value=document, fix=fix)
         if document in judgments.get(query, {}):
-            raise record.error("pair occurs twice", value=(query, document), fix=_FIX_LINE)
+            raise record.error("duplicate pair", value=(query, document), fix=_FIX_LINE)
         return query, document, grade_of(record)
 
     for query, document, grade in rejects.keep(read_judgments(path, rejects), parse):
@@ -119,18 +116,18 @@ def read_targets(
     target_of: Callable[[Record], T],
     rejects: Rejects,
 ) -> dict[str, T]:
-    """Read what is to be predicted of each paper, whose id stands in ``field``.
+    """Read the prediction target of each paper, whose id is in ``field``.
 
-    Papers without a text are rejected, and repeated ones.
+    Repeated papers and papers without text are rejected.
     """
     targets: dict[str, T] = {}
 
     def parse(record: Record) -> tuple[str, T]:
         name = record.identifier(field)
         if name not in papers:
-            raise record.error("paper has no text", value=name, fix="get its text or leave it out")
+            raise record.error("paper has no text", value=name, fix="add its text or remove it")
         if name in targets:
-            raise record.error("paper occurs twice", value=name, fix="keep one of the lines")
+            raise record.error("duplicate paper", value=name, fix="keep one of the lines")
         return name, target_of(record)
 
     for name, target in rejects.keep(records, parse):
@@ -146,8 +143,8 @@ def read_split(
     Raises
     ------
     DataError
-        If no paper has one of these splits (the message lists the splits there are); and,
-        through ``rejects``, if a paper is unknown, occurs twice or has no split.
+        If a wanted split has no paper (the message lists the existing splits); and, through
+        ``rejects``, if a paper is unknown, repeated or without a split.
     """
     splits: dict[str, str] = {}
 
@@ -156,7 +153,7 @@ def read_split(
         if name not in papers:
             raise record.error("paper is not in papers.jsonl", value=name, fix=_FIX_LINE)
         if name in splits:
-            raise record.error("paper occurs twice", value=name, fix=_FIX_LINE)
+            raise record.error("duplicate paper", value=name, fix=_FIX_LINE)
         return name, record.text("split")
 
     for name, value in rejects.keep(read_table(path, ["id", "split"], rejects), parse):
@@ -167,7 +164,6 @@ def read_split(
     members = {split: [name for name in papers if splits.get(name) == split] for split in wanted}
     for split, ids in members.items():
         if not ids:
-            known = ", ".join(sorted(set(splits.values())))
-            fix = f"use {known}"
+            fix = f"use {', '.join(sorted(set(splits.values())))}"
             raise DataError("no paper has this split", path=path, value=split, fix=fix)
     return members

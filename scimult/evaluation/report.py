@@ -15,7 +15,7 @@ from scimult.table import ABSENT, Table, percent, texts, to_markdown
 
 @dataclass(frozen=True)
 class Row:
-    """Scores of all systems under one metric; None where a system has none."""
+    """Scores of all systems under one metric; None where missing."""
 
     task: str
     name: str
@@ -29,14 +29,14 @@ class Row:
 
     @property
     def best(self) -> list[bool]:
-        """Whether each system reaches the highest score, as it is shown."""
+        """Whether each system reaches the highest score, as displayed."""
         values = [-1.0 if cell == ABSENT else float(cell) for cell in self.cells]
         return [len(values) > 1 and value == max(values) and value >= 0 for value in values]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Rows of a table, systems in column order, and what a reader has to know."""
+    """Rows of a table, systems in column order, and notes for readers."""
 
     title: str
     systems: list[str]
@@ -45,17 +45,17 @@ class Report:
 
 
 def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, SetFacts]) -> None:
-    """Refuse results of another suite, or of other data or settings than ``facts``.
+    """Refuse results of another suite, or with other data or settings than ``facts``.
 
     Raises
     ------
     DataError
-        Naming the system, the data set and what differs.
+        Naming the system, the data set and the differing fields.
     """
     for result in results:
         if result.suite["name"] != suite:
             raise DataError(
-                f"the result of {result.system} is not for suite {suite!r}",
+                f"the result of {result.system} is not from suite {suite!r}",
                 value=result.suite["name"],
                 fix="use one --out folder per suite",
             )
@@ -66,21 +66,21 @@ def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, 
             differing = ", ".join(key for key in ours if ours[key] != theirs[key])
             raise DataError(
                 f"the result of {result.system} on {name} differs in {differing}",
-                fix="evaluate the system again, or use another --out folder",
+                fix="evaluate the system again, or use a separate --out folder",
             )
 
 
 def set_order(results: Sequence[Result]) -> list[str]:
-    """Return the data sets of all results, in the order of the latest one's suite."""
+    """Return the data sets of all results, in the order of the latest result's suite."""
     scored = dict.fromkeys(name for result in results for name in result.sets)
     order = [name for name in results[-1].suite["benchmarks"] if name in scored]
     return [*order, *(name for name in scored if name not in order)]
 
 
 def make_report(results: Sequence[Result]) -> Report:
-    """Arrange results of one suite as a table, systems in the order given.
+    """Arrange results of one suite as a table, systems in the given order.
 
-    Averages use the main metric of each set and only sets that every system has.
+    Averages are of main metrics over the sets that every system has.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def update_table(out: Path) -> Report:
 
 
 def audit_table(results: Sequence[Result]) -> Table | None:
-    """Return what training data hold of the sets, where ``--audit`` looked; None without it."""
+    """Return the training-data overlap that ``--audit`` found; None without audits."""
     if not results:
         return None
     return contamination_table(
@@ -142,7 +142,7 @@ def audit_table(results: Sequence[Result]) -> Table | None:
 
 
 def score_table(report: Report) -> Table:
-    """Return the report as a table, best scores in bold."""
+    """Return the report as a table with the best scores in bold."""
     rows = [
         [
             *texts(row.task, row.name, row.metric),
@@ -166,7 +166,7 @@ def _averages(results: Sequence[Result], shared: Sequence[str]) -> list[Row]:
 
 
 def _failures(results: Sequence[Result]) -> list[str]:
-    """Name the sets whose last scoring failed; scores of an earlier one may stand in the table."""
+    """Name the sets that failed last time; the table may show their earlier scores."""
     return [
         f"{result.system} failed on {name}: {reason.splitlines()[0]}"
         for result in results
@@ -176,19 +176,18 @@ def _failures(results: Sequence[Result]) -> list[str]:
 
 def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
     notes = [
-        "Scores × 100; the best of a row is bold. The first metric of a set is its main one.",
-        f"Averages are means of main metrics over {shared} of {len(facts)} sets: those that "
-        "every system has.",
+        "Scores × 100; the best of each row is bold. The first metric of a set is its main one.",
+        f"Averages: mean main metric over the {shared} of {len(facts)} sets that every system has.",
     ]
     for name, entry in facts.items():
         if entry.mode != "default":
             notes.append(f"{name}: mode {entry.mode!r}.")
         if entry.average == "groups":
-            notes.append(f"{name}: scores are means over groups of queries, each by its own mean.")
+            notes.append(f"{name}: scores are the mean of the query groups' means.")
         notes.extend(
             f"{name}: left out {count}: {reason}." for reason, count in entry.left_out.items()
         )
         if entry.left_out:
-            notes.append(f"{name}: its scores are of what is left, not of the whole set.")
-        notes.extend(f"{name}: {count} times: {what}." for what, count in entry.remarks.items())
+            notes.append(f"{name}: its scores cover the remaining records only.")
+        notes.extend(f"{name}: {count} times: {remark}." for remark, count in entry.remarks.items())
     return notes

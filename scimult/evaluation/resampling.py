@@ -1,14 +1,14 @@
 """Paired bootstrap, randomisation test and Holm's correction, vectorised over resamples.
 
 A system's score is a function of sums over queries: the mean of per-query scores, or macro F1 of
-the counts of hits, gold and predicted labels. Resampled scores are then products of a matrix of
-weights or of swaps with the queries' terms, taken in blocks of bounded size. Every drawing starts
-at the seed that it is given, so a comparison does not depend on what else is compared, and the
-size of a block changes no number.
+the counts of hits, gold and predicted labels. Resampled scores are therefore products of a matrix
+of weights or swaps with the queries' terms, computed in blocks of bounded size. Every draw starts
+from the given seed, so a comparison does not depend on what else is compared, and the block size
+changes no number.
 
 Sources: Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13 (percentile
 interval); Smucker, Allan and Carterette, CIKM 2007 (randomisation test for retrieval); Yeh,
-COLING 2000 (swapping predictions for F1); Phipson and Smyth 2010 (a drawn p-value is never 0);
+COLING 2000 (swapping predictions for F1); Phipson and Smyth 2010 (a sampled p-value is never 0);
 Holm, Scandinavian Journal of Statistics 6 (1979).
 
 Shape legend: Q queries, F terms of a query, M metrics, R resamples, S systems, C classes.
@@ -26,7 +26,7 @@ from scipy.sparse import csr_array
 from scimult.evaluation.metrics import Scores
 
 BLOCK = 1 << 21
-"""Entries of a matrix of weights that is in memory at once: 16 MiB of float64."""
+"""Entries of a weight matrix in memory at once: 16 MiB of float64."""
 
 ROUNDING = 1e-12
 """Differences closer than this are ties: sums of up to 10^6 scores in [0, 1], divided by their
@@ -37,14 +37,14 @@ Seed = int | Sequence[int]
 
 @dataclass(frozen=True)
 class Sample:
-    """What one system did on the queries of a data set, as terms that are summed and scored.
+    """One system's output on the queries of a data set, as terms to sum and score.
 
     Attributes
     ----------
     terms_QF : array or sparse array
         Terms of each query.
     score : callable
-        Sums of terms ``(R, F)`` to scores ``(R, M)``.
+        Maps sums of terms ``(R, F)`` to scores ``(R, M)``.
     """
 
     terms_QF: Scores | csr_array
@@ -55,26 +55,26 @@ class Sample:
 
     @property
     def scores_M(self) -> Scores:
-        """The scores on the queries as they are."""
+        """Scores on the original queries."""
         scores_M: Scores = self.score(np.ones((1, len(self))) @ self.terms_QF)[0]
         return scores_M
 
 
 def mean_sample(scores_QM: Scores) -> Sample:
-    """Return a sample whose scores are the means of M per-query metrics."""
+    """Return a sample scored by the means of M per-query metrics."""
     queries = len(scores_QM)
     return Sample(scores_QM, lambda sums_RM: sums_RM / queries)
 
 
 def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) -> list[Sample]:
-    """Return a sample per system whose score is macro F1 (one metric).
+    """Return a sample per system, scored by macro F1 (one metric).
 
     Parameters
     ----------
     gold : sequence of str
         Label of each of the Q papers.
     predicted : sequence of sequence of str
-        For each of S systems the labels it gave; an empty one is no prediction.
+        Labels predicted by each of S systems; an empty string is no prediction.
     """
     classes = sorted({*gold, *(label for labels in predicted for label in labels)} - {""})
     rows = {name: row for row, name in enumerate(classes)}
@@ -84,9 +84,9 @@ def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) ->
         predicted_Q = np.array([rows.get(name, -1) for name in labels])
         hits_Q = np.where(predicted_Q == gold_Q, gold_Q, -1)
         marks_Q3 = np.stack([hits_Q, gold_Q, predicted_Q], axis=1)
-        given_Q3 = marks_Q3 >= 0
-        columns = (marks_Q3 + np.arange(3) * len(classes))[given_Q3]
-        papers = np.nonzero(given_Q3)[0]
+        present_Q3 = marks_Q3 >= 0
+        columns = (marks_Q3 + np.arange(3) * len(classes))[present_Q3]
+        papers = np.nonzero(present_Q3)[0]
         shape = (len(gold), 3 * len(classes))
         terms_QF = csr_array((np.ones(len(papers)), (papers, columns)), shape=shape)
         samples.append(Sample(terms_QF, _macro_f1))
@@ -94,16 +94,16 @@ def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) ->
 
 
 def _macro_f1(sums_RF: Scores) -> Scores:
-    """Score counts of hits, gold and predicted labels; as :func:`metrics.macro_f1`."""
+    """Score counts of hits, gold and predicted labels, like :func:`metrics.macro_f1`."""
     hits_RC, gold_RC, predicted_RC = np.split(sums_RF, 3, axis=1)
-    given_RC = gold_RC + predicted_RC
-    f1_RC = np.divide(2 * hits_RC, given_RC, out=np.zeros_like(hits_RC), where=given_RC > 0)
-    means_R: Scores = f1_RC.sum(axis=1) / np.maximum((given_RC > 0).sum(axis=1), 1)
+    total_RC = gold_RC + predicted_RC
+    f1_RC = np.divide(2 * hits_RC, total_RC, out=np.zeros_like(hits_RC), where=total_RC > 0)
+    means_R: Scores = f1_RC.sum(axis=1) / np.maximum((total_RC > 0).sum(axis=1), 1)
     return means_R[:, None]
 
 
 def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[np.float64]:
-    """Score all systems on the same random draws of their queries, with replacement.
+    """Score all systems on the same random draws of queries with replacement.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[
     resamples : int
         Number of draws R.
     seed : int or sequence of int
-        Start of the random numbers.
+        Seed of the random numbers.
 
     Returns
     -------
@@ -135,21 +135,21 @@ def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[
 def randomisation_test(
     first: Sample, second: Sample, resamples: int, seed: Seed
 ) -> tuple[Scores, bool]:
-    """Test whether two systems differ, by swapping what they did on random queries.
+    """Test whether two systems differ, by swapping their outputs on random queries.
 
-    Under the null hypothesis it does not matter which system did what on a query. Queries where
-    both did the same change nothing. With so few others that all their swaps are no more than
-    ``resamples``, each is tried and the p-value is exact; else ``resamples`` are drawn and the
-    p-value is ``(1 + extreme) / (1 + resamples)``.
+    Under the null hypothesis it does not matter which system produced which output. Queries on
+    which both agree change nothing. If all swaps of the others number at most ``resamples``, each
+    is tried and the p-value is exact; otherwise ``resamples`` are drawn and the p-value is
+    ``(1 + extreme) / (1 + resamples)``.
 
     Parameters
     ----------
     first, second : Sample
         Two systems on the same Q queries, in the same order, under the same M metrics.
     resamples : int
-        Number of swaps R that are drawn.
+        Number of swaps R to draw.
     seed : int or sequence of int
-        Start of the random numbers.
+        Seed of the random numbers.
 
     Returns
     -------
@@ -174,15 +174,15 @@ def randomisation_test(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for testing all of them (Holm's step-down method).
+    """Return p-values adjusted for multiple tests (Holm's step-down method).
 
     Rejecting where the result is at most α keeps the chance of any false rejection at most α,
     however the tests depend on each other.
     """
     adjusted, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
 
@@ -195,22 +195,22 @@ def interval(values_R: Scores, confidence: float) -> tuple[float, float]:
 
 
 def _all_swaps(queries: int, resamples: int, seed: Seed) -> Iterator[Scores]:
-    """Yield every way to swap, as one block: there are at most ``resamples``."""
+    """Yield all swaps as one block: there are at most ``resamples``."""
     numbers = np.arange(2**queries)[:, None]
     yield (numbers >> np.arange(queries) & 1).astype(np.float64)
 
 
 def _drawn_swaps(queries: int, resamples: int, seed: Seed) -> Iterator[Scores]:
-    """Yield blocks of random swaps, shape ``(rows, Q)``, that are 0 or 1."""
+    """Yield blocks of random 0/1 swaps, shape ``(rows, Q)``."""
     rng = np.random.default_rng(seed)
-    width = -(-queries // 32) * 4  # whole 32-bit words: rng.bytes throws away the rest of one
+    width = -(-queries // 32) * 4  # whole 32-bit words: rng.bytes discards the rest of one
     for rows in _blocks(resamples, queries):
         bytes_RB = np.frombuffer(rng.bytes(rows * width), np.uint8).reshape(rows, width)
         yield np.unpackbits(bytes_RB, axis=1, count=queries).astype(np.float64)
 
 
 def _blocks(resamples: int, queries: int) -> Iterator[int]:
-    """Yield numbers of rows that add up to ``resamples``."""
+    """Yield block sizes that add up to ``resamples``."""
     rows = max(1, BLOCK // max(queries, 1))
     for start in range(0, resamples, rows):
         yield min(rows, resamples - start)

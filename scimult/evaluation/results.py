@@ -1,8 +1,8 @@
 """A result is a file with its provenance: scores, settings, data, code and machine.
 
 ``<out>/<system>/result.json`` holds what tables need, ``<out>/<system>/per_query/`` the scores of
-every query (:mod:`scimult.evaluation.per_query`), and ``<out>/<system>/runs/<set>.run``, if asked
-for, the ranked lists.
+every query (:mod:`scimult.evaluation.per_query`), and ``<out>/<system>/runs/<set>.run``, if
+requested, the ranked lists.
 """
 
 from __future__ import annotations
@@ -26,23 +26,15 @@ from scimult.errors import ConfigError, DataError
 from scimult.evaluation.contamination import Contamination
 from scimult.files import read_json, write_json
 
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "transformers",
-    "tokenizers",
-    "bm25s",
-    "pydantic",
-    "scikit-learn",
-)
+LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic", "scikit-learn")
 
 MACRO = "macro"
-"""Name of the mean of the groups' averages."""
+"""Name of the mean of the group averages."""
 CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 
 
 class SetFacts(StrictConfig):
-    """What was scored: results can be compared only if these agree.
+    """What was scored: only results that agree on it can be compared.
 
     Attributes
     ----------
@@ -51,10 +43,10 @@ class SetFacts(StrictConfig):
     counts : dict
         Queries, candidates and relevant pairs that were scored.
     left_out : dict
-        Reason to number of records that ``--skip-bad`` left out.
+        Reason to the number of records that ``--skip-bad`` left out.
     remarks : dict
-        What else should be known about the data, such as that a query with nothing relevant
-        counts as 0, and how often it occurred.
+        Further caveats about the data, such as a query with nothing relevant that counts as 0,
+        to the number of occurrences.
     files : dict
         File name, relative to the data folder, to SHA-256.
     """
@@ -78,25 +70,25 @@ class SetResult(SetFacts):
     Attributes
     ----------
     scores : dict
-        Metric to value in [0, 1].
+        Metric to its value in [0, 1].
     seconds : float
         Time to encode and rank.
     intervals : dict
-        Metric to the ends of its bootstrap interval; empty unless asked for.
+        Metric to the ends of its bootstrap interval; empty unless requested.
     cost : dict
-        What the set cost the system, as far as it knows: ``texts`` and ``tokens`` that were
-        encoded, ``encode_seconds``, and ``index_bytes`` that search keeps of the candidates.
+        The set's cost, as far as known: ``texts`` and ``tokens`` encoded, ``encode_seconds``, and
+        ``index_bytes`` that search keeps of the candidates.
     encoded_as : str, optional
-        The task that the encoder was asked for, where the suite gives a fallback.
+        The task used for encoding, where the suite gives a fallback.
     details : dict
-        What else the protocol found: the C that was chosen, scores by group.
+        Other findings of the protocol: the chosen C, scores by group.
     provenance : dict, optional
-        Of the run that scored the set, if that was an earlier one than the result's.
+        Of the run that scored the set, if earlier than the result's own.
     resampled : list of str, optional
-        Metrics that scores per query can be resampled for: means over queries, and macro F1 of
-        one label per paper. None in older results, where these are all.
+        Metrics whose per-query scores can be resampled: means over queries, and macro F1 of one
+        label per paper. None in older results, where all can.
     contamination : Contamination, optional
-        What training data hold of the set, if ``--audit`` named them.
+        The set's overlap with the training data given to ``--audit``.
     """
 
     scores: dict[str, float]
@@ -111,22 +103,22 @@ class SetResult(SetFacts):
 
     @property
     def resampled_metrics(self) -> list[str]:
-        """Metrics that have scores per query to resample: what intervals and tests need."""
+        """Metrics with per-query scores, as intervals and tests need."""
         return list(self.scores) if self.resampled is None else self.resampled
 
     @property
     def main_score(self) -> float:
-        """The score by the main metric."""
+        """The main metric's score."""
         return self.scores[self.main_metric]
 
     @property
     def has_samples(self) -> bool:
-        """Whether the main metric has scores per query to resample."""
+        """Whether the main metric has per-query scores."""
         return self.main_metric in self.resampled_metrics
 
     @property
     def averaged(self) -> list[float]:
-        """What enters averages: the main metric, or one mean of scores per column."""
+        """Scores that enter averages: the main metric, or one mean per column."""
         if not self.columns:
             return [self.main_score]
         return [
@@ -140,10 +132,10 @@ class SetResult(SetFacts):
 
 
 class Result(StrictConfig):
-    """Scores of one system on a suite, and everything needed to get them again.
+    """Scores of one system on a suite, and everything needed to reproduce them.
 
-    ``not_scored`` and ``failed`` have the sets without scores, or whose scoring last failed, and
-    why. ``suite`` has every set as it was scored.
+    ``not_scored`` maps the sets without scores, and ``failed`` those whose last scoring failed,
+    to the reason. ``suite`` describes every set as scored.
     """
 
     format: Literal["scimult-evaluation/1"] = "scimult-evaluation/1"
@@ -163,10 +155,10 @@ class Result(StrictConfig):
 
 
 def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
-    """Return the mean column of the sets of each task and group, and of all sets as ``all``.
+    """Return the mean column of each task's and each group's sets, and of all sets as ``all``.
 
-    The column of a set is its main metric, unless the benchmark names others. Where every set is
-    in one of several groups, ``macro`` is the mean of the groups' averages.
+    A set's column is its main metric, unless the benchmark names others. Where every set is in
+    one of several groups, ``macro`` is the mean of the group averages.
     """
     tasks: dict[str, list[float]] = {}
     groups: dict[str, list[float]] = {}
@@ -185,7 +177,7 @@ def averages(sets: Mapping[str, SetResult]) -> dict[str, float]:
 def provenance() -> dict[str, Any]:
     """Return code, command, time and machine of this process.
 
-    ``seed`` is null because scoring draws nothing at random.
+    ``seed`` is null because scoring uses no random numbers.
     """
     return {
         "command": sys.argv,
@@ -212,11 +204,11 @@ def folder_of(out: Path, system: str) -> Path:
     Raises
     ------
     ConfigError
-        If the name cannot be a folder's.
+        If the name is not a valid folder name.
     """
     if not re.fullmatch(r"\w[\w.+-]*", system):
         raise ConfigError(
-            "a system's name is also a folder's", value=system, fix="use letters, digits, . _ + -"
+            "not a valid system name", value=system, fix="use letters, digits, . _ + -"
         )
     return out / system
 
@@ -229,7 +221,7 @@ def save_result(result: Result, out: Path) -> Path:
 
 
 def load_result(path: Path) -> Result:
-    """Read ``result.json`` of a system.
+    """Read a system's ``result.json``.
 
     Raises
     ------
@@ -247,7 +239,7 @@ def load_result(path: Path) -> Result:
 
 
 def require_results(out: Path) -> list[Result]:
-    """Read all results below ``out``, oldest first; there must be one.
+    """Read all results below ``out``, oldest first; require at least one.
 
     Raises
     ------
@@ -273,7 +265,7 @@ def load_results(out: Path) -> list[Result]:
 
 
 def _git_state() -> dict[str, Any] | None:
-    """Return commit and whether tracked files differ from it; None outside a checkout."""
+    """Return the commit and whether tracked files differ from it; None outside a checkout."""
     root = Path(scimult.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None

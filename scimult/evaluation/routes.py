@@ -1,7 +1,7 @@
-"""Every benchmark encoded with every task's route: what experts and control codes are worth.
+"""Encode every benchmark with every task's route: what experts and control codes are worth.
 
 Table 3 of the SciRepEval paper (Singh et al. 2023) does this with control codes: if routes
-specialise, the best score of a benchmark is under the route of its own task.
+specialise, a benchmark scores best with the route of its own task.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 
 class FixedRoute:
-    """A text encoder that serves every task with the route of one.
+    """A text encoder that serves every task with one task's route.
 
     Parameters
     ----------
     encoder : TextEncoder
-        The encoder that knows tasks.
+        The multi-task encoder.
     route : str
-        The task whose route is taken; which side a text is on stays.
+        The task whose route is used; the side of a text is kept.
     """
 
     def __init__(self, encoder: TextEncoder, route: str) -> None:
@@ -30,7 +30,7 @@ class FixedRoute:
         self._encoder, self._route = encoder, route
 
     def settings(self) -> dict[str, str]:
-        """Return what tells the results of one route from those of another."""
+        """Return what distinguishes the results of routes."""
         return {"routed": self._encoder.name, "route": self._route}
 
     def task_for(self, task: str, fallback: str) -> str:
@@ -45,7 +45,7 @@ class FixedRoute:
 
 
 def cross_tables(results: Sequence[Result]) -> list[Table]:
-    """Return, for each model that was evaluated by route, main scores of sets by route."""
+    """Return one table per model evaluated by route: main scores of sets by route."""
     models: dict[str, list[Result]] = {}
     for result in results:
         if "routed" in result.settings:
@@ -70,6 +70,6 @@ def _cross_table(model: str, results: Sequence[Result]) -> Table:
         rows.append([label(facts.task), label(name), label(facts.main_metric), *cells])
     notes = [
         "Columns: the task whose route (experts, control code, instruction) encoded all texts. The "
-        "best of a row is bold; if routes specialise, it is under the task of the row."
+        "best of each row is bold; if routes specialise, it is in the column of the row's task."
     ]
     return Table(f"{model}, by route", ["task", "set", "metric", *routes], 3, rows, notes)

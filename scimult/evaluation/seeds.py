@@ -1,23 +1,23 @@
-"""Are runs of several seeds better than others? Chance of training and of queries in one interval.
+"""Compare runs of several seeds: training and query variance in one confidence interval.
 
-A score of a run is moved by two kinds of chance: which queries the set has, the same for all runs,
-and which seed a model was trained with. With J seeds of one run and K of another, all scored on
-the same Q queries, this is the design of studies in which readers (seeds) that are nested in a
-modality (run) all read the same cases (queries). Its analysis by Obuchowski and Rockette, with
-Hillis' degrees of freedom, gives
+A run's score varies for two reasons: which queries the set has, the same for all runs, and which
+seed a model was trained with. With J seeds of one run and K of another, all scored on the same Q
+queries, this is the design of studies in which readers (seeds), nested in a modality (run), all
+read the same cases (queries). Its analysis by Obuchowski and Rockette, with Hillis' degrees of
+freedom, gives
 
     Var(mean - mean') = s2 (1/J + 1/K) + max(c + c' - 2 c*, 0)
 
 where s2 is the variance of scores between seeds, pooled over the runs of a study; c and c' are
 the covariances over queries of the scores of two seeds of the same run, and c* of seeds of
-different runs, all by the jackknife. The difference over its standard error is a t with
-``Var^2 / ((s2 (1/J + 1/K))^2 / df)`` degrees of freedom, df those of s2.
+different runs, all by the jackknife. The difference divided by its standard error has a t
+distribution with ``Var^2 / ((s2 (1/J + 1/K))^2 / df)`` degrees of freedom, df being those of s2.
 
 A model that was not trained in the study has no seed: it adds its covariance, and nothing to s2.
 
 Sources: Obuchowski and Rockette, Communications in Statistics 24(2), 1995 (covariances); Hillis,
-Statistics in Medicine 26(3), 2007 (degrees of freedom), and 33(2), 2014 (readers that
-are nested in a modality); Efron and Stein, Annals of Statistics 9(3), 1981 (jackknife).
+Statistics in Medicine 26(3), 2007 (degrees of freedom), and 33(2), 2014 (readers nested in a
+modality); Efron and Stein, Annals of Statistics 9(3), 1981 (jackknife).
 
 Shape legend: Q queries, F terms of a query, N scored models, J and K seeds.
 """
@@ -36,7 +36,7 @@ from scimult.evaluation.resampling import BLOCK, ROUNDING, Sample
 
 @dataclass(frozen=True)
 class SeedVariance:
-    """Variance of a score between the seeds of a run, and its degrees of freedom."""
+    """Variance of a score between a run's seeds, and its degrees of freedom."""
 
     value: float
     degrees: int
@@ -44,17 +44,17 @@ class SeedVariance:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A difference of two means over seeds.
+    """The difference of two means over seeds.
 
     Attributes
     ----------
     difference, low, high : float
         The difference and the ends of its interval.
     p : float
-        Two-sided; 0 and 1 where nothing varies.
+        Two-sided p-value; 0 or 1 where nothing varies.
     error, degrees : float
-        Standard error, and degrees of freedom of the t distribution; infinite where the only
-        chance is that of queries.
+        Standard error, and degrees of freedom of the t distribution; infinite where only the
+        queries vary.
     """
 
     difference: float
@@ -66,12 +66,12 @@ class Estimate:
 
 
 def seed_variance(runs: Sequence[Sequence[float]]) -> SeedVariance | None:
-    """Pool the variance between seeds over runs; None if no run has two.
+    """Pool the variance between seeds over runs; None if no run has two seeds.
 
     Parameters
     ----------
     runs : sequence of sequence of float
-        The scores of the seeds of each run.
+        Scores of each run's seeds.
     """
     repeated = [np.asarray(scores_J, dtype=np.float64) for scores_J in runs if len(scores_J) > 1]
     if not repeated:
@@ -82,10 +82,10 @@ def seed_variance(runs: Sequence[Sequence[float]]) -> SeedVariance | None:
 
 
 def query_covariance(samples: Sequence[Sample]) -> Scores:
-    """Return how the first metric of N models varies over draws of queries, shape ``(N, N)``.
+    """Return the jackknife covariance of N models' first metric over queries, shape ``(N, N)``.
 
-    The jackknife: for a mean it is the covariance of scores per query over Q. Of one query
-    nothing is known; the result is 0.
+    For a mean it is the covariance of per-query scores over Q. One query gives no information;
+    the result is then 0.
     """
     queries = len(samples[0])
     if queries < 2:
@@ -99,7 +99,7 @@ def query_covariance(samples: Sequence[Sample]) -> Scores:
 def _left_out(sample: Sample) -> Scores:
     """Return the score without each query in turn, shape ``(Q,)``."""
     queries = len(sample)
-    # The sums are scored as those of Q queries; a mean over Q - 1 is that much more.
+    # `score` divides by Q, so the sums over Q - 1 queries are scaled up first.
     total_F = (np.ones((1, queries)) @ sample.terms_QF)[0]
     rows = max(1, BLOCK // max(len(total_F), 1))
     parts = []
@@ -125,15 +125,15 @@ def compare_means(
     Parameters
     ----------
     scores_J, baseline_K : array
-        Score of each seed of a run, and of the baseline.
+        Score of each seed of the run, and of the baseline.
     covariance_NN : array
         `query_covariance` of the J models followed by the K, shape ``(J + K, J + K)``.
     seeds : SeedVariance or None
-        `seed_variance` of the study; without it only queries are chance.
+        `seed_variance` of the study; None: only queries vary.
     trained, baseline_trained : bool
-        Whether a seed moved these scores.
+        Whether these scores depend on a seed.
     confidence : float
-        Of the interval.
+        Confidence of the interval.
     """
     difference = float(scores_J.mean() - baseline_K.mean())
     count = len(scores_J)
@@ -155,7 +155,7 @@ def compare_means(
 
 
 def _shared(covariance_JJ: Scores) -> float:
-    """Return the mean covariance of two seeds; of one seed its variance, which is no less."""
+    """Return the mean covariance of two seeds; for one seed its variance, an upper bound."""
     count = len(covariance_JJ)
     if count == 1:
         return float(covariance_JJ[0, 0])

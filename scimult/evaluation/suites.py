@@ -1,4 +1,4 @@
-"""Suites of benchmarks as data: what a data set is, how it is scored, where it comes from."""
+"""Suites of benchmarks as data: files, scoring and origin of each set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER = resources.files("scimult.evaluation") / "suites"
 class Suite(StrictConfig):
     """Benchmarks that are reported together, in this order.
 
-    ``nothing_relevant`` is that of every benchmark that does not have its own.
+    ``nothing_relevant`` is the default for its benchmarks.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Suite(StrictConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _for_every_benchmark(cls, values: Any) -> Any:
-        """Give every benchmark that does not say otherwise the suite's ``nothing_relevant``."""
+    def _set_default(cls, values: Any) -> Any:
+        """Pass ``nothing_relevant`` on to the benchmarks that do not set it."""
         if not (isinstance(values, dict) and isinstance(values.get("benchmarks"), dict)):
             return values
-        shared = {"nothing_relevant": values.get("nothing_relevant", "error")}
+        default = {"nothing_relevant": values.get("nothing_relevant", "error")}
         benchmarks = {
-            name: {**shared, **entry} if isinstance(entry, dict) else entry
+            name: {**default, **entry} if isinstance(entry, dict) else entry
             for name, entry in values["benchmarks"].items()
         }
         return {**values, "benchmarks": benchmarks}
 
     def select(self, names: Sequence[str]) -> dict[str, Benchmark]:
-        """Return the named benchmarks in the suite's order; all of them for no names.
+        """Return the named benchmarks in the suite's order (none named: all).
 
         Raises
         ------
@@ -60,21 +60,21 @@ class Suite(StrictConfig):
 
 
 def suite_names() -> list[str]:
-    """Return the names of the suites that come with the toolkit."""
+    """Return the names of the suites that ship with the toolkit."""
     files = [path.name for path in _FOLDER.iterdir()]
     return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
 
 
 def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
-    """Read a suite by name, or from your own YAML file.
+    """Load a suite by name, from a YAML file, or from a BEIR folder.
 
     Parameters
     ----------
     name_or_path : str
-        One of :func:`suite_names`, a path that ends in ``.yaml``, or a folder in BEIR layout,
-        which is a suite of one search set.
+        One of :func:`suite_names`, a path ending in ``.yaml``, or a folder in BEIR layout, which
+        becomes a suite of one search set.
     overrides : sequence of str
-        ``benchmarks.vis_cite.mode=paper`` and the like.
+        Overrides such as ``benchmarks.vis_cite.mode=paper``.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def _folder_suite(folder: Path) -> dict[str, Any]:
-    """Describe a BEIR folder as a suite; its absolute path stands for any ``--data``."""
+    """Describe a BEIR folder as a suite; its absolute path overrides ``--data``."""
     name = folder.resolve().name
     entry = {
         "task": "search",
@@ -103,11 +103,10 @@ def _folder_suite(folder: Path) -> dict[str, Any]:
         "source": "a folder in BEIR layout",
         "licence": "not known",
     }
-    how = "the folder needs corpus.jsonl, queries.jsonl and qrels/test.tsv"
     return {
         "name": name,
         "description": name,
-        "how_to_get": how,
+        "how_to_get": "the folder needs corpus.jsonl, queries.jsonl and qrels/test.tsv",
         "nothing_relevant": "zero",
         "benchmarks": {name: entry},
     }

@@ -1,7 +1,7 @@
 """Systems that rank candidates for queries: text encoders, stored embeddings and BM25.
 
-A system is asked for a ranker of one data set; protocols then ask the ranker for lists. So
-texts are encoded once per data set, however many lists a protocol needs.
+A system makes a ranker for each data set, and protocols request lists from the ranker. So texts
+are encoded once per data set, however many lists a protocol needs.
 
 Shape legend: N texts, D width.
 """
@@ -35,47 +35,42 @@ class Ranker(Protocol):
     """Ranks the candidates of one data set for its queries."""
 
     def search(self, k: int, exclude_Q: IntArray | None = None) -> Ranking:
-        """Return the best ``k`` of all candidates, without one given row per query."""
-        ...
+        """Return the best ``k`` of all candidates; one row per query may be excluded."""
 
     def rank_listed(self, lists: Ragged) -> Ranking:
-        """Rank, for each query, the candidate rows that ``lists`` gives it."""
-        ...
+        """Rank each query's candidate rows in ``lists``."""
 
 
 class System(Protocol):
-    """Anything that can be evaluated; ``costs`` has what each data set cost (``SetResult``).
+    """Anything that can be evaluated; ``costs`` has the cost of each data set (``SetResult``).
 
-    What a class that inherits it does not say itself is said of a system that encodes nothing.
+    Default methods suit a system that encodes nothing.
     """
 
     name: str
     costs: dict[str, dict[CostKind, float]]
 
     def describe(self) -> dict[str, Any]:
-        """Return what a reader needs to run the same system again."""
-        ...
+        """Return the settings needed to run the system again."""
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Prepare the ranking of one data set."""
-        ...
+        """Prepare ranking on one data set."""
 
     def task_for(self, task: str, fallback: str) -> str | None:
-        """Return the task that texts are encoded for; None where nothing is encoded."""
+        """Return the task for which texts are encoded; None if nothing is encoded."""
         return None
 
     def share(self, sets: Iterable[TaskData]) -> None:
-        """Let every rank encode a part of the sets' texts, where what is encoded is kept."""
+        """Let every rank encode a part of the sets' texts, if embeddings are stored."""
         return
 
 
 @runtime_checkable
 class EmbeddingSystem(System, Protocol):
-    """A system with an embedding for each paper, which linear models and clusters need."""
+    """A system with paper embeddings, which linear models and clustering need."""
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
         """Return one row per paper, shape ``(N, D)``."""
-        ...
 
 
 class DenseSystem(System):
@@ -86,9 +81,9 @@ class DenseSystem(System):
     encoder : TextEncoder
         Any object with ``name``, ``similarity`` and ``encode``.
     settings : mapping, optional
-        How the encoder was made, for the report.
+        The encoder's settings, for the report.
     device : str
-        Where products are taken.
+        Device of the search.
     show_progress : bool
         Show progress bars.
     """
@@ -111,13 +106,13 @@ class DenseSystem(System):
         return {"kind": "dense", "similarity": self.encoder.similarity, **self.settings}
 
     def task_for(self, task: str, fallback: str) -> str:
-        """Return ``task`` if the encoder says that it knows it, else ``fallback``."""
+        """Return ``task`` if the encoder knows it, else ``fallback``."""
         if isinstance(self.encoder, TaskChooser):
             return self.encoder.task_for(task, fallback)
         return fallback
 
     def share(self, sets: Iterable[TaskData]) -> None:
-        """Encode all distinct texts into the store, each rank a part; nothing without a store."""
+        """Encode all distinct texts into the store, each rank a part; no store: do nothing."""
         if not isinstance(self.encoder, StoringEncoder):
             return
         texts: dict[tuple[str, Role], dict[Text, None]] = {}
@@ -130,7 +125,7 @@ class DenseSystem(System):
             )
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Encode queries and candidates that were not encoded before.
+        """Encode the queries and candidates not encoded before.
 
         Raises
         ------
@@ -148,13 +143,13 @@ class DenseSystem(System):
         return _IndexRanker(index, queries_QD)
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
-        """Encode papers as queries of their task: what a linear model is fitted to."""
+        """Encode papers as queries of their task, for linear models and clustering."""
         with self._counting(papers.name):
             return self.embed(papers.texts, papers.task, "query")
 
     @contextmanager
     def _counting(self, name: str) -> Iterator[None]:
-        """Note what the encoding inside costs a data set."""
+        """Record the cost of the encoding inside."""
         known, tokens, start = self._encoded, self._tokens, time.perf_counter()
         yield
         cost: dict[CostKind, float] = {
@@ -167,18 +162,18 @@ class DenseSystem(System):
 
     @property
     def _encoded(self) -> int:
-        """Texts that were encoded so far; a store knows which of them it had."""
+        """Number of texts encoded so far; a store leaves out those it already had."""
         all_texts = sum(len(known) for known in self._known.values())
         return int(getattr(self.encoder, "texts_encoded", all_texts))
 
     @property
     def _tokens(self) -> int | None:
-        """Tokens that were encoded so far, of encoders that count them."""
+        """Number of tokens encoded so far, if the encoder counts them."""
         counted: int | None = getattr(self.encoder, "tokens_encoded", None)
         return counted
 
     def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
-        """Return embeddings of shape ``(N, D)``, encoding only texts that are new."""
+        """Return embeddings of shape ``(N, D)``, encoding only new texts."""
         known = self._known.setdefault((task, role), {})
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
@@ -189,22 +184,22 @@ class DenseSystem(System):
 
 
 class StoredSystem(System):
-    """Embeddings in files, by ``scimult encode`` or made elsewhere.
+    """Embeddings in files, from ``scimult encode`` or third-party tools.
 
-    ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clusters, ``papers``)
-    are embedding folders (:mod:`scimult.retrieval.embeddings`), with the ids in any order.
+    ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clustering,
+    ``papers``) are embedding folders (:mod:`scimult.retrieval.embeddings`), with ids in any order.
 
     Parameters
     ----------
     name : str
-        Name that reports show.
+        Name shown in reports.
     folder : Path
-        Where the data sets' folders are.
+        Parent of the data sets' folders.
     similarity : {"dot", "cosine", "l2"}
-        How two embeddings are compared.
+        Similarity of embeddings.
     normalise : bool, optional
-        Whether they are scaled to length 1 when they are read; by default where the similarity
-        is cosine, so that distances and linear models see what the cosine sees.
+        Whether to scale embeddings to length 1; by default if the similarity is cosine, so that
+        distances and linear models see what the cosine sees.
     """
 
     def __init__(
@@ -223,16 +218,15 @@ class StoredSystem(System):
         self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Return kind, folder, similarity and the digests of the files."""
+        """Return kind, folder, similarity and file digests."""
         digests = {
             str(path.relative_to(self.folder)): sha256(path)
             for name in (MATRIX_FILE, MANIFEST)
             for path in sorted(self.folder.glob(f"*/*/{name}"))
         }
-        folder = str(self.folder)
         return {
             "kind": "stored",
-            "folder": folder,
+            "folder": str(self.folder),
             "similarity": self.similarity,
             "normalise": self.normalise,
             "sha256": digests,
@@ -244,10 +238,10 @@ class StoredSystem(System):
         Raises
         ------
         DataError
-            If a file is missing, is not of this form, repeats an id or lacks one.
+            If a file is missing or malformed, repeats an id or lacks one.
         """
         similarity = dataset.similarity or self.similarity
-        scale = self.normalise and similarity != "cosine"  # the search scales for a cosine
+        scale = self.normalise and similarity != "cosine"  # cosine search scales by itself
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
         candidates_CD = self._rows(dataset.name, "candidates", dataset.candidate_ids, scale)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
@@ -255,7 +249,7 @@ class StoredSystem(System):
         return _IndexRanker(index, queries_QD)
 
     def paper_embeddings(self, papers: PaperSet | Signatures) -> FloatArray:
-        """Look up the rows of the papers in ``<folder>/<data set>/papers``."""
+        """Look up the papers' rows in ``<folder>/<data set>/papers``."""
         ids = papers.ids if isinstance(papers, PaperSet) else papers.paper_ids
         return self._rows(papers.name, "papers", ids, self.normalise)
 
@@ -270,9 +264,9 @@ class BM25System(System):
     Parameters
     ----------
     name : str
-        Name that reports show.
+        Name shown in reports.
     analyser : Analyser
-        How texts become tokens.
+        Tokeniser and filters.
     k1, b : float
         See :class:`scimult.retrieval.BM25Index`.
     """
@@ -284,10 +278,10 @@ class BM25System(System):
         self.costs: dict[str, dict[CostKind, float]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings of the index."""
-        told = {"kind": "bm25", "variant": "lucene", "k1": self.k1, "b": self.b}
+        """Return the index settings."""
+        settings = {"kind": "bm25", "variant": "lucene", "k1": self.k1, "b": self.b}
         analysis = {key: value for key, value in asdict(self.analyser).items() if value != NONE}
-        return {**told, **analysis, "tokens": PATTERNS[self.analyser.tokens]}
+        return {**settings, **analysis, "tokens": PATTERNS[self.analyser.tokens]}
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Index the candidates."""
@@ -297,7 +291,7 @@ class BM25System(System):
 
 
 class _IndexRanker:
-    """An index, and the queries of one data set in the form that it takes."""
+    """An index, and one data set's queries in the form that it takes."""
 
     def __init__(self, index: ExactIndex | BM25Index, queries: Any) -> None:
         self._index, self._queries = index, queries

@@ -1,4 +1,4 @@
-"""What a benchmark's files become: texts with ids, and what is known about them.
+"""Benchmark data in memory: texts with ids, and their judgments, labels or persons.
 
 Shape legend: Q queries, C candidates, N papers, P judged (query, reviewer) pairs.
 """
@@ -17,14 +17,14 @@ from scimult.retrieval.runs import Qrels
 from scimult.types import IntArray, Role, Similarity, Text
 
 Inputs = list[tuple[Sequence[Text], str, Role]]
-"""What is encoded for a data set: texts, and the task and role that they have."""
+"""Texts of a data set to encode, with their task and role."""
 HARD, SOFT = 1, 2
-"""Parts of a reviewer's grade: relevant to all judges, relevant to most."""
+"""Bits of a reviewer's grade: relevant to all judges, relevant to most."""
 
 
 @dataclass(frozen=True)
 class Reviewers:
-    """Authors who are ranked by their papers.
+    """Authors to rank by their papers.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class Reviewers:
     papers : Ragged
         Candidate rows of each reviewer's papers.
     qrels : Qrels
-        Judgments of every query over the reviewers: the sum of ``HARD`` and ``SOFT`` where a
-        reviewer is relevant in that sense.
+        Judgments of every query over the reviewers: the sum of ``HARD`` and ``SOFT`` where each
+        applies.
     """
 
     ids: list[str]
@@ -44,16 +44,16 @@ class Reviewers:
 
 @dataclass(frozen=True)
 class _Set:
-    """What every benchmark's data have.
+    """Fields common to all kinds of benchmark data.
 
     Attributes
     ----------
     name, task : str
-        Name of the benchmark and task of the encoder.
+        Name of the benchmark, and the encoder's task.
     files : list of Path
-        Everything that was read.
+        Every file that was read.
     remarks : dict
-        What a reader of the scores should know about the data, and how often it occurred.
+        Caveats for readers of the scores, with the number of occurrences.
     """
 
     name: str
@@ -69,25 +69,25 @@ class Dataset(_Set):
     Attributes
     ----------
     query_ids, queries : list
-        Ids and texts of the Q queries (papers to be labelled are queries too).
+        Ids and texts of the Q queries (papers to label are queries too).
     candidate_ids, candidates : list
         Ids and texts of the C candidates (documents, papers or labels).
     qrels : Qrels
         Judgments of every query over these candidates.
     lists : Ragged, optional
-        The candidate rows that each query ranks; None where it ranks all.
+        Candidate rows that each query ranks; None: all.
     label_names : list of list of str
         All names of each label; empty unless candidates are labels.
     similarity : {"dot", "cosine", "l2"}, optional
         Prescribed by the benchmark; None: the encoder's own.
     groups : list of str
-        A group of each query (a field of study), whose scores are kept apart too; may be empty.
+        Group of each query (a field of study), scored separately too; may be empty.
     weights_Q : array, optional
-        How much each query counts, where they do not count the same.
+        Weight of each query, where they do not count the same.
     matched : Ragged, optional
-        Label rows whose name matches each paper, where the data says so.
+        Label rows whose name matches each paper, where the data lists them.
     reviewers : Reviewers, optional
-        The authors of the candidates, where these are ranked.
+        The candidates' authors, where these are ranked.
     """
 
     query_ids: list[str]
@@ -120,7 +120,7 @@ class Dataset(_Set):
 
     @property
     def own_rows(self) -> IntArray:
-        """For each query, the row of the candidate with the same id; -1 if there is none."""
+        """For each query, the row of the candidate with the same id; -1 if none."""
         rows = {name: row for row, name in enumerate(self.candidate_ids)}
         return np.array([rows.get(name, -1) for name in self.query_ids], dtype=np.int64)
 
@@ -134,7 +134,7 @@ class PaperSet(_Set):
     ids, texts : list
         Ids and texts of the N papers.
     train_rows, test_rows : IntArray
-        Rows of the papers a model is fitted to, and of those it is scored on.
+        Rows of the papers to fit on and to score on.
     labels : list of list of str
         Labels of each paper; empty for numbers.
     values_N : array
@@ -155,12 +155,12 @@ class PaperSet(_Set):
 
     @property
     def query_ids(self) -> list[str]:
-        """Ids of the papers that are scored."""
+        """Ids of the scored papers."""
         return [self.ids[row] for row in self.test_rows]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of scored papers, of classes, of labels to be found and of training papers."""
+        """Numbers of scored papers, of classes, of their gold labels, and of training papers."""
         return {
             "queries": len(self.test_rows),
             "candidates": len({label for labels in self.labels for label in labels}),
@@ -171,7 +171,7 @@ class PaperSet(_Set):
 
 @dataclass(frozen=True)
 class Signatures(_Set):
-    """Author mentions (an author of a paper), in blocks of similar names, by person.
+    """Author mentions (one author of one paper) in blocks of similar names, with their persons.
 
     Attributes
     ----------

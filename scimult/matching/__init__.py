@@ -1,1 +1,1 @@
-"""Reviewers for papers: affinities from what reviewers wrote, and the best assignment."""
+"""Reviewer assignment: affinities from reviewers' publications, and the best assignment."""

@@ -1,6 +1,6 @@
-"""Who reviews what: the assignment of the largest total score, as a linear programme.
+"""Reviewer assignment with the largest total score, as a linear programme.
 
-With loads alone the programme is a transportation problem, whose corners are whole numbers. It is
+With loads alone the programme is a transportation problem, whose corners are integral. It is
 solved on the best pairs only, and pairs whose reduced cost shows that they would help are added
 until there are none: the optimum over all pairs, in the memory of a few.
 
@@ -23,17 +23,17 @@ from scimult.types import FloatArray, IntArray
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# A reduced cost that counts as an improvement; scores are float32.
+# Reduced costs above this count as an improvement; scores are float32.
 _TOLERANCE = 1e-6
-# Of the range of scores: by how much a pair may miss an improvement and still be added.
+# Pairs that miss an improvement by less than this share of the score range are added, too.
 _NEARLY = 2e-3
-# Pairs of one submission that are added at once.
+# Pairs added per submission and round.
 _ADDED = 20
 
 
 @dataclass(frozen=True)
 class Loads:
-    """How many reviewers each submission needs, and how many submissions each reviewer takes.
+    """Reviewers that each submission needs, and bounds on each reviewer's submissions.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Assignment:
     scores : array
         float32.
     rounds : int
-        How often the programme was solved.
+        Number of times the programme was solved.
     """
 
     submissions: IntArray
@@ -74,14 +74,14 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
     scores_SR : array
         float32, may be memory-mapped; NaN where a pair must not be assigned.
     loads : Loads
-        What each side needs and takes.
+        Loads of both sides.
     names : sequence of str, optional
-        Of submissions, for messages.
+        Names of submissions, for messages.
 
     Raises
     ------
     DataError
-        If the loads cannot be met; submissions that come short are named.
+        If the loads cannot be met; names the submissions that lack reviewers.
     """
     _check_sums(loads)
     programme = _Programme(scores_SR, loads)
@@ -100,7 +100,7 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
             elif not programme.raise_penalty():
                 raise _infeasible(missing_S, unfilled_R, names)
     pairs = pairs_C[values_C > 0.5]
-    assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are whole numbers"
+    assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are integral"
     submissions, reviewers = np.divmod(pairs, scores_SR.shape[1])
     scores = np.asarray(scores_SR[submissions, reviewers])
     order = np.lexsort((reviewers, -scores, submissions))
@@ -118,19 +118,19 @@ class _Programme:
             finite = block[np.isfinite(block)]
             low, high = min(low, finite.min(initial=low)), max(high, finite.max(initial=high))
         self._spread = spread = float(high - low) if high > low else 1.0
-        # What an empty place costs. Only the last value is beyond what exchanges along any chain
-        # of pairs could gain; costs so far apart are slow and inexact, and seldom needed.
+        # Cost of an unfilled slot. Only the last value exceeds what exchanges along any chain of
+        # pairs could gain; such large costs are slow and inexact, and seldom needed.
         self._penalty = max(abs(low), abs(high)) + 4 * spread if np.isfinite(high) else 1.0
         self._last_penalty = self._penalty + spread * sum(scores_SR.shape)
 
     def raise_penalty(self) -> bool:
-        """Make empty places cost more; return whether they did not cost the most already."""
+        """Raise the cost of unfilled slots; return whether it was below its maximum."""
         raised = self._penalty < self._last_penalty
         self._penalty = min(32 * self._penalty, self._last_penalty)
         return raised
 
     def first_pairs(self) -> IntArray:
-        """Return the best pairs of each submission and of each reviewer."""
+        """Return the best pairs of each submission and each reviewer."""
         wide = 3 * int(self._loads.needed_S.max(initial=0)) + 20
         long = 3 * int(self._loads.most_R.max(initial=0)) + 10
         return best_pairs(self._scores, wide, long)
@@ -138,7 +138,7 @@ class _Programme:
     def solve(
         self, pairs_C: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return the values of pairs, what is missing on either side, and the prices of both."""
+        """Return the pairs' values, the unfilled slots of both sides, and the prices of both."""
         from scipy.optimize import linprog
         from scipy.sparse import vstack
 
@@ -146,14 +146,14 @@ class _Programme:
         submissions, reviewers = np.divmod(pairs_C, self._count)
         sizes = len(loads.needed_S), len(loads.most_R)
         lower = np.flatnonzero(loads.least_R > 0)
-        # Variables: pairs, empty places of submissions, empty places of reviewers with a minimum.
+        # Variables: pairs, unfilled slots of submissions, and of reviewers with a minimum.
         width = number + sizes[0] + len(lower)
-        places = np.arange(number + sizes[0])
+        columns = np.arange(number + sizes[0])
         owners = np.concatenate([submissions, np.arange(sizes[0])])
-        equal = _ones(owners, places, (sizes[0], width))
+        equal = _ones(owners, columns, (sizes[0], width))
         most = _ones(reviewers, np.arange(number), (sizes[1], width))
-        empty = number + sizes[0] + np.arange(len(lower))
-        least = -most[lower] - _ones(np.arange(len(lower)), empty, (len(lower), width))
+        unfilled = number + sizes[0] + np.arange(len(lower))
+        least = -most[lower] - _ones(np.arange(len(lower)), unfilled, (len(lower), width))
         scores = np.asarray(self._scores[submissions, reviewers], dtype=np.float64)
         costs = np.concatenate([-scores, np.full(sizes[0] + len(lower), self._penalty)])
         bounds = np.zeros((width, 2))
@@ -182,9 +182,9 @@ class _Programme:
     def better_pairs(
         self, pairs_C: IntArray, prices_S: FloatArray, prices_R: FloatArray
     ) -> IntArray:
-        """Return pairs outside of the programme that would lower its cost, the best of each row.
+        """Return pairs outside the programme that would lower its cost, the best of each row.
 
-        And with them those that nearly would: prices move a little from round to round, and a round
+        Also return those that nearly would: prices move a little from round to round, and a round
         costs more than a few pairs.
         """
         pairs, helps = [], False
@@ -203,7 +203,7 @@ class _Programme:
 
 
 def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_array:
-    """Return a matrix with ones at these places."""
+    """Return a sparse matrix with ones at the given positions."""
     from scipy.sparse import coo_array
 
     return coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
@@ -212,24 +212,19 @@ def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_arra
 def _check_sums(loads: Loads) -> None:
     needed, most, least = (int(x.sum()) for x in (loads.needed_S, loads.most_R, loads.least_R))
     if needed > most:
-        raise DataError(
-            f"{needed:,} reviews are needed and reviewers take {most:,}",
-            fix="raise --max-papers, lower --reviewers, or add reviewers",
-        )
+        problem = f"{needed:,} reviews are needed, but reviewers take at most {most:,}"
+        fix = "raise --max-papers, lower --reviewers, or add reviewers"
+        raise DataError(problem, fix=fix)
     if least > needed:
-        raise DataError(
-            f"reviewers want {least:,} reviews at least and {needed:,} are needed",
-            fix="lower --min-papers",
-        )
+        problem = f"reviewers require at least {least:,} reviews, but only {needed:,} are needed"
+        raise DataError(problem, fix="lower --min-papers")
 
 
 def _infeasible(missing_S: FloatArray, unfilled_R: FloatArray, names: Sequence[str]) -> DataError:
     short = np.flatnonzero(missing_S > 0.5)
-    told = ", ".join(names[row] if names else str(row) for row in short[:3])
-    problem = f"{len(short):,} of {len(missing_S):,} submissions come short of reviewers"
+    examples = ", ".join(names[row] if names else str(row) for row in short[:3])
+    problem = f"{len(short):,} of {len(missing_S):,} submissions lack reviewers"
     if not len(short):
-        problem = (
-            f"{int((unfilled_R > 0.5).sum()):,} reviewers cannot have the least that they want"
-        )
-    fix = "raise --max-papers, lower --reviewers or --min-papers, or look at their conflicts"
-    return DataError(problem, value=told or None, fix=fix)
+        problem = f"{int((unfilled_R > 0.5).sum()):,} reviewers cannot get their minimum"
+    fix = "raise --max-papers, lower --reviewers or --min-papers, or check the conflicts"
+    return DataError(problem, value=examples or None, fix=fix)

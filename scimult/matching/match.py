@@ -1,4 +1,4 @@
-"""Scores of all reviewers for all submissions, the best assignment, and why: written to a folder.
+"""Score all reviewers for all submissions, assign them, and write both with evidence to a folder.
 
 Shape legend: S submissions, R reviewers, P publications, D width.
 """
@@ -44,7 +44,7 @@ _EVIDENCE = 3
 
 @dataclass(frozen=True)
 class Weighting:
-    """What the similarities of publications are multiplied by.
+    """Factors of the similarities of publications.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class Weighting:
     now : int
         The year to count from.
     venues : mapping
-        Weight of the publications of a venue; ``NAME*`` stands for all that begin so, the
-        longest that fits decides, and others weigh 1.
+        Venue to the weight of its publications. ``NAME*`` matches all venues that begin so; the
+        longest match wins, and venues without one weigh 1.
     """
 
     half_life: float | None = None
@@ -64,7 +64,7 @@ class Weighting:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Reviewers of each submission, and bounds of what a reviewer takes."""
+    """Reviewers per submission, and bounds on submissions per reviewer."""
 
     reviewers: int
     most: int
@@ -83,50 +83,51 @@ def match(
     top: int = 100,
     encoder: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Score, assign if that is wanted, and write the folder ``out``; return its summary.
+    """Score, assign if requested, and write the folder ``out``; return its summary.
 
     Parameters
     ----------
     venue : Venue
-        What is matched.
+        Submissions and reviewers.
     vectors : pair of array
         Of submissions and publications in the order of ``venue``, shapes ``(S, D)`` and
         ``(P, D)``; they are compared by cosine.
     out : Path
         Gets ``scores.csv`` and ``assignment.csv`` (submission, reviewer, score, without a
-        header, as OpenReview takes them), ``matches.jsonl`` with the publications that speak
-        for each match, and ``summary.json``.
+        header, in OpenReview's format), ``matches.jsonl`` with the publications behind each
+        match, and ``summary.json``.
     rule, weighting : Rule, Weighting
         How similarities become scores.
     conflicts : iterable of pair of str
-        Submissions and reviewers; authors are in conflict with their own submission as well.
+        Submission and reviewer; authors are always in conflict with their own submission.
     wanted : Wanted, optional
-        The assignment.
+        Loads of the assignment; None: no assignment.
     top : int
-        Scores are written for so many reviewers of each submission and submissions of each
-        reviewer.
+        Write scores for this many reviewers per submission and submissions per reviewer.
     encoder : mapping, optional
-        What made the vectors, for the summary.
+        Description of the vectors' encoder, for the summary.
 
     Raises
     ------
     DataError
-        If the assignment is not possible.
+        If no reviewer has a publication, or the assignment is impossible.
     StorageError
         If ``out`` cannot be written.
     """
     keep_freed_memory()
-    reviewers = [name for name, written in venue.reviewers.items() if written]
+    reviewers = [name for name, papers in venue.reviewers.items() if papers]
+    if not reviewers:
+        raise DataError("no reviewer has a publication", fix="add the reviewers' publications")
     row_of = {name: row for row, name in enumerate(venue.publications)}
-    written = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
+    publications_of = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
     submissions_SD, publications_PD = (unit_rows(x_ND) for x_ND in vectors)
     with atomic_folder(out, MATCHED) as temporary, TemporaryDirectory(dir=temporary) as scratch:
         scores_SR = np.lib.format.open_memmap(
             Path(scratch) / "scores.npy", "w+", np.float32, (len(submissions_SD), len(reviewers))
         )
-        weights = _weights(venue, written, weighting)
+        weights = _weights(venue, publications_of, weighting)
         with bar("scoring", total=len(scores_SR), unit="paper") as meter:
-            blocks = affinities(submissions_SD, publications_PD, written, rule, weights)
+            blocks = affinities(submissions_SD, publications_PD, publications_of, rule, weights)
             for start, block in blocks:
                 scores_SR[start : start + BLOCK] = block
                 meter.update(len(block))
@@ -151,16 +152,16 @@ def match(
             assigned = _assigned(scores_SR, wanted, names)
             matches = assigned.submissions, assigned.reviewers
             _write_pairs(temporary / ASSIGNMENT, *matches, scores_SR, names, reviewers)
-            summary["assignment"] = _described(assigned, wanted, len(reviewers))
-        similar = submissions_SD, publications_PD, written
+            summary["assignment"] = _assignment_summary(assigned, wanted, len(reviewers))
+        similar = submissions_SD, publications_PD, publications_of
         _write_matches(temporary / MATCHES, matches, scores_SR, similar, venue, reviewers)
         write_json(temporary / SUMMARY, summary)
         del scores_SR
     return summary
 
 
-def _weights(venue: Venue, written: Ragged, weighting: Weighting) -> FloatArray | None:
-    """Return the weight of each reviewer's each publication; ``None`` if all weigh the same."""
+def _weights(venue: Venue, publications_of: Ragged, weighting: Weighting) -> FloatArray | None:
+    """Return the weight of each entry of ``publications_of``; None if all weigh 1."""
     publications = list(venue.publications.values())
     weights_P = np.ones(len(publications), dtype=np.float32)
     if weighting.half_life is not None:
@@ -169,16 +170,16 @@ def _weights(venue: Venue, written: Ragged, weighting: Weighting) -> FloatArray 
     if weighting.venues:
         by_name = {p.venue: _venue_weight(p.venue, weighting.venues) for p in publications}
         weights_P *= np.array([by_name[p.venue] for p in publications], dtype=np.float32)
-    return None if (weights_P == 1).all() else weights_P[written.values]
+    return None if (weights_P == 1).all() else weights_P[publications_of.values]
 
 
 def _venue_weight(venue: str, weights: Mapping[str, float]) -> float:
     if venue in weights:
         return weights[venue]
-    fitting = [
+    matching = [
         name for name in weights if name.endswith("*") and venue.startswith(name.removesuffix("*"))
     ]
-    return weights[max(fitting, key=len)] if fitting else 1.0
+    return weights[max(matching, key=len)] if matching else 1.0
 
 
 def _exclude(
@@ -187,7 +188,7 @@ def _exclude(
     reviewers: Sequence[str],
     conflicts: Iterable[tuple[str, str]],
 ) -> int:
-    """Take the scores of conflicts away; return how many there are."""
+    """Set the scores of conflicts to NaN; return the number of conflicts."""
     own = {(name, author) for name, authors in venue.authors.items() for author in authors}
     own |= {
         (name, reviewer)
@@ -225,13 +226,13 @@ def _write_pairs(
     names: Sequence[str],
     reviewers: Sequence[str],
 ) -> None:
-    """Write rows of submission, reviewer and score: by submission, the best first."""
+    """Write rows of submission, reviewer and score, by submission, best first."""
     scores = np.asarray(scores_SR[submissions, reviewers_C])
     order = np.lexsort((reviewers_C, -scores, submissions))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    for at in order:
-        rows.writerow([names[submissions[at]], reviewers[reviewers_C[at]], f"{scores[at]:.6f}"])
+    for i in order:
+        rows.writerow([names[submissions[i]], reviewers[reviewers_C[i]], f"{scores[i]:.6f}"])
     write_text(path, text.getvalue())
 
 
@@ -243,21 +244,21 @@ def _write_matches(
     venue: Venue,
     reviewers: Sequence[str],
 ) -> None:
-    """Write for each submission its matches, with the publications that are closest to it."""
-    submissions_SD, publications_PD, written = similar
+    """Write each submission's matches, with the publications closest to it."""
+    submissions_SD, publications_PD, publications_of = similar
     ids, publications = list(venue.publications), list(venue.publications.values())
     matches: dict[int, list[dict[str, Any]]] = {}
     for row, column in zip(*pairs, strict=True):
-        rows = written[column]
-        close = publications_PD[rows] @ submissions_SD[row]
-        best = np.argsort(-close, kind="stable")[:_EVIDENCE]
+        rows = publications_of[column]
+        cosines = publications_PD[rows] @ submissions_SD[row]
+        best = np.argsort(-cosines, kind="stable")[:_EVIDENCE]
         because = [
             {
-                "id": ids[rows[at]],
-                "title": publications[rows[at]].text.title,
-                "cosine": round(float(close[at]), 4),
+                "id": ids[rows[i]],
+                "title": publications[rows[i]].text.title,
+                "cosine": round(float(cosines[i]), 4),
             }
-            for at in best
+            for i in best
         ]
         score = round(float(scores_SR[row, column]), 6)
         match = {"reviewer": reviewers[column], "score": score, "because": because}
@@ -272,9 +273,7 @@ def _write_matches(
 
 
 def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, Any]:
-    silent = [name for name, written in venue.reviewers.items() if not written]
-    if not scores_SR.shape[1]:
-        raise DataError("no reviewer has a publication", fix="add what they wrote")
+    silent = [name for name, papers in venue.reviewers.items() if not papers]
     return {
         "submissions": len(venue.submissions),
         "reviewers": scores_SR.shape[1],
@@ -285,8 +284,8 @@ def _summary(venue: Venue, scores_SR: FloatArray, excluded: int) -> dict[str, An
     }
 
 
-def _described(assigned: Assignment, wanted: Wanted, reviewers: int) -> dict[str, Any]:
-    """Return what a chair looks at first: totals, the worst match, how loads are spread."""
+def _assignment_summary(assigned: Assignment, wanted: Wanted, reviewers: int) -> dict[str, Any]:
+    """Return what a chair checks first: totals, the worst match, the spread of loads."""
     loads = np.bincount(assigned.reviewers, minlength=reviewers)
     by_paper = assigned.scores.reshape(-1, wanted.reviewers).sum(axis=1)
     return {

@@ -1,4 +1,4 @@
-"""Submissions, reviewers and what they published, as OpenReview exports them or as two files.
+"""Submissions, reviewers and their publications, from OpenReview's export or two tables.
 
 OpenReview's layout (github.com/openreview/openreview-expertise): ``archives/REVIEWER.jsonl`` with
 the publications of one reviewer, and ``submissions/*.jsonl``, ``submissions.jsonl`` or
@@ -30,7 +30,7 @@ _VENUES = ("venueid", "venue")
 
 @dataclass
 class Publication:
-    """A paper of some reviewer: what is compared, and what its weight comes from."""
+    """A reviewer's paper: its text, and what determines its weight."""
 
     text: Text
     year: int | None = None
@@ -39,20 +39,20 @@ class Publication:
 
 @dataclass
 class Venue:
-    """What is matched.
+    """Submissions, and reviewers with their publications.
 
     Attributes
     ----------
     submissions : dict
         Id to text.
     authors : dict
-        Id of a submission to the reviewer ids of its authors; those without are left out.
+        Submission id to its authors' reviewer ids; submissions without any are left out.
     publications : dict
-        Id to publication; one that several reviewers wrote is there once.
+        Id to publication; a publication of several reviewers occurs once.
     reviewers : dict
-        Reviewer to the ids of what they wrote.
+        Reviewer to the ids of their publications.
     counts : Counter
-        What was met.
+        Irregularities in the input.
     """
 
     submissions: dict[str, Text] = field(default_factory=dict)
@@ -67,25 +67,25 @@ class Venue:
         Raises
         ------
         DataError
-            If the id is known.
+            If the id is taken.
         """
         if name in self.submissions:
-            fix = "leave the repetition out"
-            raise record.error("submission is given twice", value=name, fix=fix)
+            fix = "remove the duplicate"
+            raise record.error("duplicate submission", value=name, fix=fix)
         self.submissions[name] = text
         if authors:
             self.authors[name] = authors
 
     def add_publication(self, reviewer: str, name: str, publication: Publication) -> None:
-        """Add what a reviewer wrote; of two copies of a paper the one with an abstract stays."""
+        """Add a reviewer's publication; of two copies, the one with an abstract is kept."""
         known = self.publications.get(name)
         if known is None or (publication.text.body and not known.text.body):
             self.publications[name] = publication
-        written = self.reviewers.setdefault(reviewer, [])
-        if name in written:
+        papers = self.reviewers.setdefault(reviewer, [])
+        if name in papers:
             self.counts["publications of a reviewer repeated"] += 1
         else:
-            written.append(name)
+            papers.append(name)
 
     def check(self, path: Path) -> None:
         """Check that there is something to match.
@@ -95,16 +95,16 @@ class Venue:
         DataError
             If there is no submission, or no reviewer with a publication.
         """
-        for what, papers in (("submission", self.submissions), ("publication", self.publications)):
+        for kind, papers in (("submission", self.submissions), ("publication", self.publications)):
             if not papers:
-                fix = "check that it is the right file; without --skip-bad you see what is wrong"
-                raise DataError(f"no {what} is left", path=path, fix=fix)
+                fix = "check that it is the right file; without --skip-bad, errors are shown"
+                raise DataError(f"no {kind} is left", path=path, fix=fix)
 
 
 def read_openreview(folder: Path, rejects: Rejects) -> Venue:
-    """Read a folder that OpenReview's tools write.
+    """Read a folder written by OpenReview's tools.
 
-    A reviewer with an empty file stays without publications.
+    A reviewer with an empty file has no publications.
 
     Raises
     ------
@@ -131,9 +131,9 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
 
 
 def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
-    """Read submissions, and publications with a column ``reviewer``, of any known format.
+    """Read submissions, and publications with a column ``reviewer``, in any supported format.
 
-    Submissions may name their authors' reviewer ids in ``authors``.
+    Submissions may list their authors' reviewer ids in ``authors``.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         reviewer = str(paper.extra["reviewer"] or "").strip()
         if not reviewer:
             record = Record(*paper.location, {})
-            problem = "nothing in the column 'reviewer'"
-            fix = "name there who wrote it, or remove the row"
+            problem = "column 'reviewer' is empty"
+            fix = "enter the reviewer, or remove the row"
             rejects.reject(record.error(problem, value=paper.id, fix=fix))
             continue
         text = Text("paper", paper.title, paper.abstract)
@@ -164,14 +164,14 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
 
 
 def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str, str]]:
-    """Read pairs that must not be matched: a table of submission and reviewer, with no header.
+    """Read pairs that must not be matched: a table of submission and reviewer without a header.
 
     OpenReview's constraints have a third value: -1 is a conflict, 0 is none.
 
     Raises
     ------
     DataError
-        Through ``rejects``: a pair of unknown ids, another value.
+        Through ``rejects``: at unknown ids or other values.
     """
     delimiter = "\t" if path.suffix == ".tsv" else ","
     width = _columns(path, delimiter)
@@ -181,10 +181,10 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
     def parse(row: Record) -> tuple[str, str] | None:
         pair = row.identifier("submission"), row.identifier("reviewer")
         known = (venue.submissions.keys(), venue.reviewers.keys())
-        for what, name, there in zip(("submission", "reviewer"), pair, known, strict=True):
-            if name not in there:
+        for kind, name, ids in zip(("submission", "reviewer"), pair, known, strict=True):
+            if name not in ids:
                 fix = "correct the id, or pass --skip-bad"
-                raise row.error(f"conflict of an unknown {what}", value=name, fix=fix)
+                raise row.error(f"conflict with an unknown {kind}", value=name, fix=fix)
         value = row.fields.get("value", "-1").strip()
         if value not in ("-1", "0", "-1.0", "0.0"):
             raise row.error("value is neither -1 nor 0", value=value, fix="write -1 for a conflict")
@@ -194,20 +194,20 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
 
 
 def _columns(path: Path, delimiter: str) -> int:
-    """Return how many columns a table of conflicts has, by its first line."""
+    """Return the number of columns in the first line of a conflict table."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             width = file.readline().count(delimiter) + 1
     except OSError as error:
-        raise DataError("file cannot be read", path=path, fix="check the path") from error
+        raise DataError("cannot read file", path=path, fix="check the path") from error
     if width not in (2, 3):
-        fix = "write submission,reviewer in each line, or submission,reviewer,-1"
-        raise DataError(f"{width} columns of conflicts", path=path, line=1, fix=fix)
+        fix = "write submission,reviewer on each line, or submission,reviewer,-1"
+        raise DataError(f"conflict table has {width} columns", path=path, line=1, fix=fix)
     return width
 
 
 def _submitted(folder: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the notes of the submissions, in whichever of three forms they are there."""
+    """Yield the notes of the submissions from whichever of the three layouts exists."""
     inner = sorted((folder / "submissions").glob("*.jsonl"))
     files: Iterable[Path] = inner or [p for name in _SUBMISSIONS if (p := folder / name).is_file()]
     files = list(files)[: len(inner) or 1]
@@ -247,7 +247,7 @@ def _publication(note: Record) -> tuple[str, Publication]:
 
 
 def _content(note: Record) -> dict[str, Any]:
-    """Return a note's content, with the values of API 2 taken out of their boxes."""
+    """Return a note's content, with the values of API 2 unwrapped."""
     content = note.fields.get("content")
     if not isinstance(content, dict):
         fix = 'write {"id": ..., "content": {"title": ..., "abstract": ...}}'
@@ -259,10 +259,10 @@ def _content(note: Record) -> dict[str, Any]:
 
 
 def _text(note: Record, content: dict[str, Any]) -> Text:
-    inside = Record(note.path, note.line, {k: v or "" for k, v in content.items()})
-    title, abstract = (inside.text(name, "").strip() for name in ("title", "abstract"))
+    fields = Record(note.path, note.line, {k: v or "" for k, v in content.items()})
+    title, abstract = (fields.text(name, "").strip() for name in ("title", "abstract"))
     if not title and not abstract:
-        fix = "give it a text, remove it, or pass --skip-bad"
+        fix = "add a text, remove it, or pass --skip-bad"
         value = note.fields.get("id")
         raise note.error("title and abstract are both empty", value=value, fix=fix)
     return Text("paper", title, abstract)

@@ -1,1 +1,1 @@
-"""Studies: many runs with several seeds each, trained, evaluated and compared by one file."""
+"""Studies: many runs with several seeds each, trained, evaluated and compared from one file."""

@@ -1,4 +1,4 @@
-"""The file of a study: a grid over overrides, more runs, seeds, and how all are evaluated."""
+"""The study file: a grid over overrides, more runs, seeds, and how all are evaluated."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from pydantic import Field, model_validator
 from scimult.config import StrictConfig, apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 
-# A run's name is part of folders, and of the name of a system.
+# A run's name is part of folder and system names.
 _NAME = re.compile(r"\w[\w.+-]*")
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
-# What the study decides for each of its runs.
+# Keys that the study sets for each of its runs.
 _OWN = ("output", "seed")
 
 
 class LaunchConfig(StrictConfig):
-    """How training is started.
+    """How training is launched.
 
     Attributes
     ----------
     ranks : int
-        Processes of one training run; more than one are started by ``deepspeed``.
+        Processes per training run; several are launched by ``deepspeed``.
     parallel : int
-        Jobs at the same time, on CPUs.
+        Number of simultaneous jobs, on CPUs.
     devices : list of int, optional
-        GPUs; each job has as many of them as a run has ranks, and so many jobs run at once.
+        GPUs; each job uses as many as a run has ranks, which determines the number of
+        simultaneous jobs.
     """
 
     ranks: int = Field(1, ge=1)
@@ -44,19 +45,17 @@ class LaunchConfig(StrictConfig):
         if self.devices is None:
             return self
         if self.parallel != 1:
-            raise ValueError("give launch.parallel for CPUs or launch.devices for GPUs, not both")
+            raise ValueError("launch.parallel (CPUs) and launch.devices (GPUs): set one, not both")
         if not self.devices or len(set(self.devices)) < len(self.devices):
-            raise ValueError("launch.devices lists each GPU once, and at least one")
+            raise ValueError("launch.devices must list each GPU once, and at least one")
         if len(self.devices) % self.ranks:
-            raise ValueError(
-                f"launch.devices has {len(self.devices)} GPUs: not a multiple of launch.ranks "
-                f"{self.ranks}"
-            )
+            gpus = len(self.devices)
+            raise ValueError(f"{gpus} GPUs are not a multiple of launch.ranks {self.ranks}")
         return self
 
 
 class EvaluationConfig(StrictConfig):
-    """A suite that every run is scored on; ``sets`` are some of it, ``overrides`` change it."""
+    """A suite to score every run on; ``sets`` selects from it, ``overrides`` change it."""
 
     suite: str
     data: str
@@ -65,7 +64,7 @@ class EvaluationConfig(StrictConfig):
 
 
 class MergeConfig(StrictConfig):
-    """A model made of others by ``scimult merge``; runs are named, and merged seed by seed."""
+    """A merge of runs by ``scimult merge``, seed by seed."""
 
     models: list[str] = Field(default_factory=list)
     shares: list[float] = Field(default_factory=list)
@@ -78,39 +77,39 @@ class MergeConfig(StrictConfig):
     @model_validator(mode="after")
     def _one_way(self) -> MergeConfig:
         if bool(self.models) == bool(self.experts):
-            raise ValueError("a merge has models, or experts by task")
+            raise ValueError("a merge needs either models or experts by task")
         return self
 
     @property
     def parents(self) -> list[str]:
-        """The runs that are merged, each once."""
+        """The runs to merge, each once."""
         base = [] if self.base is None else [self.base]
         return list(dict.fromkeys([*self.models, *self.experts.values(), *base]))
 
 
 class RunConfig(StrictConfig):
-    """One run: trained, merged of others, or a model as it is.
+    """One run: trained, merged from other runs, or an existing model.
 
     Attributes
     ----------
     config : str, optional
         A configuration of one run or of a curriculum; by default the study's.
     overrides : list of str
-        ``dotted.key=value``, after those of the study.
+        ``dotted.key=value``, applied after those of the study.
     seeds : list of int, optional
         By default the study's.
     after : str, optional
         A run whose model, of the same seed, is the base of this one.
     stage : str, optional
-        Of a curriculum: the last stage that is trained.
+        Last stage of a curriculum to train.
     model : str, optional
-        A model that is evaluated as it is.
+        An existing model to evaluate unchanged.
     merge : MergeConfig, optional
-        What it is merged of.
+        The merge that makes the model.
     options : dict
-        How the model is evaluated, over the study's: ``pooling``, ``similarity``, ``dtype``.
+        Evaluation options that override the study's: ``pooling``, ``similarity``, ``dtype``.
     evaluate : bool
-        False for a stepping stone: other runs start from it or merge it, and it gets no score.
+        False for a stepping stone, which other runs start from or merge, and which gets no scores.
     """
 
     config: str | None = None
@@ -126,18 +125,18 @@ class RunConfig(StrictConfig):
     @model_validator(mode="after")
     def _one_kind(self) -> RunConfig:
         if self.model is not None and self.merge is not None:
-            raise ValueError("a run is a model as it is or a merge, not both")
+            raise ValueError("a run has either model or merge, not both")
         if self.is_trained:
             return self
         own = ("config", "overrides", "seeds", "after", "stage")
         given = [name for name in own if getattr(self, name)]
         if given:
-            raise ValueError(f"{', '.join(given)} belongs to runs that are trained")
+            raise ValueError(f"{', '.join(given)} is only valid for trained runs")
         return self
 
     @property
     def is_trained(self) -> bool:
-        """Whether it is trained, not merged or there."""
+        """Whether the run is trained, not merged or an existing model."""
         return self.model is None and self.merge is None
 
 
@@ -145,25 +144,25 @@ Axis = dict[str, list[str]] | list[Any]
 
 
 class StudyConfig(StrictConfig):
-    """Everything that decides the result of a study.
+    """Everything that determines the result of a study.
 
     Attributes
     ----------
     name, output : str
-        Its title, and the folder of all it writes.
+        Its title, and the folder for all output.
     baseline : str
         The run that others are compared with.
     seeds : list of int
-        Each run is trained once with each.
+        Each run is trained once per seed.
     config, overrides
-        What trained runs start from, and changes to all of them.
+        Configuration of trained runs, and overrides for all of them.
     grid : dict
         Axes: a name to overrides by the name of each value, or a dotted key to a list of
         its values. There is a run for every combination, named by its values.
     runs : dict
         More runs, by name.
     confidence : float
-        Of intervals; tests use 1 minus this.
+        Confidence of intervals; tests use 1 minus it as their level.
     """
 
     name: str
@@ -190,19 +189,19 @@ class StudyConfig(StrictConfig):
         runs = expand(self.grid)
         for name, run in self.runs.items():
             if name in runs:
-                fix = "rename the one below runs"
-                raise ConfigError("a run has the name of one of the grid", value=name, fix=fix)
+                fix = "rename the one under runs"
+                raise ConfigError("a run has the name of a grid run", value=name, fix=fix)
             runs[name] = run
         return runs
 
 
 def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyConfig:
-    """Read the file of a study; ``$NAME`` stands for a variable of the environment.
+    """Read a study file; ``$NAME`` is replaced by the environment variable.
 
     Raises
     ------
     ConfigError
-        If a key is unknown, or what it says cannot be.
+        If a key is unknown, or values are inconsistent.
     """
     tree = apply_overrides(read_yaml(path), overrides)
     study = validate(StudyConfig, _with_variables(tree, path), path)
@@ -214,7 +213,7 @@ def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyConfig:
 
 
 def expand(grid: Mapping[str, Axis]) -> dict[str, RunConfig]:
-    """Return a run for each combination of one value of every axis, the last axis fastest.
+    """Return a run for each combination of the axes' values, the last axis varying fastest.
 
     Raises
     ------
@@ -227,32 +226,32 @@ def expand(grid: Mapping[str, Axis]) -> dict[str, RunConfig]:
     for point in product(*(_values(name, axis) for name, axis in grid.items())):
         name = "-".join(value for value, _ in point)
         if name in runs:
-            fix = "name the values so that the names of all combinations differ"
+            fix = "rename the values so that all combinations have different names"
             raise ConfigError("two runs of the grid have the same name", value=name, fix=fix)
         runs[name] = RunConfig(overrides=[line for _, lines in point for line in lines])
     return runs
 
 
 def _values(name: str, axis: Axis) -> list[tuple[str, list[str]]]:
-    """Return name and overrides of each value of an axis."""
+    """Return the name and overrides of each value of an axis."""
     if not axis:
-        fix = "list its values, or leave it out"
-        raise ConfigError("an axis of the grid has no value", value=name, fix=fix)
+        fix = "list its values, or remove the axis"
+        raise ConfigError("a grid axis has no value", value=name, fix=fix)
     if isinstance(axis, dict):
         return list(axis.items())
     short = name.rpartition(".")[2]
     overrides = []
     for value in axis:
         if isinstance(value, (dict, list)):
-            fix = "give the axis a name, and below it a name and overrides for each value"
-            raise ConfigError(f"a value of axis {name} is no single value", value=value, fix=fix)
+            fix = "name the axis, and give each of its values a name and overrides"
+            raise ConfigError(f"axis {name} has a value that is not a scalar", value=value, fix=fix)
         text = value if isinstance(value, str) else json.dumps(value)
         overrides.append((f"{short}_{text}", [f"{name}={text}"]))
     return overrides
 
 
 def _with_variables(value: Any, path: Path | str) -> Any:
-    """Return a tree with the environment's variables put into its texts."""
+    """Return a tree with environment variables expanded in its strings."""
     if isinstance(value, dict):
         return {key: _with_variables(item, path) for key, item in value.items()}
     if isinstance(value, list):
@@ -262,15 +261,15 @@ def _with_variables(value: Any, path: Path | str) -> Any:
     for name in _VARIABLE.findall(value):
         if name.strip("{}") not in os.environ:
             fix = f"export {name.strip('{}')}=..."
-            raise ConfigError("a variable is not set", path=path, value=value, fix=fix)
+            raise ConfigError("environment variable is not set", path=path, value=value, fix=fix)
     return os.path.expandvars(value)
 
 
 def _check(study: StudyConfig) -> None:
-    """Refuse what can be seen without the files that a study names."""
+    """Refuse errors that are visible without the files that a study names."""
     runs = study.all_runs()
     if not runs:
-        raise ConfigError("a study without runs", fix="give it a grid, or runs by name")
+        raise ConfigError("study has no runs", fix="add a grid, or runs by name")
     for name, run in runs.items():
         _check_run(study, name, run, runs)
     if study.baseline not in runs:
@@ -285,70 +284,66 @@ def _check(study: StudyConfig) -> None:
             _check_base(study, name, run.after, runs)
     for text in (study.output, *(run.model or "" for run in runs.values())):
         if "," in text:
-            fix = "use a path without one"
-            raise ConfigError("a comma ends the path of a model", value=text, fix=fix)
+            fix = "use a path without a comma"
+            raise ConfigError("paths must not contain a comma", value=text, fix=fix)
 
 
 def _check_run(
     study: StudyConfig, name: str, run: RunConfig, runs: Mapping[str, RunConfig]
 ) -> None:
     if not _NAME.fullmatch(name):
-        fix = "use letters, digits, . _ + -: it is the name of a folder"
-        raise ConfigError("not a name of a run", value=name, fix=fix)
+        fix = "use letters, digits, . _ + -: it becomes a folder name"
+        raise ConfigError("not a valid run name", value=name, fix=fix)
     if run.is_trained and run.config is None and study.config is None:
-        fix = "give it config, or the study one for all"
+        fix = "set config for the run or for the study"
         raise ConfigError(f"run {name!r} has no configuration", fix=fix)
     for line in [*study.overrides, *run.overrides]:
         if line.partition("=")[0].strip() in _OWN:
-            fix = "list seeds and give output beside the runs"
-            raise ConfigError(
-                f"the study decides output and seed of run {name!r}", value=line, fix=fix
-            )
+            problem = f"the study sets output and seed of run {name!r}"
+            raise ConfigError(problem, value=line, fix="use the study's keys output and seeds")
     for seeds in (study.seeds, run.seeds):
         if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
-            raise ConfigError("seeds are listed once each", value=seeds, fix="list one or more")
+            raise ConfigError("seeds must be distinct", value=seeds, fix="list each seed once")
     for parent in parents(run):
         if parent not in runs:
             fix = f"use one of {', '.join(key for key in runs if key != name)}"
-            raise ConfigError(
-                f"run {name!r} is made of one that is not there", value=parent, fix=fix
-            )
+            raise ConfigError(f"run {name!r} needs a run that is missing", value=parent, fix=fix)
 
 
 def _check_base(study: StudyConfig, name: str, base: str, runs: Mapping[str, RunConfig]) -> None:
-    """Refuse a run that starts after one which has no model of each of its seeds."""
+    """Refuse a run whose base lacks a model for one of its seeds."""
     if runs[base].merge is not None:
-        fix = "merge after training, or merge by hand and give the model to both"
+        fix = "merge after training, or merge separately and use the result as model of both"
         raise ConfigError(f"run {name!r} would be trained from a merged model", value=base, fix=fix)
     known = seeds_of(study, base, runs)
     missing = [seed for seed in seeds_of(study, name, runs) if known and seed not in known]
     if missing:
-        fix = f"give {base} these seeds too"
-        raise ConfigError(f"run {name!r} has seeds that {base!r} has not", value=missing, fix=fix)
+        fix = f"add these seeds to {base}"
+        raise ConfigError(f"run {name!r} has seeds that {base!r} lacks", value=missing, fix=fix)
 
 
 def parents(run: RunConfig) -> list[str]:
-    """Return the runs whose models a run is made of."""
+    """Return the runs from whose models a run is made."""
     if run.merge is not None:
         return run.merge.parents
     return [] if run.after is None else [run.after]
 
 
 def ordered(runs: Mapping[str, RunConfig]) -> list[str]:
-    """Return the names of runs, each after those that it is made of.
+    """Return the names of runs, each after those that it is made from.
 
     Raises
     ------
     ConfigError
-        If runs are made of each other.
+        If runs depend on each other in a circle.
     """
     done: dict[str, None] = {}
 
     def visit(name: str, chain: tuple[str, ...]) -> None:
         if name in chain:
             circle = " <- ".join((*chain[chain.index(name) :], name))
-            fix = "let one of them start from something else"
-            raise ConfigError("runs are made of each other", value=circle, fix=fix)
+            fix = "let one of them start from another model"
+            raise ConfigError("runs depend on each other", value=circle, fix=fix)
         for parent in parents(runs[name]):
             visit(parent, (*chain, name))
         done.setdefault(name)
@@ -359,9 +354,9 @@ def ordered(runs: Mapping[str, RunConfig]) -> list[str]:
 
 
 def seeds_of(study: StudyConfig, name: str, runs: Mapping[str, RunConfig]) -> list[int]:
-    """Return the seeds of a run; none for a model as it is, or one merged of such.
+    """Return the seeds of a run; none for an existing model, or a merge of such models.
 
-    A merged model has the seeds that all trained runs it is made of have.
+    A merged model has the seeds that all trained runs in it share.
     """
     run = runs[name]
     if run.model is not None:

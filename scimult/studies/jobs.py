@@ -1,4 +1,4 @@
-"""Jobs: commands that need each other's results, run in a few slots, and stopped together."""
+"""Run jobs (commands that depend on each other) in a few slots, and stop them together."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one job runs at a time: on these GPUs, or on a share of the CPUs."""
+    """A place for one job at a time: certain GPUs, or a share of the CPUs."""
 
     devices: tuple[int, ...] = ()
     threads: int | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a job's process gets, beside what this one has."""
+        """Environment variables to set for a job's process."""
         if self.devices:
             return {_GPUS: ",".join(map(str, self.devices))}
         if self.threads is None or _THREADS in os.environ:
@@ -40,29 +40,29 @@ class Slot:
 
 
 class Job(Protocol):
-    """A command, and how to know that it need not run."""
+    """A command, and a check whether it need not run."""
 
     @property
     def name(self) -> str:
-        """Its name, which its log has too."""
+        """Its name, also that of its log."""
 
     @property
     def needs(self) -> list[str]:
-        """Names of jobs that have to be done before."""
+        """Names of jobs that must be done first."""
 
     def is_done(self) -> bool:
-        """Return whether all it would write is there; asked when the needs are done."""
+        """Return whether all its output exists; called when its needs are done."""
 
     def command(self, slot: Slot) -> list[str]:
-        """Return the command for a slot; asked when the needs are done."""
+        """Return the command for a slot; called when its needs are done."""
 
     def begin(self) -> None:
-        """Note what the command, which is started now, reads."""
+        """Record the inputs of the command, which starts now."""
 
 
 @dataclass
 class Outcome:
-    """What became of jobs: those done, and by name why others are not."""
+    """Jobs that are done, and reasons why others failed."""
 
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -79,54 +79,54 @@ class _Work:
 def run_jobs(
     jobs: Sequence[Job], slots: Sequence[Slot], logs: Path, request: StopRequest
 ) -> Outcome:
-    """Run every job that is not done, as soon as what it needs is done and a slot is free.
+    """Run every job that is not done, as soon as its needs are done and a slot is free.
 
-    A job that fails keeps those that need it from running, and no others. What a killed call
-    left at work is waited for.
+    A failed job stops only the jobs that need it. Jobs left running by a killed call are waited
+    for.
 
     Parameters
     ----------
     jobs : sequence of Job
         Each after those that it needs.
     slots : sequence of Slot
-        As many jobs run at the same time.
+        One job runs in each at a time.
     logs : Path
-        Folder of a log for each job, to which every attempt is added.
+        Folder with a log per job; every attempt is appended.
     request : StopRequest
-        Once it has a signal nothing more is started, and what is at work is asked to stop, and
+        Once it has a signal, nothing more is started, and running jobs are asked to stop and
         waited for.
 
     Returns
     -------
     Outcome
-        Without the jobs that a signal kept from running.
+        Without jobs that did not run because of a signal.
     """
     logs.mkdir(parents=True, exist_ok=True)
     outcome = Outcome()
-    waiting, free, at_work = list(jobs), list(slots), dict[str, _Work]()
-    asked = False
+    waiting, free, running = list(jobs), list(slots), dict[str, _Work]()
+    stop_sent = False
     try:
-        while at_work or (waiting and not request.signal):
-            for name in [name for name, work in at_work.items() if work.process.poll() is not None]:
-                work = at_work.pop(name)
+        while running or (waiting and not request.signal):
+            for name in [name for name, work in running.items() if work.process.poll() is not None]:
+                work = running.pop(name)
                 free.append(work.slot)
                 _finish(work, logs, outcome, stopped=bool(request.signal))
-            if request.signal and not asked:
-                asked = True
-                note(f"stopping {', '.join(at_work) or 'nothing'}: checkpoints are written")
-                _ask(at_work)
+            if request.signal and not stop_sent:
+                stop_sent = True
+                note(f"stopping {', '.join(running) or 'nothing'}; checkpoints will be written")
+                _terminate(running)
             if not request.signal:
-                _start_ready(waiting, free, at_work, logs, outcome, len(jobs))
-            if at_work or waiting:
+                _start_ready(waiting, free, running, logs, outcome, len(jobs))
+            if running or waiting:
                 time.sleep(_POLL_SECONDS)
     except BaseException:
-        _ask(at_work)
+        _terminate(running)
         raise
     return outcome
 
 
 def is_at_work(logs: Path, name: str) -> bool:
-    """Return whether a process still writes the log of a job, which holds its lock."""
+    """Return whether a process still holds the lock of a job's log."""
     path = log_of(logs, name)
     if not path.is_file():
         return False
@@ -142,30 +142,30 @@ def log_of(logs: Path, name: str) -> Path:
 def _start_ready(
     waiting: list[Job],
     free: list[Slot],
-    at_work: dict[str, _Work],
+    running: dict[str, _Work],
     logs: Path,
     outcome: Outcome,
     total: int,
 ) -> None:
     for job in list(waiting):
-        lacking = [name for name in job.needs if name not in outcome.done]
-        lost = [name for name in lacking if name in outcome.failed]
-        if lost:
+        unmet = [name for name in job.needs if name not in outcome.done]
+        failed = [name for name in unmet if name in outcome.failed]
+        if failed:
             waiting.remove(job)
-            outcome.failed[job.name] = f"needs {lost[0]}, which failed"
-        # What a done job needs to be known as done may be the hash of a large file: once is enough.
-        if lacking or not free or is_at_work(logs, job.name):
+            outcome.failed[job.name] = f"needs {failed[0]}, which failed"
+        # is_done may hash a large file, so it is called only once, just before the start.
+        if unmet or not free or is_at_work(logs, job.name):
             continue
         waiting.remove(job)
         if job.is_done():
             outcome.done.append(job.name)
         else:
-            place = f"[{len(outcome.done) + len(outcome.failed) + len(at_work) + 1}/{total}]"
+            number = len(outcome.done) + len(outcome.failed) + len(running) + 1
             slot = free.pop(0)
-            where = f" on GPU {', '.join(map(str, slot.devices))}" if slot.devices else ""
-            note(f"{place} {job.name}{where}")
+            gpus = f" on GPU {', '.join(map(str, slot.devices))}" if slot.devices else ""
+            note(f"[{number}/{total}] {job.name}{gpus}")
             try:
-                at_work[job.name] = _start(job, slot, logs)
+                running[job.name] = _start(job, slot, logs)
             except BaseException:
                 free.append(slot)
                 raise
@@ -175,9 +175,9 @@ def _start(job: Job, slot: Slot, logs: Path) -> _Work:
     command = job.command(slot)
     job.begin()
     environment = {**os.environ, **slot.environment}
-    # Its own session: Ctrl-C reaches this process, which asks all jobs in its own words.
+    # In its own session, Ctrl-C does not reach the job; run_jobs sends SIGTERM instead.
     with log_of(logs, job.name).open("ab") as log:
-        # The lock lives as long as a process of the job has the log open.
+        # The lock lasts as long as a process of the job keeps the log open.
         _lock(log)
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
@@ -199,20 +199,20 @@ def _finish(work: _Work, logs: Path, outcome: Outcome, *, stopped: bool) -> None
         outcome.done.append(name)
         note(f"{name}: done in {seconds:,.0f} s")
     elif not stopped:
-        reason = _last_words(log_of(logs, name)) or f"exit code {code}"
+        reason = _last_error(log_of(logs, name)) or f"exit code {code}"
         outcome.failed[name] = f"{reason} (log: {log_of(logs, name)})"
         note(f"{name}: failed: {outcome.failed[name]}")
 
 
-def _ask(at_work: Mapping[str, _Work]) -> None:
-    """Ask every process of every job to stop, as a scheduler does."""
-    for work in at_work.values():
+def _terminate(running: Mapping[str, _Work]) -> None:
+    """Send SIGTERM to every process of every job, as a scheduler does."""
+    for work in running.values():
         with suppress(ProcessLookupError):
             os.killpg(work.process.pid, signal.SIGTERM)
 
 
-def _last_words(log: Path) -> str:
-    """Return the error that a log ends with, or its last line."""
+def _last_error(log: Path) -> str:
+    """Return a log's last error, or its last line."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line]
     errors = [line for line in lines if line.startswith("error: ")]
@@ -220,7 +220,7 @@ def _last_words(log: Path) -> str:
 
 
 def _lock(log: IO[bytes]) -> bool:
-    """Lock a log, unless another process has; on a file system without locks do nothing."""
+    """Lock a log; return False if another process has it. Without file locks, do nothing."""
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The files of a study: JSON, Markdown, and one HTML page with learning curves."""
+"""The files of a study: JSON, Markdown, and an HTML page with learning curves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORMAT = "scimult-study/1"
 def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     """Write ``study.json``, ``table.md``, ``costs.md`` and ``study.html``.
 
-    ``table.md`` has no time in it: a study that was stopped and one that was not have the same.
+    ``table.md`` contains no times, so interrupting a study does not change it.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     Raises
     ------
     DataError
-        If results do not fit each other.
+        If results cannot be compared.
     """
     findings = [finding for suite in plan.suites if (finding := find(plan, suite)) is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
@@ -90,7 +90,7 @@ def _as_json(
 def _to_html(
     plan: Plan, tables: Sequence[Table], failed: Mapping[str, str], written: dict[str, Any]
 ) -> str:
-    """Return the page; every text is escaped, and no script may run."""
+    """Return the page; all text is escaped, and no script may run."""
     picture = draw_curves(plan)
     return template("study.html", "scimult.studies").render(
         study=plan.study,
@@ -107,12 +107,12 @@ Points = tuple[list[int], list[float]]
 
 
 def draw_curves(plan: Plan) -> bytes | None:
-    """Draw dev scores and smoothed losses, a colour for each run and a line for each seed.
+    """Draw dev scores and smoothed losses, one colour per run and one line per seed.
 
     Returns
     -------
     bytes or None
-        A PNG; None while nothing was trained.
+        A PNG; None if nothing was trained yet.
     """
     trained = {
         name: members
@@ -130,10 +130,10 @@ def draw_curves(plan: Plan) -> bytes | None:
     figure, (scores, losses) = pyplot.subplots(1, 2, figsize=(12, height), constrained_layout=True)
     colours = pyplot.get_cmap("tab20" if len(trained) > 10 else "tab10")
     for number, (name, members) in enumerate(trained.items()):
-        for place, trial in enumerate(members):
+        for i, trial in enumerate(members):
             style: dict[str, Any] = {"color": colours(number % colours.N), "linewidth": 1.2}
-            style["label"] = name if place == 0 else None
-            style["linestyle"] = ("-", "--", ":", "-.")[place % 4]
+            style["label"] = name if i == 0 else None
+            style["linestyle"] = ("-", "--", ":", "-.")[i % 4]
             steps, values = _losses(trial)
             losses.plot(steps, smoothed(values), **style)
             scores.plot(*_dev_means(trial), marker="o", markersize=3, **style)
@@ -146,14 +146,14 @@ def draw_curves(plan: Plan) -> bytes | None:
     handles, labels = losses.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
     file = io.BytesIO()
-    # Without the time, which matplotlib would write into it.
+    # Fixed metadata, or matplotlib would write the time.
     figure.savefig(file, format="png", dpi=100, metadata={"Software": "Matplotlib"})
     pyplot.close(figure)
     return file.getvalue()
 
 
 def _losses(trial: Trial) -> Points:
-    """Return the loss of every step; stages follow each other."""
+    """Return the loss of every step, stages one after the other."""
     return _points(trial, lambda line: line["loss"] if line["step"] else None)
 
 

@@ -29,8 +29,8 @@ from scimult.training.folder import CONFIG_NAME, check_same_config
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A suite, and the section of the study that asks for it."""
+class SuitePlan:
+    """A suite, and the section of the study that requests it."""
 
     section: EvaluationConfig
     suite: Suite
@@ -38,34 +38,34 @@ class Scored:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study does.
+    """Everything that a study does.
 
     Attributes
     ----------
     study : StudyConfig
         Its file.
     trials : dict
-        By key, each after those that it is made of.
+        By key, each after those that it is made from.
     suites : dict
-        By the name of the suite.
+        By suite name.
     """
 
     study: StudyConfig
     trials: Mapping[str, Trial]
-    suites: Mapping[str, Scored]
+    suites: Mapping[str, SuitePlan]
 
     @property
     def out(self) -> Path:
-        """The folder of all that is written."""
+        """The output folder."""
         return Path(self.study.output)
 
     @cached_property
     def runs(self) -> dict[str, RunConfig]:
-        """The runs by name."""
+        """All runs by name."""
         return self.study.all_runs()
 
     def run_of(self, trial: Trial) -> RunConfig:
-        """Return the run that a trial is of."""
+        """Return a trial's run."""
         return self.runs[trial.run]
 
     def trial_of(self, name: str, seed: int | None) -> Trial:
@@ -73,7 +73,7 @@ class Plan:
         return self.trials.get(key_of(name, seed)) or self.trials[name]
 
     def parents(self, trial: Trial) -> list[Trial]:
-        """Return the trials whose models a trial is made of."""
+        """Return the trials from whose models a trial is made."""
         return [self.trial_of(name, trial.seed) for name in parents(self.run_of(trial))]
 
     def is_evaluated(self, trial: Trial) -> bool:
@@ -85,59 +85,59 @@ class Plan:
         return list(self.suites) if self.is_evaluated(trial) else []
 
     def inputs(self, trial: Trial) -> Inputs:
-        """Return the weights that a trial is made of."""
+        """Return the weights that a trial is made from."""
         return weights_of(self.parents(trial))
 
     def options(self, trial: Trial) -> dict[str, str]:
-        """Return how a trial's model is evaluated."""
+        """Return the evaluation options of a trial's model."""
         return {**self.study.options, **self.run_of(trial).options}
 
     def system(self, trial: Trial) -> str:
-        """Return a trial's model as ``scimult evaluate --model`` takes it."""
+        """Return a trial's model in the syntax of ``scimult evaluate --model``."""
         options = [f"{key}={value}" for key, value in self.options(trial).items()]
         return ",".join([f"{trial.key}={trial.model}", *options])
 
     def results(self, suite: str) -> Path:
-        """Return the folder of the results of a suite."""
+        """Return the folder of a suite's results."""
         return self.out / "results" / suite
 
     @property
     def logs(self) -> Path:
-        """The folder of the logs of all jobs."""
+        """The folder of all job logs."""
         return self.out / "logs"
 
 
 def make_plan(path: Path | str, overrides: Sequence[str] = ()) -> Plan:
-    """Read the file of a study, and what it names.
+    """Read a study file, and the configurations and suites that it names.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If a key, a run, a suite or a set is unknown, or runs are the same.
+        If a key, a run, a suite or a set is unknown, or two runs are the same.
     DataError
-        If data of a suite are not there.
+        If a suite's data is missing.
     """
     study = load_study(path, overrides)
     return Plan(study, make_trials(study), _load_suites(study))
 
 
-def _load_suites(study: StudyConfig) -> dict[str, Scored]:
-    suites: dict[str, Scored] = {}
+def _load_suites(study: StudyConfig) -> dict[str, SuitePlan]:
+    suites: dict[str, SuitePlan] = {}
     for section in study.evaluate:
         suite = load_suite(section.suite, section.overrides)
         if suite.name in suites:
-            fix = "list all its sets together"
-            raise ConfigError("a suite is evaluated twice", value=suite.name, fix=fix)
+            fix = "list all its sets in one section"
+            raise ConfigError("a suite is listed twice", value=suite.name, fix=fix)
         missing = missing_sets(suite, Path(section.data), section.sets)
         if missing:
-            problem = f"suite {suite.name!r}: {len(missing)} sets have no data"
+            problem = f"{len(missing)} sets of suite {suite.name!r} have no data"
             raise DataError(problem, path=section.data, value=list(missing), fix=suite.how_to_get)
-        suites[suite.name] = Scored(section, suite)
+        suites[suite.name] = SuitePlan(section, suite)
     return suites
 
 
 def check_plan(plan: Plan) -> None:
-    """Build every run but its weights, and look at what its folder holds.
+    """Build every run without its weights, and check its folder.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def check_plan(plan: Plan) -> None:
             continue
         try:
             if plan.runs[name].is_trained:
-                # Its trials differ in the seed alone: the first speaks for all.
+                # Trials of a run differ only in the seed, so checking the first is enough.
                 models[name] = _rehearse(members[0], models.get(plan.runs[name].after or ""))
             for trial in members:
                 _check_folder(plan, trial)
@@ -164,7 +164,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
-    """Return what a trial will save, with shapes instead of weights."""
+    """Return the model that a trial will save, with shapes instead of weights."""
     device = usable_device(None)
     models: dict[str | None, Pretrained | None] = {None: base}
     for stage in trial.stages:
@@ -174,7 +174,7 @@ def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
 
 
 def _check_folder(plan: Plan, trial: Trial) -> None:
-    """Refuse a folder in which another run, or one from another base, was trained."""
+    """Refuse a folder in which another run was trained, or this one from another base."""
     if plan.run_of(trial).model is not None and not trial.folder.exists():
         raise ConfigError("model does not exist", path=trial.folder, fix="check the path")
     started = False
@@ -183,10 +183,10 @@ def _check_folder(plan: Plan, trial: Trial) -> None:
         if saved.exists():
             started = True
             check_same_config(saved, stage.config)
-    made_of = plan.inputs(trial) if started else {}
-    if made_of and read_mark(plan.out, f"{trial.key}.train") != made_of:
+    inputs = plan.inputs(trial) if started else {}
+    if inputs and read_mark(plan.out, f"{trial.key}.train") != inputs:
         raise ConfigError(
-            f"was not trained from the model that {', '.join(made_of)} has now",
+            f"was not trained from the current model of {', '.join(inputs)}",
             path=trial.folder,
-            fix="remove this folder to train it again, or put the old model back",
+            fix="remove this folder to train it again, or restore the old model",
         )

@@ -1,4 +1,4 @@
-"""How far a study is: each trial's training and evaluation, and an estimate of the rest."""
+"""Progress of a study: each trial's training and evaluation, and the estimated time left."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from scimult.training.runs import summarise
 
 @dataclass(frozen=True)
 class State:
-    """How far a trial is.
+    """Progress of a trial.
 
     Attributes
     ----------
     key, model : str
-        The trial; and ``there``, ``missing``, or what its run folder says.
+        The trial; and ``ready``, ``missing``, or the state of its run folder.
     done, planned : int or None
-        Optimizer steps; ``planned`` is None if nothing says it.
+        Optimizer steps; ``planned`` is None if unknown.
     scored, asked : int
-        Sets of all suites.
+        Scored and requested sets of all suites.
     hours : float or None
-        Estimate of what is left, of one rank; None if nothing says it.
+        Estimated hours left on one rank; None if unknown.
     """
 
     key: str
@@ -48,7 +48,7 @@ def states(plan: Plan) -> list[State]:
 
 def _state(plan: Plan, trial: Trial, costs: Mapping[str, Cost]) -> State:
     making = making_of(plan, trial)
-    made = making is None or making.is_done()
+    is_ready = making is None or making.is_done()
     scored = [
         s for suite in plan.suites_of(trial) for s in scored_sets(plan, trial, suite).values()
     ]
@@ -56,21 +56,21 @@ def _state(plan: Plan, trial: Trial, costs: Mapping[str, Cost]) -> State:
     done = costs[trial.key].steps
     return State(
         key=trial.key,
-        model="there" if made else _told(trial),
+        model="ready" if is_ready else _run_state(trial),
         done=done,
         planned=planned,
-        scored=sum(scored) if made else 0,
+        scored=sum(scored) if is_ready else 0,
         asked=len(scored),
-        hours=_hours_left(plan, trial, costs, made, len(scored) - sum(scored)),
+        hours=_hours_left(plan, trial, costs, is_ready, len(scored) - sum(scored)),
     )
 
 
-def _told(trial: Trial) -> str:
+def _run_state(trial: Trial) -> str:
     """Return the state of the last stage that began."""
-    begun = [s for s in trial.stages if (Path(s.config.output) / record.FILE).is_file()]
-    if not begun:
+    started = [s for s in trial.stages if (Path(s.config.output) / record.FILE).is_file()]
+    if not started:
         return "missing"
-    summary = summarise(Path(begun[-1].config.output))
+    summary = summarise(Path(started[-1].config.output))
     message = "" if summary.message is None else f": {summary.message.splitlines()[0]}"
     return f"{summary.state}{message}"
 
@@ -82,31 +82,31 @@ def _planned(trial: Trial) -> int | None:
 
 
 def _hours_left(
-    plan: Plan, trial: Trial, costs: Mapping[str, Cost], made: bool, sets: int
+    plan: Plan, trial: Trial, costs: Mapping[str, Cost], is_ready: bool, sets: int
 ) -> float | None:
-    """Estimate from trials of the same run, else of any: seconds a step and a set."""
+    """Estimate from seconds per step and set of trials of the same run, or else of any run."""
     same = [costs[key] for key, other in plan.trials.items() if other.run == trial.run]
     seconds = 0.0
     planned = _planned(trial)
-    if not made and trial.stages:
-        step = _ratio(same) or _ratio(list(costs.values()))
+    if not is_ready and trial.stages:
+        step = _seconds_per_step(same) or _seconds_per_step(list(costs.values()))
         if planned is None or step is None:
             return None
         seconds += step * max(planned - costs[trial.key].steps, 0)
     if sets:
-        each = _seconds_a_set(plan, costs)
+        each = _seconds_per_set(plan, costs)
         if each is None:
             return None
         seconds += each * sets
     return seconds / 3600
 
 
-def _ratio(costs: Sequence[Cost]) -> float | None:
+def _seconds_per_step(costs: Sequence[Cost]) -> float | None:
     steps = sum(cost.steps for cost in costs)
     return sum(cost.training_seconds for cost in costs) / steps if steps else None
 
 
-def _seconds_a_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
+def _seconds_per_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
     scored = sum(
         done
         for trial in plan.trials.values()
@@ -117,7 +117,7 @@ def _seconds_a_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
 
 
 def state_table(plan: Plan, states: Sequence[State]) -> Table:
-    """Return what is there, what is missing, and how long that may take."""
+    """Return what is done, what is missing, and how long the rest may take."""
     rows = []
     for state in states:
         planned = "?" if state.planned is None else str(state.planned)
@@ -129,8 +129,8 @@ def state_table(plan: Plan, states: Sequence[State]) -> Table:
     unknown = len(states) - len(known)
     note = f"{sum(known):.2f} hours of one rank are left"
     if unknown:
-        note += f", and what {unknown} models take, which the first of their kind will tell"
+        note += f", plus {unknown} models without an estimate yet"
     if unknown and not sum(known):
-        note = "How long it takes is known once the first model is trained and evaluated"
+        note = "The time left is known once the first model is trained and evaluated"
     headings = ["model", "state", "steps", "sets scored", "hours left"]
     return Table(f"Study {plan.study.name}: {plan.out}", headings, 2, rows, [f"{note}."])

@@ -1,4 +1,4 @@
-"""What a study found and cost, as tables: scores of every run over its seeds, runs, costs."""
+"""Tables of a study's findings and costs: scores of every run over its seeds, runs, costs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scimult.training.runs import METRICS, read_metrics
 
 
 def find(plan: Plan, suite: str) -> SuiteFindings | None:
-    """Compare the runs on a suite; None while there is no result.
+    """Compare the runs on a suite; None if there is no result yet.
 
     Raises
     ------
     DataError
-        If results are damaged, of other data, or their scores per query are not there.
+        If results are damaged, of other data, or lack per-query scores.
     """
     results = _results(plan, suite)
     if not results:
@@ -47,7 +47,7 @@ def _evaluated(plan: Plan) -> dict[str, Trial]:
 
 
 def _results(plan: Plan, suite: str) -> dict[str, Result]:
-    """Return the result of every trial that has one."""
+    """Return the results that exist, by trial."""
     out = plan.results(suite)
     paths = {key: folder_of(out, key) / "result.json" for key in _evaluated(plan)}
     return {key: load_result(path) for key, path in paths.items() if path.is_file()}
@@ -55,9 +55,9 @@ def _results(plan: Plan, suite: str) -> dict[str, Result]:
 
 def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result]) -> list[str]:
     notes = []
-    lacking = [key for key in _evaluated(plan) if key not in results]
-    if lacking:
-        notes.append(f"No result yet of {', '.join(lacking)}.")
+    missing = [key for key in _evaluated(plan) if key not in results]
+    if missing:
+        notes.append(f"No result yet of {', '.join(missing)}.")
     for column in columns:
         without = [key for key in results if key not in column.keys]
         if column.name != AVERAGE and without:
@@ -67,16 +67,16 @@ def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one trial; that of the run it starts from is not in it.
+    """Cost of one trial, without the run it starts from.
 
     Attributes
     ----------
     steps, tokens : int
         Of its training.
     flops : float or None
-        Operations of its forward and backward passes; None if its metrics do not have them.
+        Operations of its forward and backward passes; None if its metrics lack them.
     training_seconds : float
-        Of all steps, times ranks, without what comes between steps.
+        Of all steps, times ranks, without time between steps.
     evaluation_seconds : float
         To encode and rank.
     """
@@ -90,7 +90,7 @@ class Cost:
 
 
 def cost_of(plan: Plan, trial: Trial) -> Cost:
-    """Return what a trial has cost so far."""
+    """Return a trial's cost so far."""
     steps, tokens, seconds = 0, 0, 0.0
     flops: float | None = 0.0
     for stage in trial.stages:
@@ -103,8 +103,8 @@ def cost_of(plan: Plan, trial: Trial) -> Cost:
             steps += 1
             tokens += line["tokens"]
             seconds += line["seconds"] * ranks
-            of_step = line.get("usage", {}).get("model_flops")
-            flops = None if flops is None or of_step is None else flops + of_step
+            step_flops = line.get("usage", {}).get("model_flops")
+            flops = None if flops is None or step_flops is None else flops + step_flops
     return Cost(trial.key, steps, tokens, flops, seconds, _evaluation_seconds(plan, trial))
 
 
@@ -118,17 +118,17 @@ HOUR, TERA = 3600.0, 1e12
 
 
 def run_table(plan: Plan) -> Table:
-    """Return what each run is: its file, what it starts from, and its overrides."""
+    """Return each run's configuration file or model, seeds and overrides."""
     rows = []
     for name, members in by_run(plan.trials).items():
         run = plan.runs[name]
         seeds = ", ".join(str(trial.seed) for trial in members if trial.seed is not None)
-        rows.append(texts(name, _made(plan, run), seeds or ABSENT, " ".join(run.overrides)))
+        rows.append(texts(name, _origin(plan, run), seeds or ABSENT, " ".join(run.overrides)))
     notes = [f"All trained runs: {' '.join(plan.study.overrides)}"] if plan.study.overrides else []
     return Table("Runs", ["run", "made from", "seeds", "overrides"], 4, rows, notes)
 
 
-def _made(plan: Plan, run: RunConfig) -> str:
+def _origin(plan: Plan, run: RunConfig) -> str:
     if run.model is not None:
         return run.model
     if run.merge is None:
@@ -146,7 +146,7 @@ def _made(plan: Plan, run: RunConfig) -> str:
 
 
 def cost_table(plan: Plan, costs: Mapping[str, Cost]) -> Table:
-    """Return what every trial cost, and the sum."""
+    """Return the cost of every trial, and the sum."""
     rows = [_cost_row(costs[key]) for key in plan.trials]
     total = Cost(
         "all",
@@ -157,10 +157,10 @@ def cost_table(plan: Plan, costs: Mapping[str, Cost]) -> Table:
         sum(cost.evaluation_seconds for cost in costs.values()),
     )
     notes = [
-        "Hours: of steps, times ranks, without dev scores and checkpoints; and of evaluation. "
-        "Those of a busy machine do not compare. What a run starts from is not counted again.",
-        f"Ranks of a run: {plan.study.launch.ranks}, on "
-        f"{'CPUs' if plan.study.launch.devices is None else 'GPUs'} unless a machine chose itself.",
+        "Training hours: steps times ranks, without dev scores and checkpoints. Times from a busy "
+        "machine are not comparable. The run that another one starts from is not counted again.",
+        f"Ranks per run: {plan.study.launch.ranks}, on "
+        f"{'CPUs' if plan.study.launch.devices is None else 'GPUs'} unless the machine decided.",
     ]
     headings = ["model", "steps", "tokens", "TFLOP", "training h", "evaluation h"]
     return Table("Cost", headings, 1, [*rows, _cost_row(total)], notes, footer=1)

@@ -1,6 +1,6 @@
-"""Trials: each run of a study with each of its seeds, and what of it is on disk.
+"""Trials: each run of a study with each of its seeds, and their files.
 
-A job over trials is done if its files are whole and its mark names the weights that are there now.
+A job over trials is done if its files are complete and its mark lists the current weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scimult.training.folder import MODEL_NAME
 from scimult.training.stages import Stage, has_stages, load_stages, stages_up_to
 
 AFTER = 1000
-"""Added to the seed of a run for each one that it starts after: it must not see their batches."""
+"""Added to a run's seed for each run that it builds on, so that it draws other batches."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Trial:
     Attributes
     ----------
     run, seed
-        What it is; a model that no seed made has None.
+        The run and its seed; None for a model without a seed.
     key : str
         Its name in folders and tables.
     folder : Path
-        Where it is written, or the model that is there.
+        Its output folder, or that of the existing model.
     stages : list of Stage
-        What is trained, in order; nothing unless the run is trained.
+        Stages to train, in order; empty unless the run is trained.
     overrides : list of str
-        Of its training, those of the study and its own.
+        Training overrides, the study's and its own.
     """
 
     run: str
@@ -51,30 +51,30 @@ class Trial:
 
     @property
     def model(self) -> Path:
-        """The folder that is evaluated: that of the last stage."""
+        """The folder to evaluate: that of the last stage."""
         return Path(self.stages[-1].config.output) if self.stages else self.folder
 
     @property
     def weights(self) -> Path:
-        """The weights of the model, in a run's folder or that of a saved model."""
-        of_run = self.model / MODEL_NAME
-        return (of_run if self.stages or of_run.is_dir() else self.model) / WEIGHTS_FILE
+        """The model's weights file, in a run folder or a saved model."""
+        in_run = self.model / MODEL_NAME
+        return (in_run if self.stages or in_run.is_dir() else self.model) / WEIGHTS_FILE
 
     @property
     def is_whole(self) -> bool:
-        """Whether every stage says that it ended, and the model is there."""
+        """Whether every stage has finished and the model exists."""
         states = [Path(stage.config.output) / record.FILE for stage in self.stages]
         ended = all(path.is_file() and read_json(path)["state"] == "finished" for path in states)
         return ended and self.weights.is_file()
 
 
 def make_trials(study: StudyConfig) -> dict[str, Trial]:
-    """Return all trials by key, each after those that it is made of.
+    """Return all trials by key, each after those that it is made from.
 
     Raises
     ------
     ConfigError
-        Naming every run whose configuration is not valid, and runs that are the same.
+        Naming every run whose configuration is invalid, and runs that are the same.
     """
     runs = study.all_runs()
     trials: dict[str, Trial] = {}
@@ -96,15 +96,15 @@ def make_trials(study: StudyConfig) -> dict[str, Trial]:
 
 
 def refuse(problems: Sequence[str], runs: int) -> None:
-    """Raise one error for all runs that cannot start, if there are any."""
+    """Raise one error for all runs that cannot start, if any."""
     if problems:
         message = "\n  ".join(["not every run can start:", *problems])
         message += f"\n{len(problems)} of {runs} runs cannot start"
-        raise ConfigError(message, fix="mend these; nothing was started")
+        raise ConfigError(message, fix="correct these; nothing was started")
 
 
 def on_one_line(error: SciMultError) -> str:
-    """Return an error to be listed with others."""
+    """Return an error in a form for lists."""
     return str(error).replace(". Fix: ", "; ")
 
 
@@ -132,11 +132,11 @@ def _trial(study: StudyConfig, name: str, run: RunConfig, seed: int | None) -> T
     assert seed is not None, "trained runs have seeds"
     overrides.append(f"seed={seed + AFTER * _depth(study, name)}")
     if run.after is not None:
-        overrides += _from(study, run.after, seed)
+        overrides += _base_overrides(study, run.after, seed)
     path = config_of(study, run)
     if not has_stages(path):
         if run.stage is not None:
-            raise ConfigError("this config has no stages", path=path, fix="leave stage out")
+            raise ConfigError("this config has no stages", path=path, fix="remove stage")
         stages = [Stage(key, load_config(PretrainConfig, path, overrides))]
     else:
         stages = load_stages(path, overrides)
@@ -152,7 +152,7 @@ def config_of(study: StudyConfig, run: RunConfig) -> str:
 
 
 def _depth(study: StudyConfig, name: str) -> int:
-    """Return how many runs were trained before a run, one from another."""
+    """Return the number of trained runs that a run builds on."""
     runs = study.all_runs()
     depth, before = 0, runs[name].after
     while before is not None and runs[before].is_trained:
@@ -160,57 +160,57 @@ def _depth(study: StudyConfig, name: str) -> int:
     return depth
 
 
-def _from(study: StudyConfig, name: str, seed: int | None) -> list[str]:
-    """Return the overrides that let a run start from the model of another one."""
+def _base_overrides(study: StudyConfig, name: str, seed: int | None) -> list[str]:
+    """Return the overrides that let a run start from another run's model."""
     runs = study.all_runs()
-    of_base = seed if seeds_of(study, name, runs) else None
-    base = _trial(study, name, runs[name], of_base).model
+    base_seed = seed if seeds_of(study, name, runs) else None
+    base = _trial(study, name, runs[name], base_seed).model
     return [f"model.base={base}", "model.tokenizer=null", "model.architecture=null"]
 
 
 def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> None:
-    """Refuse two runs that differ in name and seeds alone."""
+    """Refuse two runs that differ only in name and seeds."""
     seen: dict[str, str] = {}
     for name, (trial, *_) in by_run(trials).items():
         run = runs[name]
         if run.is_trained:
-            made = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
+            content = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
         else:
-            made = run.model_dump_json(include={"model", "merge"})
-        made += run.model_dump_json(include={"options"})
-        if made in seen:
-            fix = "leave one out; seeds are listed under seeds"
-            raise ConfigError("two runs are the same", value=[seen[made], name], fix=fix)
-        seen[made] = name
+            content = run.model_dump_json(include={"model", "merge"})
+        content += run.model_dump_json(include={"options"})
+        if content in seen:
+            fix = "remove one; list several seeds under seeds"
+            raise ConfigError("two runs are the same", value=[seen[content], name], fix=fix)
+        seen[content] = name
 
 
 def _without_seed(config: PretrainConfig, trial: Trial) -> str:
-    """Return a configuration without what the seed and the name of its run decide."""
+    """Return a configuration without what depends on the run's seed and name."""
     tree = config.model_dump(mode="json")
-    # Seeds of stages are counted from that of the run; outputs and bases have the run's name.
+    # Stages' seeds count from the run's; outputs and bases contain the run's name.
     assert trial.seed is not None
     tree["seed"] -= trial.seed
     return json.dumps(tree).replace(trial.key, "")
 
 
 Inputs = dict[str, str]
-"""What is read, to the SHA-256 of its weights; empty where there are none."""
+"""Input models to the SHA-256 of their weights, empty if missing."""
 
 
 def weights_of(trials: Sequence[Trial]) -> Inputs:
-    """Return the weights of trials."""
+    """Return the weights' digests of trials."""
     path_of = {trial.key: trial.weights for trial in trials}
     return {key: sha256(path) if path.is_file() else "" for key, path in path_of.items()}
 
 
 def read_mark(out: Path, job: str) -> Inputs | None:
-    """Return what a job of a study noted before it began; None if it never did."""
+    """Return the inputs that a job recorded before it began; None if it never did."""
     path = _path(out, job)
     return dict(read_json(path)) if path.is_file() else None
 
 
 def write_mark(out: Path, job: str, inputs: Inputs) -> None:
-    """Note what a job begins with."""
+    """Record a job's inputs."""
     path = _path(out, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, inputs)

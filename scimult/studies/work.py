@@ -11,6 +11,7 @@ from typing import ClassVar
 import scimult
 from scimult.distributed import free_port
 from scimult.errors import ConfigError
+from scimult.evaluation.growing import scored_alike
 from scimult.evaluation.results import folder_of, load_result
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
@@ -22,10 +23,10 @@ _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]
 
 
 def make_slots(launch: LaunchConfig) -> list[Slot]:
-    """Return where jobs run: groups of GPUs, or shares of the CPUs."""
+    """Return the slots of jobs: groups of GPUs, or shares of the CPUs."""
     if launch.devices is not None:
         groups = range(0, len(launch.devices), launch.ranks)
-        return [Slot(tuple(launch.devices[at : at + launch.ranks])) for at in groups]
+        return [Slot(tuple(launch.devices[i : i + launch.ranks])) for i in groups]
     cores = len(os.sched_getaffinity(0))
     threads = None if launch.parallel == 1 else max(1, cores // (launch.parallel * launch.ranks))
     return [Slot(threads=threads)] * launch.parallel
@@ -37,11 +38,11 @@ def make_jobs(plan: Plan) -> list[Job]:
     Raises
     ------
     ConfigError
-        If something is to be trained and the launcher's script is not there.
+        If something must be trained and the launch script is missing.
     """
     if any(run.is_trained for run in plan.runs.values()) and not LAUNCHER.is_file():
         fix = "install a checkout of the project with pip install -e"
-        raise ConfigError("training is started by a script of the project", path=LAUNCHER, fix=fix)
+        raise ConfigError("training needs the project's launch script", path=LAUNCHER, fix=fix)
     jobs: list[Job] = []
     for trial in plan.trials.values():
         if making := making_of(plan, trial):
@@ -51,7 +52,7 @@ def make_jobs(plan: Plan) -> list[Job]:
 
 
 def making_of(plan: Plan, trial: Trial) -> Training | Merging | None:
-    """Return the job that makes a trial's model; None if it is there."""
+    """Return the job that makes a trial's model; None for an existing model."""
     run = plan.run_of(trial)
     if run.merge is not None:
         return Merging(plan, trial, run.merge)
@@ -60,7 +61,7 @@ def making_of(plan: Plan, trial: Trial) -> Training | Merging | None:
 
 @dataclass(frozen=True)
 class _Making:
-    """Makes the model of a trial, of the base or the models that its run names."""
+    """Makes a trial's model from the models that its run names, if any."""
 
     plan: Plan
     trial: Trial
@@ -73,36 +74,36 @@ class _Making:
 
     @property
     def needs(self) -> list[str]:
-        """What makes the models that it starts from."""
-        made = [making_of(self.plan, parent) for parent in self.plan.parents(self.trial)]
-        return [making.name for making in made if making is not None]
+        """Jobs that make its parents' models."""
+        jobs = [making_of(self.plan, parent) for parent in self.plan.parents(self.trial)]
+        return [job.name for job in jobs if job is not None]
 
     def is_done(self) -> bool:
-        """Return whether the model is there, of the models that are there."""
+        """Return whether the model exists and was made from its parents' current models."""
         inputs = self.plan.inputs(self.trial)
         return self.trial.is_whole and (not inputs or read_mark(self.plan.out, self.name) == inputs)
 
     def begin(self) -> None:
-        """Note the models that it starts from."""
+        """Record the parents' models."""
         write_mark(self.plan.out, self.name, self.plan.inputs(self.trial))
 
 
 @dataclass(frozen=True)
 class Training(_Making):
-    """Trains a trial as users do: in one process, or under ``deepspeed``."""
+    """Trains a trial in one process, or under ``deepspeed``."""
 
     verb = "train"
 
     def command(self, slot: Slot) -> list[str]:
-        """Return the launcher's command."""
+        """Return the launch script's command."""
         run, launch = self.plan.run_of(self.trial), self.plan.study.launch
         start = [sys.executable]
         if launch.ranks > 1:
-            where = ["--num_gpus", str(launch.ranks)]
+            gpus = ["--num_gpus", str(launch.ranks)]
             if slot.devices:
-                where = ["--include", f"localhost:{','.join(map(str, slot.devices))}"]
-            start += ["-m", "deepspeed.launcher.runner", *where]
-            # DeepSpeed always takes the same port, which another run may hold.
+                gpus = ["--include", f"localhost:{','.join(map(str, slot.devices))}"]
+            start += ["-m", "deepspeed.launcher.runner", *gpus]
+            # DeepSpeed's default port may be taken by another run.
             start += ["--master_port", str(free_port())]
         stage = ["--stage", run.stage] if run.stage else []
         config = ["--config", config_of(self.plan.study, run), *stage]
@@ -117,7 +118,7 @@ class Merging(_Making):
     verb = "merge"
 
     def command(self, slot: Slot) -> list[str]:
-        """Return the command of ``scimult merge``."""
+        """Return the ``scimult merge`` command."""
         merge = self.merge
 
         def model(name: str) -> str:
@@ -152,21 +153,21 @@ class Evaluating:
 
     @property
     def needs(self) -> list[str]:
-        """What makes the model."""
+        """The job that makes the model, if any."""
         making = making_of(self.plan, self.trial)
         return [] if making is None else [making.name]
 
     def is_done(self) -> bool:
-        """Return whether the model that is there was scored on every set."""
+        """Return whether the current model was scored on every set."""
         whole = all(scored_sets(self.plan, self.trial, self.suite).values())
         return whole and read_mark(self.plan.out, self.name) == self._inputs()
 
     def begin(self) -> None:
-        """Note the model."""
+        """Record the model."""
         write_mark(self.plan.out, self.name, self._inputs())
 
     def command(self, slot: Slot) -> list[str]:
-        """Return the command of ``scimult evaluate``."""
+        """Return the ``scimult evaluate`` command."""
         section = self.plan.suites[self.suite].section
         command = [*_SCIMULT, "evaluate", "--suite", section.suite, "--data", section.data]
         command += ["--out", str(self.plan.results(self.suite))]
@@ -178,15 +179,15 @@ class Evaluating:
         return [*command, "--replace" if other_model else "--resume", *section.overrides]
 
     def _inputs(self) -> Inputs:
-        """Return what a score is of: weights, and how they are used."""
+        """Return what determines the scores: weights and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
         return {**weights_of([self.trial]), "options": options}
 
 
 def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
-    """Return by set whether a trial has a score on it, as the suite has it now."""
-    asked = plan.suites[suite]
-    wanted = asked.suite.select(asked.section.sets)
+    """Return, for each requested set, whether a trial has a score under the current suite."""
+    suite_plan = plan.suites[suite]
+    wanted = suite_plan.suite.select(suite_plan.section.sets)
     path = folder_of(plan.results(suite), trial.key) / "result.json"
     if not path.is_file():
         return dict.fromkeys(wanted, False)
@@ -194,6 +195,6 @@ def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
     return {
         name: name not in result.failed
         and name in result.sets
-        and result.suite["benchmarks"][name] == benchmark.model_dump(mode="json")
+        and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
         for name, benchmark in wanted.items()
     }

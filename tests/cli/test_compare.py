@@ -72,7 +72,7 @@ def test_results_from_before_scores_per_query_say_what_to_do(out: Path) -> None:
     found = _compare(out, "--baseline", "BM25")
     assert found.exit_code == 1
     assert found.stderr.startswith("error: ")
-    assert "no scores per query of words on fields. Fix: evaluate the system again" in found.stderr
+    assert "no per-query scores of words on fields. Fix: evaluate the system again" in found.stderr
     assert not list(out.glob("compare_*"))
 
 
@@ -80,7 +80,7 @@ def test_results_from_before_scores_per_query_say_what_to_do(out: Path) -> None:
     ("arguments", "message"),
     [
         (["--baseline", "BM52"], "unknown system (value: 'BM52')"),
-        (["--baseline", "BM25", "--systems", "BM25"], "compared with other systems"),
+        (["--baseline", "BM25", "--systems", "BM25"], "compared with another system"),
     ],
 )
 def test_mistakes_are_one_line(out: Path, arguments: list[str], message: str) -> None:

@@ -228,11 +228,11 @@ def test_a_suite_in_parts_of_what_is_there(suite: Path) -> None:
     """One set per call, then what the data allows: one result, and what is missing is named."""
     assert _evaluate(suite, "--bm25", "--sets", "search").exit_code == 0
     (suite.parent / "data/coarse/papers.jsonl").unlink()
-    assert "data of coarse is not there" in _evaluate(suite, "--bm25").stderr
+    assert "data of coarse is missing" in _evaluate(suite, "--bm25").stderr
     found = _evaluate(suite, "--bm25", "--available", "--resume")
     assert found.exit_code == 0, found.output
     assert "BM25: search: kept as it was scored" in found.stderr
-    assert "BM25: coarse: not scored: its data is not there: " in found.stderr
+    assert "BM25: coarse: not scored: its data is missing: " in found.stderr
     written = json.loads((suite.parent / "out/BM25/result.json").read_text())
     assert list(written["sets"]) == ["fields", "links", "rerank", "search"]
     only = _evaluate(suite, "--bm25", "--available", "--sets", "coarse")
@@ -258,7 +258,7 @@ def test_another_model_of_the_same_name_does_not_replace_a_result(suite: Path) -
     before = (suite.parent / "out/m/result.json").read_bytes()
     refused = _evaluate(suite, "--sets", "links", "--model", f"m={two}")
     assert refused.exit_code == 1
-    assert "the result of m is of another one: fingerprint differ" in refused.stderr
+    assert "the existing result of m differs in fingerprint" in refused.stderr
     assert (suite.parent / "out/m/result.json").read_bytes() == before
     replaced = _evaluate(suite, "--sets", "links", "--model", f"m={two}", "--replace")
     assert replaced.exit_code == 0, replaced.output
@@ -307,10 +307,10 @@ def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["--bm25", "benchmarks.links.mod=paper"], "did you mean 'mode'?"),
         (["--model", "path/to/model"], "a system is NAME=FOLDER"),
         (["--bm25", "--embeddings", "BM25=x"], "two systems have the same name"),
-        (["--embeddings", "my model=x"], "a system's name is also a folder's"),
+        (["--embeddings", "my model=x"], "not a valid system name"),
         (["--embeddings", "mine=x"], "folder of embeddings does not exist"),
         (["--model", "m=x,pool=mean"], "unknown option of a system (value: 'pool')"),
-        (["--bm25", "benchmarks.links.folder=gone"], "data of links is not there: "),
+        (["--bm25", "benchmarks.links.folder=gone"], "data of links is missing: "),
     ],
 )
 def test_mistakes_are_one_line(suite: Path, arguments: list[str], message: str) -> None:

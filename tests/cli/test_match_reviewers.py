@@ -94,9 +94,9 @@ def test_weights_lower_what_is_old_or_of_a_venue(model: Path, tmp_path: Path) ->
     [
         (("--reviewers", "2"), "needs both loads"),
         (("--min-papers", "1"), "needs both loads"),
-        (("--score", "best"), "unknown score"),
+        (("--score", "best"), "unknown scoring rule"),
         (("--papers", "x.csv"), "what is matched is not clear"),
-        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed and reviewers take 3"),
+        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed, but reviewers"),
     ],
 )
 def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -33,7 +33,7 @@ def test_a_report_of_two_folders(tmp_path: Path) -> None:
     found = _report(str(one), str(two), "--out", str(out), "--data", str(data))
     assert found.exit_code == 0, found.output
     assert "Leaderboard" in found.stdout
-    assert "not shown: Map of papers: no embeddings were given" in found.stdout
+    assert "not shown: Map of papers: no embeddings were passed" in found.stdout
     assert {path.name for path in out.iterdir()} == {
         "report.html",
         "report.md",

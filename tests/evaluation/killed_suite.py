@@ -26,7 +26,7 @@ SETS, BLOCK = 22, 4
 
 
 class Counting(WordEncoder):
-    """Notes every text before it is encoded, and counts words as tokens."""
+    """Records every text before it is encoded, and counts words as tokens."""
 
     def __init__(self, log: Path) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Counting(WordEncoder):
 
 
 def load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
-    """Write 22 sets, each with texts of its own and some that others have too."""
+    """Write 22 sets, each with texts of its own and some shared ones."""
     benchmarks = {}
     for number in range(SETS):
         write = (write_search, write_links, write_coarse)[number % 3]
@@ -66,7 +66,7 @@ def load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
 
 
 def attempt(suite: Suite, sets: dict[str, LoadedSet], folder: Path, kill_at: int) -> int:
-    """Evaluate in a process of its own; return how many renames it made, or -1 if killed."""
+    """Evaluate in a separate process; return its number of renames, or -1 if killed."""
     pid = os.fork()
     if pid:
         _, status = os.waitpid(pid, 0)
@@ -102,17 +102,17 @@ def attempt(suite: Suite, sets: dict[str, LoadedSet], folder: Path, kill_at: int
 
 
 def main() -> None:
-    """Evaluate once undisturbed, then once for each chain of kills."""
+    """Evaluate once undisturbed, then once per chain of kills."""
     root = Path(sys.argv[1])
     suite, sets = load(root)
-    told: dict[str, Any] = {"kills": {}}
+    report: dict[str, Any] = {"kills": {}}
     for chain in ["0", *sys.argv[2:]]:
         folder = root / chain
         folder.mkdir()
         kills = [attempt(suite, sets, folder, int(at)) for at in chain.split(",")]
-        told["kills"][chain] = kills.count(-1)
-        told[chain] = attempt(suite, sets, folder, 0)
-    sys.stdout.write(json.dumps(told))
+        report["kills"][chain] = kills.count(-1)
+        report[chain] = attempt(suite, sets, folder, 0)
+    sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Clusters of signatures: B³ by its definition, and the distance that is chosen."""
+"""Clusters of signatures: B³ by its definition, and the chosen distance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_b_cubed_is_the_mean_over_items(items: list[tuple[int, int]]) -> None:
 
 
 def _signatures(gap: float) -> tuple[Signatures, FloatArray]:
-    """Six blocks of two persons with three papers each, ``gap`` apart; papers of one are close."""
+    """Six blocks of two persons with three papers each, ``gap`` apart; one person's are close."""
     draw = np.random.default_rng(0)
     rows = [(block, person) for block in range(6) for person in range(2) for _ in range(3)]
     places = [[gap * person, 0.0] for _, person in rows]

@@ -1,4 +1,4 @@
-"""Comparisons of results on disk: numbers, order, corrections, and what cannot be compared."""
+"""Comparisons of results on disk: numbers, order, corrections, and refused comparisons."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
-from scimult.evaluation.comparison import (
-    Comparison,
-    Difference,
-    Settings,
-    compare,
-    save_comparison,
-)
+from scimult.evaluation.comparison import Comparison, Difference, Settings, compare, save_comparison
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.leaderboard import differences
 from scimult.evaluation.resampling import holm
@@ -63,7 +57,7 @@ def _f1(gold: list[str], predicted: list[str]) -> float:
 
 
 def _write(out: Path, system: str) -> None:
-    """Write a result of one system with scores per query."""
+    """Write one system's result with per-query scores."""
     sets = {}
     for name, scores in SCORES[system].items():
         columns = {"map": scores, "mrr": scores**2}
@@ -98,7 +92,7 @@ def _rows(comparison: Comparison) -> dict[tuple[str, str, str], Difference]:
 
 
 def _change(out: Path, system: str, name: str, **changes: Any) -> None:
-    """Change what a result says about one of its sets."""
+    """Change a set in a result."""
     result = next(result for result in load_results(out) if result.system == system)
     entry = result.sets[name].model_copy(update=changes)
     save_result(result.model_copy(update={"sets": {**result.sets, name: entry}}), out)
@@ -120,7 +114,7 @@ def test_differences_are_those_of_the_results(out: Path) -> None:
 
 
 def test_p_values_and_intervals_against_scipy(out: Path) -> None:
-    """Ends of intervals are drawn 5,000 times: 0.15 standard errors are four of theirs."""
+    """Both draw 5,000 times: 0.15 standard errors are four of an end's."""
     row = _rows(_compare(out))["cisi", "map", "good"]
     pair = (SCORES["good"]["cisi"], SCORES["base"]["cisi"])
     wanted = stats.permutation_test(
@@ -206,13 +200,13 @@ def test_what_is_written(out: Path) -> None:
     numbers = [f"{mean:.2f}", f"{mean + 30:.2f}", "+30.00", f"+{3000 / mean:.2f}%"]
     numbers += ["+30.00 to +30.00", "0.0002", "0.0014*"]
     assert line == f"| links | map | good | {' | '.join(f'**{cell}**' for cell in numbers)} |"
-    assert any("cisi: with 12 queries the interval is too narrow" in line for line in lines)
+    assert any("cisi: only 12 queries, so the interval is too narrow" in line for line in lines)
 
 
 def test_systems_that_cannot_be_compared(out: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown system.*did you mean 'good'"):
         _compare(out, ("goood",))
-    with pytest.raises(ConfigError, match="compared with other systems"):
+    with pytest.raises(ConfigError, match="compared with another system"):
         _compare(out, ("base",))
     _change(out, "good", "links", files={"links.tsv": "1"})
     with pytest.raises(DataError, match="the result of good on links differs in files"):
@@ -222,13 +216,13 @@ def test_systems_that_cannot_be_compared(out: Path) -> None:
 def test_scores_per_query_that_do_not_fit(out: Path) -> None:
     scores = SCORES["good"]["cisi"]
     write_per_query(out, "good", "cisi", [f"x{row}" for row in range(12)], {"map": scores.tolist()})
-    with pytest.raises(DataError, match="24 queries are in one system's scores only"):
+    with pytest.raises(DataError, match="only one of the systems has scores for 24 queries"):
         _compare(out)
     write_per_query(out, "good", "cisi", QUERIES[:12], {"map": (scores - 1e-6).tolist()})
-    with pytest.raises(DataError, match="of good on cisi are not those of its result.*again"):
+    with pytest.raises(DataError, match="of good on cisi do not match its result.*again"):
         _compare(out)
     (out / "good/per_query/cisi.tsv.gz").unlink()
-    with pytest.raises(DataError, match="no scores per query of good on cisi.*again"):
+    with pytest.raises(DataError, match="no per-query scores of good on cisi.*again"):
         _compare(out)
     assert len(load_results(out)) == 3
 
@@ -246,7 +240,7 @@ def test_nothing_in_common(out: Path) -> None:
         if result.system == "good":
             save_result(result.model_copy(update={"sets": {}}), out)
     with pytest.raises(
-        ConfigError, match="no data set has scores per query of base and another system"
+        ConfigError, match="base and the other systems share no set with per-query scores"
     ):
         _compare(out, ("good",))
 
@@ -258,12 +252,12 @@ def test_a_metric_that_is_no_mean_over_queries_is_named_and_not_tested(out: Path
             save_result(result.model_copy(update={"sets": {**result.sets, "cisi": tau}}), out)
     comparison = _compare(out, ("good",))
     assert {row.name for row in comparison.rows} == {"links", "fields"}
-    assert "cisi: kendall_tau is not a mean over queries, and is not tested." in comparison.notes
-    assert any("over 2 of " in note for note in comparison.notes)
+    assert "cisi: kendall_tau is not a mean over queries and cannot be tested." in comparison.notes
+    assert any("over the 2 of " in note for note in comparison.notes)
 
 
 def test_too_few_resamples_for_any_star_are_noted(out: Path) -> None:
-    """Comparisons of many queries are drawn; the number that is named then suffices."""
+    """Comparisons of many queries are sampled; the suggested number of resamples then suffices."""
     found = _compare(out, resamples=100)
     drawn = [row for row in found.rows if not row.exact]
     assert drawn

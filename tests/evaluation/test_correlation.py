@@ -32,7 +32,7 @@ def _ranks(values: list[float]) -> list[float]:
 
 
 def _kendall(first: list[float], second: list[float]) -> float:
-    """Return tau-b: concordant minus discordant pairs, over pairs that are not tied."""
+    """Return tau-b: concordant minus discordant pairs, over the untied pairs."""
     pairs = list(itertools.combinations(range(len(first)), 2))
     x = [np.sign(first[i] - first[j]) for i, j in pairs]
     y = [np.sign(second[i] - second[j]) for i, j in pairs]
@@ -46,7 +46,7 @@ def _cosine(x: list[float], y: list[float]) -> float:
 @settings(max_examples=30)
 @given(st.lists(st.tuples(LEVELS, LEVELS), min_size=3, max_size=12))
 def test_against_definitions_with_ties(rows: list[tuple[float, float]]) -> None:
-    """Scores are multiples of 1/4: rounding is far below the tolerance."""
+    """Scores are multiples of 1/4, so rounding is far below the tolerance."""
     first, second = (list(column) for column in zip(*rows, strict=True))
     constant = len(set(first)) == 1 or len(set(second)) == 1
     for method, wanted in (

@@ -1,4 +1,4 @@
-"""Reading benchmarks: what is read, and the message for everything that can be wrong."""
+"""Reading benchmarks: what is read, and the message for every kind of bad input."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_missing_data_names_the_files_and_how_to_get_them(tmp_path: Path) -> Non
     with pytest.raises(DataError) as caught:
         _read(benchmark, tmp_path)
     message = str(caught.value)
-    assert message.startswith("data of search is not there: ")
+    assert message.startswith("data of search is missing: ")
     assert str(tmp_path / "search/queries.jsonl") in message
     assert str(tmp_path / "search/qrels/test.tsv") in message
     assert message.endswith("Fix: ask the author")
@@ -126,7 +126,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     (
         write_search,
         _jsonl("corpus.jsonl", [*CORPUS, CORPUS[0]]),
-        "corpus.jsonl:6: id is used twice (value: 'd1')",
+        "corpus.jsonl:6: duplicate id (value: 'd1')",
         3,
     ),
     (
@@ -168,7 +168,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     (
         write_search,
         _rows("qrels/test.tsv", [HEADER, *JUDGED, ("q1", "d1", 1)]),
-        "test.tsv:5: pair occurs twice (value: ('q1', 'd1'))",
+        "test.tsv:5: duplicate pair (value: ('q1', 'd1'))",
         3,
     ),
     (
@@ -201,7 +201,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     (
         write_fields,
         _jsonl("labels.jsonl", [label for label in LABELS if label["id"] != "l4"]),
-        "papers.jsonl: paper has a label that the label file does not name (value: ('p2', 'l4'))",
+        "papers.jsonl: paper has a label that is not in the label file (value: ('p2', 'l4'))",
         3,
     ),
     (
@@ -237,7 +237,7 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
                 {"id": "p2", "title": "b", "labels": ["x", "y"]},
             ],
         ),
-        "papers.jsonl: paper has several labels, coarse classification takes one (value: 'p2')",
+        "papers.jsonl: paper has several labels, but coarse classification takes one (value: 'p2')",
         1,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Exports are read by those whose formats they are: csv, mteb, pytrec_eval."""
+"""Exports are read by the tools that own their formats: csv, mteb, pytrec_eval."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_mteb_reads_its_files(written: tuple[Path, Path], tmp_path: Path) -> Non
 def test_runs_score_the_same_in_trec_eval(
     written: tuple[Path, Path], tmp_path: Path, system: str
 ) -> None:
-    """As BEIR and PMC-Patients score the JSON; absolute tolerance 1e-9 over few queries."""
+    """BEIR and PMC-Patients score the JSON this way; absolute tolerance 1e-9 over few queries."""
     out, data = written
     paths = export_results([out], "beir", tmp_path, systems=[system], sets=["search"])
     run = json.loads(paths[0].read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Results that grow by sets: parts of a suite, failures, and systems of the same name."""
+"""Results that grow set by set: parts of a suite, failures, and systems of the same name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepared(tmp_path: Path) -> Prepared:
 
 
 class FailsOn(WordEncoder):
-    """An encoder whose memory does not suffice for one task."""
+    """An encoder that runs out of memory on one task."""
 
     def __init__(self, task: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def _one(sets: dict[str, LoadedSet], name: str) -> dict[str, LoadedSet]:
 
 
 def test_sets_evaluated_in_parts_are_one_result(prepared: Prepared) -> None:
-    """In any order, as if they had been evaluated at once; each knows the run that scored it."""
+    """In any order, as if evaluated at once; each set knows the run that scored it."""
     suite, sets, out = prepared
     whole = evaluate(_words(), suite, sets, out / "whole")
     for name in ("coarse", "search", "links"):
@@ -85,26 +85,26 @@ def test_a_killed_evaluation_keeps_what_is_done_and_resumes_with_the_rest(
         evaluate(Killed(), suite, sets, out)
     (kept,) = load_results(out)
     assert list(kept.sets) == ["search"]
-    told: dict[str, object] = {}
-    result = evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=told.__setitem__)
-    assert told["search"] is None
-    assert told["links"] == result.sets["links"]
+    seen: dict[str, object] = {}
+    result = evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=seen.__setitem__)
+    assert seen["search"] is None
+    assert seen["links"] == result.sets["links"]
     assert result.sets["search"].scores == kept.sets["search"].scores
     assert list(result.sets) == list(sets)
 
 
 def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) -> None:
-    """Other data, another protocol, or intervals that are not there yet."""
+    """Other data, another protocol, or missing intervals."""
     suite, sets, out = prepared
     evaluate(BM25System(), suite, sets, out)
     with (tmp_path / "data/search/qrels/test.tsv").open("a") as file:
         file.write("q3\td1\t1\n")
     links = suite.benchmarks["links"].model_copy(update={"metrics": ["map"]})
     changed = suite.model_copy(update={"benchmarks": {**suite.benchmarks, "links": links}})
-    told: dict[str, object] = {}
+    seen: dict[str, object] = {}
     loaded = load_sets(changed, tmp_path / "data")
-    result = evaluate(BM25System(), changed, loaded, out, earlier="resume", on_set=told.__setitem__)
-    assert [name for name, entry in told.items() if entry is None] == ["coarse"]
+    result = evaluate(BM25System(), changed, loaded, out, earlier="resume", on_set=seen.__setitem__)
+    assert [name for name, entry in seen.items() if entry is None] == ["coarse"]
     assert list(result.sets["links"].scores) == ["map"]
     again = evaluate(BM25System(), changed, loaded, out, earlier="resume", confidence=0.9)
     assert all(entry.intervals for entry in again.sets.values())
@@ -113,7 +113,7 @@ def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) 
 def test_resuming_keeps_what_another_version_scored_or_another_server_had(
     prepared: Prepared,
 ) -> None:
-    """A key that has come since, and where files come from, change no score."""
+    """A newer key, and where files come from, change no score."""
     suite, sets, out = prepared
     evaluate(BM25System(), suite, sets, out)
     path = out / "BM25" / "result.json"
@@ -122,19 +122,19 @@ def test_resuming_keeps_what_another_version_scored_or_another_server_had(
         del benchmark["remote"]
     tree["suite"]["benchmarks"]["links"]["mode"] = "paper"
     path.write_text(json.dumps(tree))
-    told: dict[str, object] = {}
-    evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=told.__setitem__)
-    assert [name for name, entry in told.items() if entry is None] == ["search", "coarse"]
+    seen: dict[str, object] = {}
+    evaluate(BM25System(), suite, sets, out, earlier="resume", on_set=seen.__setitem__)
+    assert [name for name, entry in seen.items() if entry is None] == ["search", "coarse"]
 
 
 def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     suite, sets, out = prepared
-    told: dict[str, object] = {}
+    seen: dict[str, object] = {}
     system = DenseSystem(FailsOn("link_prediction"))
-    result = evaluate(system, suite, sets, out, on_set=told.__setitem__)
+    result = evaluate(system, suite, sets, out, on_set=seen.__setitem__)
     assert list(result.sets) == ["search", "coarse"]
     assert result.failed == {"links": "out of memory"}
-    assert isinstance(told["links"], RuntimeError)
+    assert isinstance(seen["links"], RuntimeError)
     assert load_results(out) == [result]
     assert "words failed on links: out of memory" in to_markdown(
         score_table(make_report([result])), level=1
@@ -154,9 +154,9 @@ def test_where_every_set_fails_so_does_the_evaluation(prepared: Prepared) -> Non
 @pytest.mark.parametrize(
     ("settings", "differs"),
     [
-        ({"fingerprint": "b"}, "fingerprint differ"),
-        ({"fingerprint": "a", "pooling": "mean"}, "pooling differ"),
-        ({"folder": "x"}, "fingerprint, folder differ"),
+        ({"fingerprint": "b"}, "fingerprint"),
+        ({"fingerprint": "a", "pooling": "mean"}, "pooling"),
+        ({"folder": "x"}, "fingerprint, folder"),
     ],
 )
 def test_another_system_of_the_same_name_is_refused_or_replaces(
@@ -164,7 +164,7 @@ def test_another_system_of_the_same_name_is_refused_or_replaces(
 ) -> None:
     suite, sets, out = prepared
     before = evaluate(_words(), suite, sets, out)
-    with pytest.raises(ConfigError, match=f"words is of another one: {differs}.* --replace"):
+    with pytest.raises(ConfigError, match=f"words differs in {differs}.* --replace"):
         evaluate(_words(settings), suite, sets, out)
     assert load_results(out) == [before]
     after = evaluate(_words(settings), suite, _one(sets, "links"), out, earlier="replace")
@@ -181,7 +181,7 @@ def test_the_same_model_in_another_folder_is_the_same_system(prepared: Prepared)
 
 
 def test_embeddings_of_further_sets_may_be_stored_later(prepared: Prepared) -> None:
-    """Files of a set that was scored must stay as they were."""
+    """Files of a scored set must not change."""
     suite, sets, out = prepared
     first = {"kind": "stored", "folder": "e", "sha256": {"links/queries/embeddings.npy": "1"}}
     evaluate(_Described(first), suite, _one(sets, "links"), out)
@@ -189,7 +189,7 @@ def test_embeddings_of_further_sets_may_be_stored_later(prepared: Prepared) -> N
     result = evaluate(_Described(more), suite, _one(sets, "search"), out)
     assert result.settings == more
     other = {**more, "sha256": {"links/queries/embeddings.npy": "3"}}
-    with pytest.raises(ConfigError, match="sha256 differ"):
+    with pytest.raises(ConfigError, match="differs in sha256"):
         evaluate(_Described(other), suite, _one(sets, "search"), out)
 
 
@@ -206,7 +206,7 @@ def test_a_result_for_another_suite_is_refused(prepared: Prepared) -> None:
     suite, sets, out = prepared
     evaluate(BM25System(), suite, sets, out)
     renamed = suite.model_copy(update={"name": "other"})
-    with pytest.raises(ConfigError, match="the result of BM25 is for another suite"):
+    with pytest.raises(ConfigError, match="result of BM25 is for another suite"):
         evaluate(BM25System(), renamed, sets, out)
 
 
@@ -216,7 +216,7 @@ def test_sets_without_data_are_named(prepared: Prepared, tmp_path: Path) -> None
     missing = missing_sets(suite, tmp_path / "data")
     assert list(missing) == ["links"]
     assert "links/corpus.jsonl" in missing["links"]
-    with pytest.raises(DataError, match="data of links is not there"):
+    with pytest.raises(DataError, match="data of links is missing"):
         load_sets(suite, tmp_path / "data")
     there = load_sets(suite, tmp_path / "data", ["search", "coarse"])
     evaluate(BM25System(), suite, there, out, missing=missing)

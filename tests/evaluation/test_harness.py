@@ -1,4 +1,4 @@
-"""Evaluating on several ranks with a store, and systems that cannot do everything."""
+"""Evaluating on several ranks with a store, and systems that cannot score every set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.tiny import save_tiny_model
 
 
 def _write_labelled(folder: Path) -> Benchmark:
-    """Write papers with a label that their first word gives away, and a split."""
+    """Write papers whose first word gives away their label, and a split."""
     words = ["graph", "water"] * 12
     papers = [
         {
@@ -85,7 +85,7 @@ def test_a_linear_set_stands_beside_the_others(tmp_path: Path) -> None:
 
 
 def test_a_set_is_encoded_for_its_task_or_for_the_fallback(tmp_path: Path) -> None:
-    """A model that knows the task takes its route, any other one that of the fallback."""
+    """A model that knows the task takes its route, any other model the fallback's."""
     three = save_tiny_model(tmp_path / "three")
     new = Task(name="regression", format="regression")
     grown = grow_task(three, new, like="search")
@@ -110,7 +110,7 @@ def test_a_set_is_encoded_for_its_task_or_for_the_fallback(tmp_path: Path) -> No
             "classification",
             knows_not.encode(texts, task="classification"),
         ),
-        # An encoder that does not say what it knows.
+        # An encoder that does not declare its tasks.
         (
             WordEncoder(),
             "classification",
@@ -131,7 +131,7 @@ def test_what_bm25_cannot_do_is_named(tmp_path: Path) -> None:
     result = evaluate(BM25System(), suite, sets, tmp_path / "out")
     assert list(result.not_scored) == ["linear"]
     assert "linear" not in result.sets
-    with pytest.raises(ConfigError, match="no set can be scored with BM25"):
+    with pytest.raises(ConfigError, match="BM25 can score no set"):
         evaluate(BM25System(), suite, {"linear": sets["linear"]}, tmp_path / "out")
 
 
@@ -173,7 +173,7 @@ def test_cost_counts_what_a_store_did_not_have(tmp_path: Path) -> None:
 
 
 def test_splits_are_scored_as_one_and_queries_of_others_are_left_out(tmp_path: Path) -> None:
-    """A query that only another split judges belongs there; one that none judges is an error."""
+    """A query judged only in another split belongs there; one judged in none is an error."""
     entry = write_search(tmp_path)
     qrels = tmp_path / "search/qrels"
     lines = (qrels / "test.tsv").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Files from the hub, here from a folder that is laid out as a repository of it."""
+"""Files from the hub, here from a local folder with the layout of a hub repository."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def test_downloaded_files_are_read_as_local_ones(tmp_path: Path, repository_fold
         "qrels/test.tsv": HubFile(repo=f"{repo}-qrels", split="test"),
     }
     benchmark = write_search(tmp_path / "unused").model_copy(update={"hub": hub})
-    told: list[Path] = []
-    written = download_from_hub({"search": benchmark}, tmp_path / "data", told.append)
-    assert told == written
+    announced: list[Path] = []
+    written = download_from_hub({"search": benchmark}, tmp_path / "data", announced.append)
+    assert announced == written
     assert len(written) == 3
     data = read_dataset("search", benchmark, tmp_path / "data", "", Rejects())
     assert isinstance(data, Dataset)
     assert data.candidate_ids == ["d1", "d2", "d3", "d4", "d5"]
     assert data.qrels.grades.values.tolist() == [2, 1, 1]
-    assert download_from_hub({"search": benchmark}, tmp_path / "data", told.append) == []
+    assert download_from_hub({"search": benchmark}, tmp_path / "data", announced.append) == []
 
 
 def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
@@ -60,3 +60,16 @@ def test_a_source_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read .*nowhere"):
         write_hub_file(tmp_path / "data/x.jsonl", source)
     assert not (tmp_path / "data/x.jsonl").exists()
+
+
+def test_an_error_without_a_message_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(datasets, "load_dataset", fails)
+    with pytest.raises(DataError, match="cannot read a/b .*: ConnectionError"):
+        write_hub_file(tmp_path / "x.jsonl", HubFile(repo="a/b", split="test"))

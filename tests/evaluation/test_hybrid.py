@@ -94,7 +94,7 @@ def test_a_weight_is_chosen_on_the_other_half_of_the_queries(dataset: Dataset) -
 
 
 def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
-    """By a plain loop; the queries of the test set have no say."""
+    """Against a plain loop; the queries of the test set have no influence."""
     benchmark = write_search(tmp_path)
     further = [{"_id": "q4", "text": "large graphs"}, {"_id": "q5", "text": "folding water"}]
     write_jsonl(tmp_path / "search/queries.jsonl", [*REQUESTS, *further])

@@ -47,7 +47,7 @@ def test_a_suite_that_is_killed_anywhere_ends_as_one_that_is_not(
         timeout=280,
     )
     assert found.returncode == 0, found.stderr
-    told = json.loads(found.stdout)
+    report = json.loads(found.stdout)
     (whole,) = load_results(tmp_path / "0" / "out")
     assert len(whole.sets) == SETS
     undisturbed = (tmp_path / "0" / "log").read_text().splitlines()
@@ -55,16 +55,16 @@ def test_a_suite_that_is_killed_anywhere_ends_as_one_that_is_not(
     tokens = {key: int(count) for _, key, count in map(str.split, undisturbed)}
     assert sum(tokens.values()) == sum(entry.cost["tokens"] for entry in whole.sets.values()) > 0
     for chain in CHAINS:
-        assert told["kills"][chain] == len(chain.split(",")), "every process was killed"
+        assert report["kills"][chain] == len(chain.split(",")), "every process was killed"
         (result,) = load_results(tmp_path / chain / "out")
         assert _numbers(result) == _numbers(whole)
         assert result.averages == whole.averages
         assert _per_query(tmp_path / chain) == _per_query(tmp_path / "0")
-        _check_encoded(tmp_path / chain / "log", tokens, told["kills"][chain])
+        _check_encoded(tmp_path / chain / "log", tokens, report["kills"][chain])
 
 
 def _check_encoded(log: Path, tokens: dict[str, int], kills: int) -> None:
-    """No token that was stored is encoded again; a kill loses the block that it interrupts."""
+    """No stored token is encoded again; a kill loses the block that it interrupts."""
     stored: set[str] = set()
     encoded: Counter[str] = Counter()
     again = 0
@@ -83,7 +83,7 @@ def _check_encoded(log: Path, tokens: dict[str, int], kills: int) -> None:
 
 
 def test_with_the_store_a_second_run_encodes_no_token(tmp_path: Path) -> None:
-    """Into another folder, by another process's eyes: same numbers, zero tokens for every set."""
+    """Into another folder, from another process: same numbers, zero tokens for every set."""
     suite, sets = load(tmp_path)
     results = []
     for run in ("first", "second"):

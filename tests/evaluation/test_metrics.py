@@ -12,15 +12,7 @@ from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.evaluation.metrics import (
-    Judged,
-    Measure,
-    compute,
-    depth,
-    judge,
-    macro_f1,
-    parse,
-)
+from scimult.evaluation.metrics import Judged, Measure, compute, depth, judge, macro_f1, parse
 from scimult.retrieval.runs import (
     Qrels,
     Ranking,
@@ -93,7 +85,7 @@ def _as_arrays(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_metric_equals_trec_evals(seed: int) -> None:
-    """Absolute tolerance 1e-12; a query that the run does not name scores zero."""
+    """Absolute tolerance 1e-12; a query that is missing in the run scores zero."""
     judgments, run = _random_case(seed)
     assert len(run) < len(QUERIES)
     wanted = pytrec_eval.RelevanceEvaluator(judgments, MEASURES).evaluate(run)
@@ -107,7 +99,7 @@ def test_every_metric_equals_trec_evals(seed: int) -> None:
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_grades_that_are_relevant_equal_trec_evals(least: int) -> None:
-    """As its option -l; the absolute tolerance is 1e-12."""
+    """Like its option -l; the absolute tolerance is 1e-12."""
     judgments, run = _random_case(17)
     binary = {ours: theirs for ours, theirs in TREC.items() if "ndcg" not in ours}
     evaluator = pytrec_eval.RelevanceEvaluator(judgments, MEASURES, relevance_level=least)
@@ -148,7 +140,7 @@ def test_f1_is_scikit_learns_of_relevant_against_listed() -> None:
 
 
 def test_measures_of_csfcube() -> None:
-    """Of its ranking_eval.py and the rank_metrics.py that it imports, written out."""
+    """Its ranking_eval.py and the rank_metrics.py that it imports, written out."""
 
     def dcg(grades: list[int], k: int) -> float:
         return grades[0] + sum(g / math.log2(i) for i, g in enumerate(grades[1:k], start=2))
@@ -174,7 +166,7 @@ def test_measures_of_csfcube() -> None:
 
 
 def test_measures_of_doris_mae() -> None:
-    """Of its rank_performance_util.py, written out."""
+    """Its rank_performance_util.py, written out."""
 
     def ndcg_exp(grades: list[int], p: float) -> float:
         k, ideal = int(p * len(grades)), sorted(grades, reverse=True)
@@ -214,7 +206,7 @@ def test_recall_is_hits_over_all_gold_labels() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_macro_f1_equals_scikit_learns(seed: int) -> None:
-    """Absolute tolerance 1e-12, with classes that occur on one side only."""
+    """Absolute tolerance 1e-12, with classes that occur only in one of the arrays."""
     rng = np.random.default_rng(seed)
     gold_N = rng.integers(0, 6, 30)
     predicted_N = rng.choice([0, 1, 2, 4, 7], 30)
@@ -240,7 +232,7 @@ def test_names_of_metrics() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'recall'"):
         parse("recal@20")
     for name in ("recall@", "recall@0", "recall@-1", "recall@x"):
-        with pytest.raises(ConfigError, match="cut-off is a positive integer"):
+        with pytest.raises(ConfigError, match="cut-off must be a positive integer"):
             parse(name)
     for name in ("recall%0", "recall%101", "recall%"):
         with pytest.raises(ConfigError, match="first 20 percent"):
@@ -249,5 +241,5 @@ def test_names_of_metrics() -> None:
         with pytest.raises(ConfigError, match="the grade of a binary metric"):
             parse(name)
     for name in ("", "recall(2)@20", "recall @20"):
-        with pytest.raises(ConfigError, match="not the name of a metric"):
+        with pytest.raises(ConfigError, match="not a metric name"):
             parse(name)

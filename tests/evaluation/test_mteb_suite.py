@@ -1,4 +1,4 @@
-"""Tasks of MTEB run by MTEB: our harness on the same data, its files, its cache, our result."""
+"""MTEB tasks run by MTEB: our harness on the same data, its files, its cache, our result."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_mteb_scores_our_model_as_our_harness_does(
 
 
 def test_rankings_of_mteb_give_our_scores_to_every_digit(tmp_path: Path, model: SciMult) -> None:
-    """What MTEB ranked, scored by pytrec_eval, which does not round."""
+    """MTEB's rankings, scored by pytrec_eval, which does not round."""
     import pytrec_eval
 
     made, data = _data(tmp_path, "search")
@@ -179,7 +179,7 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert second.sets["LocalSearch"].scores == first.sets["LocalSearch"].scores
     score(system, MtebEncoder(model), [kind()], out, cache, again=True)
     assert model.tokens_encoded > before
-    with pytest.raises(ConfigError, match="of another one: fingerprint"):
+    with pytest.raises(ConfigError, match="differs in fingerprint"):
         score(MtebSystem("tiny", {"fingerprint": "x"}), MtebEncoder(model), [kind()], out, cache)
 
 
@@ -208,7 +208,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model
 
 
 def test_scores_are_means_over_splits_and_subsets() -> None:
-    """The parts of CUREv1, as MTEB's own result averages them."""
+    """The parts of CUREv1, averaged as in MTEB's own result."""
     task = find_tasks(["CUREv1"], ["eng"])[0]
     parts = {
         split: {"en": {"main_score": 0.1 * place, "ndcg_at_10": 0.1 * place, "f1": 0.5}}
@@ -269,7 +269,7 @@ def test_the_verb_scores_names_failures_and_can_be_reported(
     command += ["--tasks", "LocalSearch", "--device", "cpu"]
     done = CliRunner().invoke(app, [*command, "--tasks", "LocalBroken"])
     assert done.exit_code == 1
-    assert "cannot get the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
+    assert "cannot load the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
     assert "1 tasks failed: LocalBroken" in done.output
     result = load_result(out / "tiny" / "result.json")
     assert list(result.sets) == ["LocalSearch"]

@@ -16,7 +16,7 @@ phrase = st.lists(word, max_size=4).map(" ".join)
 
 
 def _literal_match(text: str, synonyms: list[str]) -> bool:
-    """Every token of one name is a token of the text; several tokens: a substring as well."""
+    """Every token of one name is a token of the text; with several tokens, also a substring."""
     for name in synonyms:
         needed = set(name.split())
         if not needed:
@@ -62,7 +62,7 @@ def test_raw_text_is_normalised_to_words() -> None:
 def test_matched_labels_move_to_the_front_of_the_whole_list(
     seed: int, k: int, n_labels: int
 ) -> None:
-    """The slow way reorders the list of all labels; ours sees its first k and the matches."""
+    """The slow way reorders the list of all labels; ours only has its first k and the matches."""
     rng = np.random.default_rng(seed)
     papers_QD = rng.integers(-1, 2, (4, 3)).astype(np.float32)
     labels_CD = rng.integers(-1, 2, (n_labels, 3)).astype(np.float32)

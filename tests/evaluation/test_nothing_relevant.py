@@ -24,7 +24,7 @@ Grades = dict[str, dict[str, int]]
 
 
 def _write(folder: Path) -> Grades:
-    """Write a set in BEIR layout: 4 of its 40 queries have grades of 0 and -1 alone."""
+    """Write a set in BEIR layout; 4 of its 40 queries have only grades of 0 and -1."""
     draw = np.random.default_rng(3)
     names = [f"w{place}" for place in range(30)]
     text = [" ".join(draw.choice(names, 8)) for _ in range(60 + QUERIES + UNJUDGED)]
@@ -98,7 +98,7 @@ def test_judgments_without_anything_relevant_are_no_test(tmp_path: Path) -> None
 
 
 def test_suites_follow_the_peer_that_they_are_named_after(tmp_path: Path) -> None:
-    """A benchmark's own key goes before the suite's; a BEIR folder is scored as BEIR scores it."""
+    """A benchmark's own key overrides the suite's; a BEIR folder is scored as BEIR does."""
     zero = {name for name in suite_names() if load_suite(name).nothing_relevant == "zero"}
     assert zero >= {"beir", "scirepeval", "scidocs", "scimult"}
     own = load_suite("beir", ["benchmarks.scifact.nothing_relevant=error"])

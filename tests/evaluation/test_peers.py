@@ -48,7 +48,7 @@ WIDTH = 8
 
 
 class Given:
-    """An encoder whose texts are the seeds of their vectors."""
+    """An encoder that seeds random vectors with its texts."""
 
     name = "given"
     similarity = "dot"
@@ -56,7 +56,7 @@ class Given:
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        """Return one vector a text, shape ``(N, D)``."""
+        """Return one vector per text, shape ``(N, D)``."""
         return np.stack([_vector(text.title or text.body) for text in texts])
 
 
@@ -66,7 +66,7 @@ def _vector(text: str) -> FloatArray:
 
 
 def _means(grades: Grades, run: Run, measures: dict[str, str]) -> dict[str, float]:
-    """Return trec_eval's means over the queries that it was given."""
+    """Return trec_eval's means over the given queries."""
     evaluator = pytrec_eval.RelevanceEvaluator(grades, set(measures.values()))
     found = evaluator.evaluate(run)
     names = {
@@ -195,7 +195,7 @@ GRIDS = {"scirepeval": np.logspace(-2, 2, 5).tolist(), "scidocs": np.logspace(-4
 
 
 def _classified(case: str, **probe: Any) -> Outcome:
-    """Score embeddings of 300 and 120 papers, of which five classes or labels say something."""
+    """Score embeddings of 300 and 120 papers that carry signal for five classes or labels."""
     draw = np.random.default_rng(22)
     x = (draw.normal(size=(420, 12)) + 0.3).astype(np.float32)
     assert float(x.sum(dtype=np.float64)) == 1521.0754125133535, "the data are others"
@@ -230,7 +230,7 @@ def test_classes_by_the_solver_of_published_numbers(case: str, how: float | str)
 
 @pytest.mark.parametrize(("size", "draws"), [(64, 3), (24, 5)])
 def test_samples_by_the_solver_of_published_numbers(size: int, draws: int) -> None:
-    """Each held-out fold of ceil(300 / size) is a sample; the mean of the first ones."""
+    """Each held-out fold of ceil(300 / size) is a sample; the score is the mean of the first."""
     shots = [FewShot(size=size, iterations=draws)]
     outcome = _classified("classes", costs=[1.0], few_shot=shots)
     found = 100 * outcome.scores[f"macro_f1+{size}shot"]
@@ -238,7 +238,7 @@ def test_samples_by_the_solver_of_published_numbers(size: int, draws: int) -> No
 
 
 def test_a_large_cost_is_where_that_solver_and_ours_part() -> None:
-    """Ours converges and stays near its scores for smaller ones; a grid can choose otherwise."""
+    """Ours converges and stays near its scores for smaller C; a grid can choose differently."""
     [score] = _classified("classes", costs=[100.0]).scores.values()
     assert 100 * score == pytest.approx(LIGHTNING["classes", 10.0], abs=0.5)
     assert abs(100 * score - UNCONVERGED) > 10

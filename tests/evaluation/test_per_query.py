@@ -1,4 +1,4 @@
-"""Scores per query on disk: what is written is read, in any order, and damage is named."""
+"""Per-query scores on disk: written and read in any order; damage is reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = {"recall@20": [0.1, 1 / 3, 1.0], "map": [0.0, 1e-17, 0.5]}
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, float, str]]
 ) -> None:
-    """Ids and labels may hold tabs, quotes and line ends; scores come back to the last bit."""
+    """Ids and labels may contain tabs, quotes and line ends; scores survive to the last bit."""
     out = tmp_path_factory.mktemp("out")
     ids, scores, labels = (list(column) for column in zip(*rows, strict=True))
     write_per_query(out, "x", "set", ids, {"map": scores, "gold": labels})  # type: ignore[dict-item]
@@ -45,9 +45,9 @@ def test_scores_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     write_per_query(tmp_path, "x", "set", IDS, COLUMNS)
     found = read_per_query(tmp_path, "x", "set").in_order_of(["q3", "q1", "q2"])
     assert found.scores(["map", "recall@20"]).tolist() == [[0.5, 1.0], [0.0, 0.1], [1e-17, 1 / 3]]
-    with pytest.raises(DataError, match=r"2 queries are in one system's scores only.*'q2'"):
+    with pytest.raises(DataError, match=r"only one of the systems has scores for 2 queries.*'q2'"):
         found.in_order_of(["q1", "q3", "q4"])
-    with pytest.raises(DataError, match=r"a column is missing \(value: 'mrr'\)"):
+    with pytest.raises(DataError, match=r"missing column \(value: 'mrr'\)"):
         found.scores(["mrr"])
 
 
@@ -59,7 +59,7 @@ def test_the_same_scores_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_common_tools_read_the_file_and_it_is_small(tmp_path: Path) -> None:
-    """20,000 queries with 10 relevant papers each: less than 10 bytes for a query."""
+    """20,000 queries with 10 relevant papers each take less than 10 bytes per query."""
     hits = np.random.default_rng(0).binomial(10, 0.4, (3, 20_000)) / 10
     columns = {f"recall@{k}": list(column) for k, column in zip((20, 50, 100), hits, strict=True)}
     write_per_query(tmp_path, "x", "set", [str(row) for row in range(20_000)], columns)
@@ -83,11 +83,11 @@ def test_plain_tables_of_older_results_are_read_until_new_ones_replace_them(tmp_
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not scores per query"),
+        ("", "not per-query scores"),
         ("query-id\tmap\n", "no header or no queries"),
         ("id\tmap\nq1\t0.5\n", "no header or no queries"),
-        ("query-id\tmap\nq1\t0.5\nq2\n", "not scores per query"),
-        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query appears twice"),
+        ("query-id\tmap\nq1\t0.5\nq2\n", "not per-query scores"),
+        ("query-id\tmap\nq1\t0.5\nq1\t0.5\n", "a query occurs twice"),
         ("query-id\tmap\nq1\thigh\n", "not a score: "),
     ],
 )
@@ -100,10 +100,10 @@ def test_damaged_tables(tmp_path: Path, content: str, message: str) -> None:
 
 
 def test_a_table_cut_off_or_missing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no scores per query of x on set\. Fix: evaluate the sys"):
+    with pytest.raises(DataError, match=r"no per-query scores of x on set\. Fix: evaluate the sys"):
         read_per_query(tmp_path, "x", "set")
     write_per_query(tmp_path, "x", "set", IDS, COLUMNS)
     path = tmp_path / "x/per_query/set.tsv.gz"
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(DataError, match="not scores per query"):
+    with pytest.raises(DataError, match="not per-query scores"):
         read_per_query(tmp_path, "x", "set")

@@ -77,7 +77,7 @@ def _svc(cost: float, **options: Any) -> LinearSVC:
 
 
 def test_one_label_per_paper(x: FloatArray) -> None:
-    """The grid by accuracy over three stratified folds, then a fit to all training papers."""
+    """A grid by accuracy over three stratified folds, then a fit to all training papers."""
     gold = np.digitize(_noisy(x, 0), [-0.4, 0.6])
     papers = _papers([[str(label)] for label in gold], [])
     outcome = classification_linear(_benchmark(["macro_f1", "accuracy"]), papers, x)
@@ -183,7 +183,7 @@ def test_a_fold_holds_about_as_many_papers_as_asked() -> None:
 
 
 def test_regression(x: FloatArray) -> None:
-    """Linear support vectors without a tube, C by R² over three folds, Kendall's τ."""
+    """Linear SVR with epsilon 0, C by R² over three folds, Kendall's τ."""
     values = _noisy(x, 2)
     outcome = regression_linear(_benchmark(["kendall_tau"]), _papers([], values.tolist()), x)
     wide = x.astype(np.float64)
@@ -225,13 +225,13 @@ def _shifted() -> tuple[Numbers, Numbers]:
 
 @pytest.mark.parametrize("cost", LIGHTNING)
 def test_the_published_solver_is_repeated(cost: float) -> None:
-    """Against the real one in float64; sums in another order leave 1e-14."""
+    """Against the original in float64; another order of addition leaves 1e-14."""
     fitted = PublishedSVR(C=cost).fit(*_shifted())
     assert fitted.coef_ == pytest.approx(LIGHTNING[cost], rel=1e-10)
 
 
 def test_the_published_solver_minimises_nothing() -> None:
-    """Why it is repeated, and not replaced by a good one: its loss is far from liblinear's."""
+    """Why the bug is repeated instead of fixed: the loss is far from liblinear's."""
     x, y = _shifted()
 
     def objective(weights: Numbers) -> float:
@@ -255,7 +255,7 @@ def test_regression_by_the_published_solver(x: FloatArray) -> None:
 
 
 def test_an_intercept_changes_what_a_shift_can_explain(x: FloatArray) -> None:
-    """All papers far from the origin on one side: without an intercept the split goes wrong."""
+    """All papers lie far from the origin on one side: without an intercept the split goes wrong."""
     moved = x + np.float32(8.0)
     labels = [[str(int(value > 8))] for value in moved[:, 0]]
     without, with_one = (
@@ -280,7 +280,7 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
     with pytest.raises(DataError, match="embeddings of shape"):
         regression_linear(benchmark, _papers([], values), x[1:])
     three = _papers([[str(row % 3)] for row in values], [])
-    with pytest.raises(DataError, match="f1 is for two labels"):
+    with pytest.raises(DataError, match="f1 is for two labels only"):
         classification_linear(_benchmark(["f1"]), three, x)
 
 
@@ -294,14 +294,10 @@ def test_indicators() -> None:
         (
             ["a"] * 3 + ["b"] * (TRAIN + TEST - 3),
             {"few_shot": [{"size": 16, "iterations": 4}]},
-            r"made: sample 3 of 16 papers are of one class \(value: 'b'\)",
+            r"made: sample 3 of 16 papers have only one class \(value: 'b'\)",
         ),
-        (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers are of one class"),
-        (
-            ["a"] + ["b"] * (TRAIN + TEST - 1),
-            {},
-            "made: a fold of the training papers is left with",
-        ),
+        (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers have only one class"),
+        (["a"] + ["b"] * (TRAIN + TEST - 1), {}, "made: a training fold has only one class"),
         ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
         (
             ["a", "b"] * ((TRAIN + TEST) // 2),

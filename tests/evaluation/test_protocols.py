@@ -115,7 +115,7 @@ def test_rerank_orders_only_the_listed_candidates(tmp_path: Path) -> None:
 
 
 def test_fine_classification_without_and_with_names(tmp_path: Path) -> None:
-    """A width of 1 makes an encoder bad enough for names to help."""
+    """A width of 1 makes the encoder bad enough for names to help."""
     data, outcome = _run(write_fields(tmp_path), tmp_path, width=1)
     plain = _literal_lists(data, width=1)
     matched = {"p1": ["l1"], "p2": ["l2", "l4"], "p3": []}
@@ -131,7 +131,7 @@ def test_fine_classification_without_and_with_names(tmp_path: Path) -> None:
 
 
 def test_tokenised_text_is_matched_as_it_stands(tmp_path: Path) -> None:
-    """Without normalisation the capital of 'Peptides' hides the synonym 'peptides'."""
+    """Without normalisation, the capital of 'Peptides' hides the synonym 'peptides'."""
     benchmark = write_fields(tmp_path).model_copy(update={"name_matching": "tokens"})
     _, outcome = _run(benchmark, tmp_path, width=1)
     assert words("Peptides") == "peptides"
@@ -167,7 +167,7 @@ def test_a_paper_that_shares_no_word_with_a_label_gets_none_from_bm25(tmp_path: 
 
 
 def test_search_in_beirs_mode_leaves_out_the_document_with_the_querys_id(tmp_path: Path) -> None:
-    """trec_eval on whole lists from which, as in BEIR, such documents were dropped."""
+    """trec_eval on whole lists without such documents, as in BEIR."""
     benchmark = write_search(tmp_path).model_copy(update={"metrics": ["ndcg@10", "map", "mrr"]})
     for name in ("queries.jsonl", "qrels/test.tsv"):
         path = tmp_path / "search" / name

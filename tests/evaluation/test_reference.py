@@ -1,4 +1,4 @@
-"""Suites of the data at hand are read, and BM25 gives the scores published with the data."""
+"""Suites whose data is available are read, and BM25 gives the scores published with the data."""
 
 from __future__ import annotations
 
@@ -42,14 +42,10 @@ def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> 
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "folder", "count"),
-    [
-        ("first", "eval", 11),
-        ("linear", "eval", 3),
-        ("scirepeval_samples", "formats/scirepeval", 5),
-    ],
+    [("first", "eval", 11), ("linear", "eval", 3), ("scirepeval_samples", "formats/scirepeval", 5)],
 )
 def test_every_set_is_read(scimult_data: Path, name: str, folder: str, count: int) -> None:
-    """Counts of a suite are checked while reading; here, that no record had to be left out."""
+    """Reading checks the counts of a suite; here, no record had to be left out either."""
     loaded = load_sets(load_suite(name), scimult_data / folder)
     assert len(loaded) == count
     for entry in loaded.values():

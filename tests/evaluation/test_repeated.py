@@ -46,11 +46,11 @@ def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path
                 scores={"ndcg@10": float(scores.mean())},
                 seconds=1.0,
             )
-        told = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
+        described = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
         result = Result(
             system=system,
             settings={},
-            suite=told,
+            suite=described,
             sets=sets,
             averages={},
             provenance={"date": str(place)},
@@ -81,7 +81,7 @@ def test_across_suites_each_suite_counts_the_same(tmp_path: Path) -> None:
 
 
 def test_without_seeds_it_is_the_paired_z_test_of_independent_sets(tmp_path: Path) -> None:
-    """A second way by scipy: variances of mean differences add up (relative 1e-9)."""
+    """Recomputed with scipy: variances of mean differences add up (relative 1e-9)."""
     folders = [_write(tmp_path / suite, suite, ["old-0", "BM25"]) for suite in SUITES]
     every, *_ = compare_runs(folders, {}, "BM25")
     variances, differences = [], []
@@ -124,7 +124,7 @@ def test_csv_has_every_score_in_full_precision(tmp_path: Path) -> None:
     [
         ({"old": ["odl-*"]}, "old", UnknownNameError, "unknown system of run old"),
         ({"a": ["old-*"], "b": ["old-0"]}, "a", ConfigError, "in two runs"),
-        ({"BM25": ["old-*"]}, "BM25", ConfigError, "name of a system that is not in it"),
+        ({"BM25": ["old-*"]}, "BM25", ConfigError, "name of a system outside it"),
         ({"old": ["old-*"]}, "old-0", UnknownNameError, "unknown run"),
     ],
 )
@@ -137,9 +137,9 @@ def test_groups_that_make_no_sense(
 
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     one, two = (_write(tmp_path / name, "first", SYSTEMS) for name in ("one", "two"))
-    with pytest.raises(ConfigError, match="two folders have results of one suite"):
+    with pytest.raises(ConfigError, match="two folders have results of the same suite"):
         compare_runs([one, two], {}, "BM25")
     with pytest.raises(DataError, match="no results in this folder"):
         compare_runs([tmp_path / "none"], {}, "BM25")
-    with pytest.raises(ConfigError, match="compared with others"):
+    with pytest.raises(ConfigError, match="compared with another run"):
         compare_runs([one], {}, "BM25", ["BM25"])

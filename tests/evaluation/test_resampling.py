@@ -36,7 +36,7 @@ def _scores(seed: int, queries: int = 40) -> tuple[Scores, Scores]:
 
 
 def _labels(seed: int, papers: int = 40) -> tuple[list[str], list[str], list[str]]:
-    """Gold labels and those of two systems; the first one leaves some papers without."""
+    """Gold labels and two systems' labels; the first system leaves some papers unlabelled."""
     rng = np.random.default_rng(seed)
     gold, one, two = (rng.choice(LABELS, papers, p=[0.6, 0.3, 0.1]).tolist() for _ in range(3))
     return gold, ["" if rng.random() < 0.2 else label for label in one], two
@@ -74,7 +74,7 @@ def test_bootstrap_scores_every_drawn_list_of_queries() -> None:
 
 
 def test_block_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the order in which a matrix product adds."""
+    """Equal up to the order of addition in a matrix product."""
     pair = [mean_sample(scores) for scores in _scores(1)]
     whole, test = bootstrap(pair, 500, 7), randomisation_test(*pair, 500, 7)
     for block in (1, 90, 1234):
@@ -85,7 +85,7 @@ def test_block_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_interval_of_the_difference_against_scipy(seed: int) -> None:
-    """Both draw 20,000 times: an end's error is about 2% of the standard error of the mean."""
+    """Both draw 20,000 times: the error of an end is about 2% of the standard error of the mean."""
     first, second = np.random.default_rng(seed).random((2, 40))
     drawn = bootstrap([mean_sample(first[:, None]), mean_sample(second[:, None])], 20_000, seed)
     found = interval((drawn[1] - drawn[0])[:, 0], 0.9)
@@ -178,7 +178,7 @@ def test_no_more_false_alarms_than_promised() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=7))
 def test_holm_is_the_closure_of_bonferroni(p_values: list[float]) -> None:
-    """The largest Bonferroni p-value of all sets of hypotheses that hold the one tested."""
+    """The largest Bonferroni p-value of all sets of hypotheses that contain the tested one."""
     found = holm(p_values)
     for index in range(len(p_values)):
         others = [row for row in range(len(p_values)) if row != index]
@@ -191,7 +191,7 @@ def test_holm_is_the_closure_of_bonferroni(p_values: list[float]) -> None:
 
 
 def test_memory_is_bounded_however_many_queries() -> None:
-    """30 resamples of 200,000 queries would be 48 MB as one matrix, and three are needed."""
+    """As one matrix, 30 resamples of 200,000 queries would take 48 MB, and three are needed."""
     rng = np.random.default_rng(0)
     pair = [mean_sample(rng.random((200_000, 1))) for _ in range(2)]
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Benchmarks encoded with the route of another task."""
+"""Benchmarks encoded with another task's route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences over seeds and queries: against numpy, scipy and sklearn, and a known truth."""
+"""Differences over seeds and queries, against numpy, scipy, sklearn, and a known truth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_jackknife_of_macro_f1_leaves_each_paper_out(monkeypatch: pytest.Mon
     wanted_NN = 29**2 / 30 * np.cov(left_NQ)
     samples = macro_f1_samples(gold.tolist(), predicted.tolist())
     np.testing.assert_allclose(query_covariance(samples), wanted_NN, rtol=1e-9)
-    # In blocks of a few papers it is the same.
+    # Small blocks of papers give the same result.
     monkeypatch.setattr("scimult.evaluation.seeds.BLOCK", 30)
     np.testing.assert_allclose(query_covariance(samples), wanted_NN, rtol=1e-9)
 
@@ -61,7 +61,7 @@ def test_without_chance_of_queries_it_is_the_t_test() -> None:
     assert found.p == pytest.approx(wanted.pvalue, rel=1e-10)
     interval = wanted.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-10)
-    # A baseline that no seed moved is a number.
+    # A baseline without seeds is a constant.
     found = compare_means(
         first, second[:1], np.zeros((4, 4)), seed_variance([first.tolist()]), baseline_trained=False
     )
@@ -103,7 +103,7 @@ def test_where_nothing_varies(second: float, p: float) -> None:
 
 
 def _world(effect: float, rng: np.random.Generator) -> list[Scores]:
-    """Draw scores (seeds, queries) of six runs of two seeds; the second one is better."""
+    """Draw scores (seeds, queries) of six runs with two seeds; the second run is better."""
     shared_Q = rng.normal(0.5, 0.3, 200)
     return [
         shared_Q

@@ -1,4 +1,4 @@
-"""Suites as data: those that come with the toolkit, overrides, and what is refused."""
+"""Suites as data: those that ship with the toolkit, overrides, and refused ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_protocol_and_format_is_in_a_shipped_suite() -> None:
 
 
 def test_scirepeval_averages_the_columns_of_the_paper() -> None:
-    """27 columns, of which 7 in-train; S2AND, the 27th, is a suite of its own."""
+    """27 columns, 7 of them in-train; S2AND, the 27th, is a suite of its own."""
     suite = load_suite("scirepeval")
     columns = {"in_train": 0, "out_of_train": 0}
     sets = {}
@@ -101,7 +101,7 @@ def test_overrides_and_selection() -> None:
 
 
 def test_the_generated_world_has_the_data_of_suite_demo(tmp_path: Path) -> None:
-    """Its files are read without a complaint, and BM25 finds something in every set."""
+    """Its files are read without errors, and BM25 finds something in every set."""
     write_world(make_world(WorldSettings(papers=300)), tmp_path / "world")
     suite = load_suite("demo")
     sets = load_sets(suite, tmp_path / "world/eval")
@@ -118,7 +118,7 @@ def test_a_suite_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_published_solvers_are_a_suite_of_their_own() -> None:
-    """SciRepEval as its code is today, and as its numbers were made; SciDocs as published."""
+    """SciRepEval with today's solvers and with those of its numbers; SciDocs as published."""
     today, published = load_suite("scirepeval"), load_suite("scirepeval_published")
     assert list(today.benchmarks) == list(published.benchmarks)
     for name, entry in today.benchmarks.items():
@@ -144,13 +144,13 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("protocol=serach", ConfigError, "benchmarks.a.protocol"),
         ("metric=[map]", ConfigError, "unknown key (did you mean 'metrics'?)"),
         ("metrics=[]", ConfigError, "benchmarks.a.metrics"),
-        ("metrics=[map@x]", SciMultError, "a cut-off is a positive integer"),
+        ("metrics=[map@x]", SciMultError, "a cut-off must be a positive integer"),
         ("metrics=[nDCG]", SciMultError, "unknown metric"),
         ("metrics=[macro_f1]", SciMultError, "macro_f1 is not a metric of search"),
         ("format=mdcr", SciMultError, "format 'mdcr' has no data for protocol 'search'"),
-        ("probe={costs: [1]}", SciMultError, "probe and the protocols with a linear model"),
-        ("name_matching=words", SciMultError, "name_matching is for classification_fine"),
-        ("mode=paper", SciMultError, "mode 'paper' is for link_retrieval"),
+        ("probe={costs: [1]}", SciMultError, "probe is required by"),
+        ("name_matching=words", SciMultError, "name_matching is only valid for"),
+        ("mode=paper", SciMultError, "mode 'paper' is only valid for link_retrieval"),
     ],
 )
 def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], message: str) -> None:
@@ -197,7 +197,7 @@ def test_papers_are_asked_for_papers_as_iclr_2022_has_them(tmp_path: Path) -> No
 
 
 def test_suites_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Their name of our own layout stands in results on disk too."""
+    """Results on disk may have the former name of our own layout, too."""
     written = write_search(tmp_path).model_dump()
     assert written["format"] == "native"
     assert Benchmark.model_validate({**written, "format": "house"}).model_dump() == written

@@ -1,4 +1,4 @@
-"""Systems: encode once, stored embeddings, and what an encoder may not return."""
+"""Systems: encode once, stored embeddings, and invalid output of encoders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.datasets import Dataset, PaperSet, read_dataset
-from scimult.evaluation.systems import (
-    BM25System,
-    DenseSystem,
-    EmbeddingSystem,
-    StoredSystem,
-)
+from scimult.evaluation.systems import BM25System, DenseSystem, EmbeddingSystem, StoredSystem
 from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
@@ -88,7 +83,7 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
 
 
 def test_stored_embeddings_of_papers_come_by_id(tmp_path: Path) -> None:
-    """A linear model gets the rows of its papers, whatever the order of the file."""
+    """A linear model gets the rows of its papers, in whatever order the file has them."""
     ids = ["a", "b", "c"]
     texts = [Text("paper", name) for name in ids]
     rows = np.arange(3)

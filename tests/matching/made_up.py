@@ -15,7 +15,7 @@ from scimult.types import FloatArray, Text
 
 
 def reviewer_dataset() -> tuple[Dataset, Ranking, tuple[FloatArray, FloatArray]]:
-    """Return a data set whose queries judge all reviewers, the scores of all papers, vectors."""
+    """Return a data set whose queries judge all reviewers, all papers' scores, and vectors."""
     rng = np.random.default_rng(5)
     queries_QD = rng.normal(size=(6, 8)).astype(np.float32)
     papers_PD = rng.normal(size=(20, 8)).astype(np.float32)
@@ -41,18 +41,18 @@ def reviewer_dataset() -> tuple[Dataset, Ranking, tuple[FloatArray, FloatArray]]
 
 
 def note(name: str, title: str, abstract: str = "", **content: Any) -> dict[str, Any]:
-    """Return a note of OpenReview's first API."""
+    """Return a note of OpenReview's API 1."""
     return {"id": name, "content": {"title": title, "abstract": abstract, **content}}
 
 
 def boxed(found: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a note as the second API has it."""
+    """Return a note of API 2."""
     content = {name: {"value": value} for name, value in found["content"].items()}
     return {**found, **fields, "content": content}
 
 
 def write_venue(folder: Path) -> Path:
-    """Write a folder as OpenReview's tools do: three submissions, three reviewers, one idle."""
+    """Write an OpenReview folder: three submissions, three reviewers, one without papers."""
     archives = folder / "archives"
     archives.mkdir(parents=True)
     shared = note("x1", "Star formation in dwarf galaxies")

@@ -1,4 +1,4 @@
-"""Scores of reviewers against a loop over every pair, and against SciRepEval's protocol."""
+"""Reviewers' scores against a loop over every pair, and against SciRepEval's protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = ["max", "mean", "top2", "top3", "top5", "percentile:75", "percentile:0",
 
 
 def naive(rule: str, found: FloatArray) -> float:
-    """Return the score of one reviewer for one submission, by the words of the help."""
+    """Return one reviewer's score for one submission, as described in the help."""
     ordered = np.sort(found.astype(np.float64))[::-1]
     if rule.startswith("percentile"):
         return float(np.percentile(ordered, float(rule.partition(":")[2])))
@@ -71,7 +71,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_default_is_the_protocol_of_scirepeval() -> None:
-    """Their rank of reviewers, computed by the evaluation on the same vectors."""
+    """Their ranking of reviewers, computed by the evaluation on the same vectors."""
     dataset, ranking, vectors = reviewer_dataset()
     assert Rule().best == BEST
     expected = rank_reviewers(dataset, ranking)

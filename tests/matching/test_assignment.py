@@ -19,7 +19,7 @@ def loads(submissions: int, reviewers: int, needed: int, most: int, least: int =
 
 
 def best_total(scores_SR: FloatArray, wanted: Loads) -> float | None:
-    """Return the best total by network simplex on whole numbers; ``None`` if loads are not met."""
+    """Return the best total by network simplex on integers; ``None`` if loads cannot be met."""
     graph = nx.DiGraph()
     needed = int(wanted.needed_S.sum())
     graph.add_node("source", demand=-needed)
@@ -32,7 +32,7 @@ def best_total(scores_SR: FloatArray, wanted: Loads) -> float | None:
     for column, (most, least) in enumerate(
         zip(wanted.most_R.tolist(), wanted.least_R.tolist(), strict=True)
     ):
-        # A minimum is a node's own demand: so much of the flow ends there.
+        # A minimum is a node's own demand: that much of the flow ends there.
         graph.add_node(("r", column), demand=least)
         graph.add_edge(("r", column), "sink", capacity=most - least, weight=0)
     graph.nodes["sink"]["demand"] = needed - int(wanted.least_R.sum())
@@ -67,7 +67,7 @@ def test_the_total_is_that_of_a_second_solver(
     seed: int, shape: tuple[int, int], needed: int, most: int, least: int, conflicts: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    # Whole thousandths: both solvers see the same numbers.
+    # Multiples of 1/1000, so that both solvers see the same numbers.
     scores_SR = (rng.integers(-1000, 1001, size=shape) / 1000).astype(np.float32)
     scores_SR[rng.random(shape) < conflicts] = np.nan
     wanted = loads(*shape, needed, most, min(least, most))
@@ -82,7 +82,7 @@ def test_the_total_is_that_of_a_second_solver(
 
 
 def test_pairs_that_were_left_out_at_first_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody's best reviewers are the same few: the first pairs cannot even fill the loads."""
+    """All submissions share their few best reviewers: the first pairs cannot fill the loads."""
     rng = np.random.default_rng(1)
     scores_SR = rng.integers(0, 500, size=(120, 90)).astype(np.float32) / 1000
     scores_SR[:, :30] += 0.5
@@ -105,16 +105,16 @@ def assignment_pairs(scores_SR: FloatArray) -> np.ndarray:
 
 def test_what_cannot_be_is_said() -> None:
     scores_SR = np.ones((4, 3), dtype=np.float32)
-    with pytest.raises(DataError, match="8 reviews are needed and reviewers take 6") as refused:
+    with pytest.raises(DataError, match="8 reviews are needed, but reviewers") as refused:
         assign(scores_SR, loads(4, 3, needed=2, most=2))
     assert "--max-papers" in str(refused.value.fix)
-    with pytest.raises(DataError, match="want 9 reviews at least and 8 are needed"):
+    with pytest.raises(DataError, match="require at least 9 reviews, but only 8 are needed"):
         assign(scores_SR, loads(4, 3, needed=2, most=5, least=3))
     scores_SR[2] = [np.nan, np.nan, 1]
-    with pytest.raises(DataError, match="1 of 4 submissions come short of reviewers") as refused:
+    with pytest.raises(DataError, match="1 of 4 submissions lack reviewers") as refused:
         assign(scores_SR, loads(4, 3, needed=2, most=4), ["a", "b", "c", "d"])
     assert refused.value.value == "c"
     blocked = np.ones((3, 2), dtype=np.float32)
     blocked[:, 1] = np.nan
-    with pytest.raises(DataError, match="1 reviewers cannot have the least"):
+    with pytest.raises(DataError, match="1 reviewers cannot get their minimum"):
         assign(blocked, loads(3, 2, needed=1, most=3, least=1))

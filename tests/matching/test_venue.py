@@ -1,4 +1,4 @@
-"""OpenReview's folder and tables: what is read, united and refused."""
+"""OpenReview's folder and tables: what is read, merged and refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_folder_of_openreview(tmp_path: Path) -> None:
         "~Cyd_N2": ["c1", "x1"],
         "~Idle_O1": [],
     }
-    # Of two copies of a paper the one with an abstract stays.
+    # Of two copies of a paper, the one with an abstract is kept.
     assert venue.publications["x1"].text.body == "We observe dwarf galaxies."
     a1 = venue.publications["a1"]
     assert (a1.text.title, a1.year, a1.venue) == ("Galaxies", 2020, "AAS 2020")
@@ -69,7 +69,7 @@ def test_tables_of_any_format(tmp_path: Path) -> None:
             json.dumps(note("b2", " ")),
             "title and abstract are both empty",
         ),
-        ("submissions.jsonl", json.dumps(note("s1", "Again")), "submission is given twice"),
+        ("submissions.jsonl", json.dumps(note("s1", "Again")), "duplicate submission"),
         ("submissions.jsonl", json.dumps(note("", "No id")), "field 'id' is empty"),
     ],
 )
@@ -109,7 +109,7 @@ def test_conflicts_in_two_and_three_columns(tmp_path: Path) -> None:
         ("s1,~Ada_L1\ns9,~Ada_L1\n", "unknown submission", 2),
         ("s1,~Nobody1\n", "unknown reviewer", 1),
         ("s1,~Ada_L1,1\n", "neither -1 nor 0", 1),
-        ("s1\n", "1 columns of conflicts", 1),
+        ("s1\n", "conflict table has 1 columns", 1),
     ],
 )
 def test_bad_conflicts(tmp_path: Path, text: str, message: str, line: int) -> None:

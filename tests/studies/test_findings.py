@@ -1,4 +1,4 @@
-"""Tables of a study from scores per query that are made up: averages, corrections, gaps, marks."""
+"""Tables of a study from made-up per-query scores: averages, corrections, gaps, marks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.repeated import Difference, SuiteFindings
 from scimult.evaluation.reporting.repeated import score_table
 from scimult.evaluation.resampling import holm
-from scimult.evaluation.results import Result, SetResult, save_result
+from scimult.evaluation.results import Result, SetResult, load_result, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
-from scimult.studies.plan import Plan, Scored
+from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
 from scimult.studies.trials import Trial
+from scimult.studies.work import scored_sets
 from tests.benchmark_sets import benchmark
 
 TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
@@ -34,7 +35,7 @@ SCORES = {
 
 
 def _plan(folder: Path, names: list[str]) -> Plan:
-    """Return the plan of a study whose results are in a folder."""
+    """Return the plan of a study with results in a folder."""
     runs = {name: RunConfig() for name in ("vanilla", "good")} | {"base": RunConfig(model="base")}
     section = EvaluationConfig(suite="own", data="nowhere")
     study = StudyConfig(
@@ -52,7 +53,7 @@ def _plan(folder: Path, names: list[str]) -> Plan:
     ]
     sets = {name: benchmark(name, "search", "search", ["ndcg@10"]) for name in names}
     suite = Suite(name="own", description="Mine", how_to_get="x", benchmarks=sets)
-    return Plan(study, {trial.key: trial for trial in trials}, {"own": Scored(section, suite)})
+    return Plan(study, {trial.key: trial for trial in trials}, {"own": SuitePlan(section, suite)})
 
 
 def _write(plan: Plan, names: list[str], untested: str = "") -> None:
@@ -159,3 +160,18 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "No result yet of good-seed1, base." in found.notes
     assert _row(found, "good", "search", "cisi").seeds == (1, 3)
     assert {row.run for row in found.scores} == {"vanilla", "good"}
+
+
+def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:
+    """Evaluation keeps such scores; otherwise the job would never be done."""
+    plan = _plan(tmp_path, ["cisi"])
+    _write(plan, ["cisi"])
+    trial, path = plan.trials["base"], plan.results("own") / "base" / "result.json"
+    scored = plan.suites["own"].suite.benchmarks["cisi"].model_dump(mode="json")
+    for change, done in (
+        ({"remote": {"base": "https://old.org"}}, True),
+        ({"mode": "beir"}, False),
+    ):
+        suite = {"name": "own", "benchmarks": {"cisi": {**scored, **change}}}
+        save_result(load_result(path).model_copy(update={"suite": suite}), plan.results("own"))
+        assert scored_sets(plan, trial, "own") == {"cisi": done}

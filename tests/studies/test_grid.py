@@ -1,4 +1,4 @@
-"""Files of studies: grids against a double loop, and everything that is refused before work."""
+"""Study files: grids against a double loop, and everything that is refused before work starts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ FILES = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.stem != "scholarly"], ids=lambda p: p.stem)
 def test_the_studies_that_we_ship(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their configurations exist; what those say is checked where there are data."""
+    """Their configurations exist; their contents are checked where there is data."""
     monkeypatch.setenv("SCIMULT_DATA", "somewhere")
     found = load_study(path)
     runs = found.all_runs()
@@ -118,27 +118,27 @@ def test_the_studies_that_we_ship(path: Path, monkeypatch: pytest.MonkeyPatch) -
 MERGE = {"models": ["vanilla", "experts"]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"baselin": "x"}, "did you mean 'baseline'"),
-    ({"grid": {"variant": {}}}, "an axis of the grid has no value"),
-    ({"grid": {"model.dims": []}}, "an axis of the grid has no value"),
-    ({"grid": {"data.rates": [{"a": 1}]}}, "is no single value"),
-    ({"grid": {}}, "a study without runs"),
+    ({"grid": {"variant": {}}}, "a grid axis has no value"),
+    ({"grid": {"model.dims": []}}, "a grid axis has no value"),
+    ({"grid": {"data.rates": [{"a": 1}]}}, "that is not a scalar"),
+    ({"grid": {}}, "study has no runs"),
     ({"baseline": "vanila"}, "the baseline is not a run.*vanilla"),
     ({"baseline": "a", "runs": {"a": {"evaluate": False}}}, "the baseline is never evaluated"),
     ({"seeds": []}, "seeds"),
-    ({"seeds": [1, 1]}, "seeds are listed once"),
-    ({"runs": {"vanilla": {}}}, "a run has the name of one of the grid"),
-    ({"runs": {"a/b": {}}}, "not a name of a run"),
-    ({"runs": {"a": {"model": "m", "overrides": ["seed=1"]}}}, "belongs to runs that are trained"),
+    ({"seeds": [1, 1]}, "seeds must be distinct"),
+    ({"runs": {"vanilla": {}}}, "a run has the name of a grid run"),
+    ({"runs": {"a/b": {}}}, "not a valid run name"),
+    ({"runs": {"a": {"model": "m", "overrides": ["seed=1"]}}}, "only valid for trained runs"),
     ({"runs": {"a": {"model": "m", "merge": MERGE}}}, "not both"),
-    ({"runs": {"a": {"merge": {}}}}, "a merge has models, or experts"),
-    ({"runs": {"a": {"merge": {"models": ["vanilla", "nobody"]}}}}, "one that is not there"),
-    ({"runs": {"a": {"after": "nobody"}}}, "one that is not there"),
-    ({"runs": {"a": {"after": "b"}, "b": {"after": "a"}}}, "made of each other.*a <- b <- a"),
-    ({"runs": {"a": {"after": "vanilla", "seeds": [9]}}}, "has seeds that 'vanilla' has not"),
+    ({"runs": {"a": {"merge": {}}}}, "a merge needs either models or experts"),
+    ({"runs": {"a": {"merge": {"models": ["vanilla", "nobody"]}}}}, "needs a run that is missing"),
+    ({"runs": {"a": {"after": "nobody"}}}, "needs a run that is missing"),
+    ({"runs": {"a": {"after": "b"}, "b": {"after": "a"}}}, "depend on each other.*a <- b <- a"),
+    ({"runs": {"a": {"after": "vanilla", "seeds": [9]}}}, "has seeds that 'vanilla' lacks"),
     ({"runs": {"a": {"merge": MERGE}, "b": {"after": "a"}}}, "trained from a merged model"),
-    ({"runs": {"a": {"model": "x,y"}}}, "a comma ends the path"),
-    ({"overrides": ["seed=3"]}, "decides output and seed"),
-    ({"runs": {"a": {"overrides": ["output=elsewhere"]}}}, "decides output and seed"),
+    ({"runs": {"a": {"model": "x,y"}}}, "must not contain a comma"),
+    ({"overrides": ["seed=3"]}, "sets output and seed"),
+    ({"runs": {"a": {"overrides": ["output=elsewhere"]}}}, "sets output and seed"),
     ({"config": None}, "has no configuration"),
     ({"launch": {"devices": [0, 1], "parallel": 2}}, "not both"),
     ({"launch": {"devices": [0, 0]}}, "each GPU once"),

@@ -1,4 +1,4 @@
-"""Jobs: order, slots, failures, stops, and what a killed call left at work."""
+"""Jobs: order, slots, failures, stops, and leftovers of a killed call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scimult.training.stopping import StopRequest
 
 @dataclass(frozen=True)
 class Shell:
-    """A job of the shell that is done when its file is there."""
+    """A shell job that is done when its file exists."""
 
     name: str
     folder: Path
@@ -40,7 +40,7 @@ class Shell:
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait until something is so, at most a minute."""
+    """Wait for a condition, at most a minute."""
     for _ in range(600):
         if happened():
             return
@@ -73,16 +73,16 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
         "bad": f"error: no such thing (log: {logs / 'bad.log'})",
         "late": "needs bad, which failed",
         "later": "needs late, which failed",
-        # It ended well and its file is not there.
+        # It exited with 0, but its file is missing.
         "empty": f"$ sh -c 'cd {tmp_path}; true' (log: {logs / 'empty.log'})",
     }
-    # The next call tries again, and adds to the log.
+    # The next call tries again and appends to the log.
     (tmp_path / "bad").touch()
     assert run_jobs(jobs[:3], [Slot()], logs, StopRequest()).done == ["bad", "late", "later"]
 
 
 def test_as_many_at_once_as_there_are_slots(tmp_path: Path) -> None:
-    """Each waits for the other to begin: one slot would never end."""
+    """Each waits for the other to begin, so one slot would never finish."""
     wait = "for i in $(seq 600); do [ -e {1}.began ] && touch {0} && exit; sleep 0.1; done"
     meet = f"touch {{0}}.began; {wait}"
     jobs = [
@@ -104,12 +104,12 @@ def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     shares = make_slots(LaunchConfig(parallel=2, ranks=2))
     assert [slot.environment for slot in shares] == [{"OMP_NUM_THREADS": "2"}] * 2
-    # One job has the machine, whose cores its ranks divide.
+    # One job has the machine, and its ranks share the cores.
     assert [slot.environment for slot in make_slots(LaunchConfig())] == [{}]
 
 
 def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) -> None:
-    """The job is asked like under a scheduler, and waited for while it writes its checkpoint."""
+    """The job gets SIGTERM, as from a scheduler, and has time to write its checkpoint."""
     trap = "trap 'sleep 0.5; touch saved; exit 143' TERM; touch began; sleep 60 & wait"
     jobs = [Shell("a", tmp_path, trap), Shell("b", tmp_path, needs=["a"]), Shell("c", tmp_path)]
 
@@ -140,7 +140,7 @@ run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopReques
 
 
 def test_what_a_killed_call_left_at_work_is_waited_for(tmp_path: Path, repository: Path) -> None:
-    """Nothing is started beside it, and its result is taken."""
+    """No second job is started, and the result of the first is used."""
     script = "echo x >> starts; touch began; while [ ! -e go ]; do sleep 0.1; done; touch a"
     code = _CALL.format(root=str(repository), folder=str(tmp_path), script=script)
     call = subprocess.Popen([sys.executable, "-c", code])

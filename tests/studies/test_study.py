@@ -1,4 +1,4 @@
-"""A study through the command line, on real training: run, stopped, killed, continued, refused."""
+"""A study on the command line, on real training: run, stopped, killed, continued, refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with data, a base, a suite and a configuration of a run."""
+    """Return a folder with data, a base model, a suite and a run configuration."""
     path = tmp_path_factory.mktemp("study")
     prepare_corpus(path)
     config = run_config(path, "nowhere", schedule={"steps": 4}, checkpoint={"every": 2})
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_study(folder: Path, name: str, **changes: Any) -> Path:
-    """Write the file of a study whose output is ``folder / name``."""
+    """Write a study file whose output is ``folder / name``."""
     tree = {
         "name": name,
         "output": str(folder / name),
@@ -83,7 +83,7 @@ def call(*words: str | Path) -> Any:
 
 @pytest.fixture(scope="module")
 def done(folder: Path) -> Path:
-    """Return the folder of a study that ran without a stop."""
+    """Return the folder of an uninterrupted study."""
     result = call(write_study(folder, "whole"))
     assert result.exit_code == 0, result.output
     return folder / "whole"
@@ -128,10 +128,7 @@ def test_the_table_is_that_of_the_scores_per_query(done: Path) -> None:
 def test_everything_of_a_run_is_written_down(done: Path, folder: Path) -> None:
     found = json.loads((done / "study.json").read_text())
     trials = {trial["key"]: trial for trial in found["trials"]}
-    assert trials["experts-seed1"]["overrides"] == [
-        f"output={done}/runs/experts-seed1",
-        "seed=1",
-    ]
+    assert trials["experts-seed1"]["overrides"] == [f"output={done}/runs/experts-seed1", "seed=1"]
     lines = metrics(done / "runs" / "experts-seed1")
     cost = trials["experts-seed1"]["cost"]
     assert cost["steps"] == 4
@@ -158,7 +155,7 @@ def test_a_second_call_and_a_dry_run_start_nothing(done: Path, folder: Path) -> 
     for words in ((), ("--dry-run",)):
         result = call(folder / "whole.yaml", *words)
         assert result.exit_code == 0, result.output
-    assert "experts-seed1 there 4/4 1/1 0.00" in " ".join(result.stdout.split())
+    assert "experts-seed1 ready 4/4 1/1 0.00" in " ".join(result.stdout.split())
     assert "0.00 hours of one rank are left." in result.stdout
     assert {path: path.stat().st_mtime_ns for path in (done / "logs").iterdir()} == before
     assert (done / "table.md").read_bytes() == table
@@ -195,7 +192,7 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     assert "typo: " in result.stderr
     assert "lrr: unknown key (did you mean 'lr'?)" in result.stderr
     assert "gone.yaml: file does not exist" in result.stderr
-    # What needs more than the file is met when the files are right, and still before any work.
+    # Errors that need more than the study file are found next, still before any work.
     del runs["typo"], runs["gone"]
     runs |= {"on_it": {"after": "strange"}, "missing": {"model": "nowhere"}}
     runs["no_data"] = {"overrides": ["data.prepared=nowhere"]}
@@ -221,7 +218,7 @@ def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
         ({"runs": {"base": {}, "again": {"seeds": [5]}}}, "two runs are the same"),
         ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
         ({"options": {"pool": "mean"}}, "unknown option of a system"),
-        ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets have no data"),
+        ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets of suite 'demo'"),
         ({"evaluate": [{"suite": "dem", "data": "x"}]}, "did you mean 'demo'"),
     ],
 )
@@ -232,7 +229,7 @@ def test_contradictions_are_refused(folder: Path, changes: dict[str, Any], messa
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait for a condition."""
     for _ in range(4000):
         if happened():
             return
@@ -249,7 +246,7 @@ RUNS = {
 
 @pytest.mark.slow
 def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Path) -> None:
-    """SIGINT in a training run, SIGKILL of the study and of a training run, then to its end."""
+    """SIGINT in a training run, SIGKILL of the study and of a training run, then to the end."""
     changes = {"seeds": [0], "launch": {"parallel": 1}}
     changes["runs"] = {"base": {"model": str(folder / "base")}, **RUNS}
     result = call(write_study(folder, "unbroken", **changes))
@@ -290,11 +287,11 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
             for out in (folder / "unbroken", broken)
         )
         assert one == other
-    # A base that changes is not what the experts were trained from.
+    # The experts were not trained from a base that has changed since.
     (broken / "runs" / "vanilla-seed0" / "model" / "model.safetensors").write_bytes(b"other")
     result = call(path)
     assert result.exit_code == 1
-    assert "was not trained from the model that vanilla-seed0 has now" in result.stderr
+    assert "was not trained from the current model of vanilla-seed0" in result.stderr
 
 
 def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
@@ -323,7 +320,7 @@ def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_failed_run_stops_no_other_and_is_tried_again(folder: Path) -> None:
-    """A learning rate that cannot be survived; with another one it would be another run."""
+    """A learning rate that makes training fail; another rate would be another run."""
     runs = {
         "base": {"model": str(folder / "base")},
         "wild": {"overrides": ["optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup=0"]},

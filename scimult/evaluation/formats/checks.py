@@ -1,7 +1,7 @@
-"""What readers share: which queries can be scored, and arrays from judgments by id.
+"""Code shared by readers: which queries can be scored, and arrays from judgments by id.
 
-Bad records end the work, or with ``--skip-bad`` are counted and named; either way no query,
-document or judgment disappears silently.
+Bad records are errors, or with ``--skip-bad`` are counted and named; either way no query, document
+or judgment disappears silently.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ COUNTS_AS_0 = "nothing is relevant to the query, which counts as 0"
 NOT_ASKED = "query has no judgment and is not asked"
 
 Targets = dict[str, tuple[list[str], float]]
-"""Paper id to its labels and its number, of which one is meant."""
+"""Paper id to its labels and its number, only one of which is used."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A benchmark while its files are read.
+    """A benchmark whose files are being read.
 
     Attributes
     ----------
     name, benchmark
         The set.
     folder : Path
-        Of its files.
+        Folder of its files.
     paths : list of Path
-        The files that its layout needs, in the order of ``needed``.
+        The files that its layout requires, in the order of ``needed``.
     rejects : Rejects
-        Takes bad records and queries that cannot be scored.
+        Receives bad records and queries that cannot be scored.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Source:
     rejects: Rejects
 
     def reject(self, problem: str, value: Any, fix: str, path: Path | None = None) -> None:
-        """Reject what a file says, by default the first, with a message."""
+        """Reject an entry of a file (default: the first) with a message."""
         self.rejects.reject(DataError(problem, path=path or self.paths[0], value=value, fix=fix))
 
     def keep(
@@ -66,12 +66,12 @@ class Source:
         fix: str,
         path: Path | None = None,
     ) -> list[str]:
-        """Return the queries without a problem; the others are rejected with it.
+        """Return the queries without a problem; reject the others.
 
         Raises
         ------
         DataError
-            If none is left.
+            If no query is left.
         """
         sound = []
         for query in queries:
@@ -81,19 +81,19 @@ class Source:
             else:
                 self.reject(problem, query, fix, path)
         if not sound:
-            fix, path = "check that the ids agree", path or self.paths[0]
+            fix, path = "check that the ids match", path or self.paths[0]
             raise DataError("no query can be scored", path=path, fix=fix)
         return sound
 
     def known_documents(
         self, judgments: Judgments, documents: Mapping[str, Text], path: Path | None = None
     ) -> Judgments:
-        """Return the judgments of documents that are there; the others are rejected."""
+        """Return the judgments whose document exists; reject the others."""
         known: Judgments = {}
         for query, judged in judgments.items():
             for document in judged:
                 if document not in documents:
-                    fix = "get its text, or leave the judgment out"
+                    fix = "add its text, or remove the judgment"
                     self.reject("judged paper has no text", (query, document), fix, path)
             known[query] = {
                 document: grade for document, grade in judged.items() if document in documents
@@ -103,12 +103,12 @@ class Source:
     def known_queries(
         self, judgments: Judgments, text_of: Callable[[str], Text | None]
     ) -> dict[str, Text]:
-        """Return the texts of judged queries; those without one are rejected."""
+        """Return the texts of judged queries; reject queries without one."""
         queries: dict[str, Text] = {}
         for query in judgments:
             text = text_of(query)
             if text is None:
-                fix = "get its text, or leave the query out"
+                fix = "add its text, or remove the query"
                 self.reject("judged query has no text", query, fix)
             else:
                 queries[query] = text
@@ -126,22 +126,22 @@ class Source:
         groups: Mapping[str, str] | None = None,
         remarks: Mapping[str, int] | None = None,
     ) -> Dataset:
-        """Put queries, documents and judgments together, keeping the queries that can be scored.
+        """Build a data set of ranked candidates; keep the queries that can be scored.
 
         Parameters
         ----------
         queries, documents, judgments : mapping
             By id.
         judged_in : Path, optional
-            The file of the judgments, which messages name; by default the first.
+            File of the judgments, for messages; by default the first.
         listed : mapping, optional
-            The candidates of each query, where it does not rank all documents.
+            Candidates of each query; None: all documents.
         listed_in : Path, optional
-            Their file, where they have one of their own.
+            File of ``listed``, if it has one of its own.
         groups : mapping, optional
-            The group of each query.
+            Group of each query.
         remarks : mapping, optional
-            What a reader of the scores should know, and how often it occurred.
+            Caveats for readers of the scores, with the number of occurrences.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Source:
         judged_in = judged_in or self.paths[0]
         asked = self._scorable(queries, judgments, judged_in)
         if listed is not None:
-            asked = self._listed_too(asked, judgments, listed, listed_in or judged_in)
+            asked = self._with_listed_relevant(asked, judgments, listed, listed_in or judged_in)
         remarks = dict(remarks or {})
         without = sum(not _has_relevant(judgments[query]) for query in asked)
         if without == len(asked):
@@ -181,7 +181,7 @@ class Source:
         labels: Mapping[str, tuple[Text, list[str]]],
         files: Sequence[Path],
     ) -> Dataset:
-        """Put papers and their labels together, keeping the papers that can be scored.
+        """Build a data set of labelled papers; keep the papers that can be scored.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Source:
         labels : mapping
             Label id to its text and all its names.
         files : sequence of Path
-            Everything that was read.
+            Every file that was read.
 
         Raises
         ------
@@ -201,7 +201,7 @@ class Source:
         for identity, (_, given) in papers.items():
             for label in given:
                 if label not in labels:
-                    problem = "paper has a label that the label file does not name"
+                    problem = "paper has a label that is not in the label file"
                     self.reject(problem, (identity, label), f"add it to {self.paths[1]}")
             judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
         asked = self._scorable(papers, judgments, self.paths[0])
@@ -231,17 +231,17 @@ class Source:
         test: Targets,
         files: Sequence[Path] | None = None,
     ) -> PaperSet:
-        """Put papers and their targets together, training papers first.
+        """Build a data set for a linear model, training papers first.
 
         Raises
         ------
         DataError
-            If one side has no paper.
+            If the training or the test set is empty.
         """
         files = self.paths if files is None else files
-        for what, side in (("training", train), ("test", test)):
+        for kind, side in (("training", train), ("test", test)):
             if not side:
-                problem = f"{self.name} has no {what} paper"
+                problem = f"{self.name} has no {kind} paper"
                 raise DataError(problem, path=files[0], fix="check the split")
         ids = [*train, *test]
         targets = [*train.values(), *test.values()]
@@ -259,10 +259,9 @@ class Source:
         )
 
     def _scorable(self, queries: Iterable[str], judgments: Judgments, path: Path) -> list[str]:
-        """Return the queries that can be scored.
+        """Return the queries with a judgment.
 
-        They have a judgment, and a relevant candidate unless the benchmark counts those without
-        as 0.
+        They also need a relevant candidate, unless the benchmark counts those without as 0.
         """
 
         def problem_of(query: str) -> str | None:
@@ -271,24 +270,21 @@ class Source:
             counts_as_0 = self.benchmark.nothing_relevant == "zero"
             return None if counts_as_0 or _has_relevant(judgments[query]) else NOTHING_RELEVANT
 
-        fix = (
-            "judge it, leave it out, or set nothing_relevant: zero to count it as 0 as trec_eval "
-            "does"
-        )
+        fix = "judge or remove it, or set nothing_relevant: zero to count it as 0 as trec_eval does"
         return self.keep(queries, problem_of, fix, path)
 
     def _single_label(self, papers: Sequence[str], judgments: Judgments) -> list[str]:
         def problem_of(paper: str) -> str | None:
-            several = len(judgments[paper]) > 1
-            return "paper has several labels, coarse classification takes one" if several else None
+            problem = "paper has several labels, but coarse classification takes one"
+            return problem if len(judgments[paper]) > 1 else None
 
-        fix = "keep one label or use the protocol classification_fine"
+        fix = "keep one label, or use the protocol classification_fine"
         return self.keep(papers, problem_of, fix)
 
-    def _listed_too(
+    def _with_listed_relevant(
         self, queries: Sequence[str], judgments: Judgments, listed: Judgments, path: Path
     ) -> list[str]:
-        """Return the queries whose candidates include everything relevant to them."""
+        """Return the queries whose candidate lists include everything relevant."""
 
         def problem_of(query: str) -> str | None:
             if not listed[query]:
@@ -304,18 +300,18 @@ def _has_relevant(judged: Mapping[str, int]) -> bool:
 
 
 def qrels_of(judgments: Sequence[Mapping[str, int]], rows: Mapping[str, int]) -> Qrels:
-    """Return judgments by id as arrays over candidate rows."""
+    """Convert judgments by id to arrays over candidate rows."""
     grades = Ragged.from_lists(judged.values() for judged in judgments)
     return Qrels(lists_of(judgments, rows), grades, candidates=len(rows))
 
 
 def lists_of(listed: Sequence[Iterable[str]], rows: Mapping[str, int]) -> Ragged:
-    """Return lists of candidate ids as lists of rows."""
+    """Convert lists of candidate ids to lists of rows."""
     return Ragged.from_lists([rows[document] for document in documents] for documents in listed)
 
 
 def hold_out(targets: Targets, share: float) -> tuple[Targets, Targets]:
-    """Split papers by the SHA-256 of their ids; return those kept and the share held out."""
+    """Split papers by the SHA-256 of their ids; return the kept ones and the held-out share."""
     order = sorted(targets, key=lambda paper: hashlib.sha256(paper.encode()).digest())
     held = set(order[: max(1, round(share * len(order)))])
     others = {paper: target for paper, target in targets.items() if paper not in held}

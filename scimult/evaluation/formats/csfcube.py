@@ -1,4 +1,4 @@
-"""CSFCube's own files: papers like a paper in one facet (Mysore et al. 2021).
+"""CSFCube's own files: papers similar to a paper in one facet (Mysore et al. 2021).
 
 ``abstracts-csfcube-preds.jsonl`` has papers (``paper_id``, ``title``, ``abstract``: a list of
 sentences), ``test-pid2anns-csfcube-FACET.json`` the pool of each query (``cands``) and the grades
@@ -26,14 +26,14 @@ IN_OWN_POOL = "a query paper was in its own pool, and was left out of it"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files of judgments, of folds and of texts."""
+    """Return the files of judgments, folds and texts."""
     names = [f"test-pid2anns-csfcube-{facet}.json" for facet in benchmark.splits]
     names += [FOLDS, benchmark.texts or "abstracts-csfcube-preds.jsonl"]
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
 def read(source: Source) -> Dataset:
-    """Read the pools of the facets; a paper that two facets ask for is two queries."""
+    """Read the pools of the facets; a paper queried in two facets is two queries."""
     *pools, folds, texts = source.paths
     documents = by_id(texts, "paper_id", _paper, source.rejects)
     judgments: Judgments = {}
@@ -63,18 +63,12 @@ def _paper(record: Record) -> Text:
 
 
 def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
-    """Return the fold of each query, as both folds of all facets are tested.
-
-    Raises
-    ------
-    DataError
-        If a query is in none.
-    """
+    """Return the fold of each query, from the test halves of both folds of all facets."""
     tree = _object(path).get("all", {})
     folds = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
     missing = sorted(judgments.keys() - folds.keys())
     if missing:
-        fix = "get the file again"
+        fix = "download the file again"
         raise DataError("a query is in no fold", path=path, value=missing[0], fix=fix)
     return {query: folds[query] for query in judgments}
 
@@ -82,5 +76,5 @@ def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
 def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:
     tree = read_json(path)
     if not (isinstance(tree, dict) and all(isinstance(entry, dict) for entry in tree.values())):
-        raise DataError("not an object of objects", path=path, fix="get the file again")
+        raise DataError("not an object of objects", path=path, fix="download the file again")
     return tree

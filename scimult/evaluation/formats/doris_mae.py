@@ -1,11 +1,11 @@
 """DORIS-MAE's own file: research needs of several sentences (Wang et al. 2023).
 
-``DORIS-MAE_dataset_v1.json`` is one object: ``Corpus`` (a list of abstracts, whose places are
+``DORIS-MAE_dataset_v1.json`` is one object: ``Corpus`` (a list of abstracts, whose positions are
 their ids), ``Query`` (``query_text``, ``candidate_pool``, ``aspects``: aspect to its sub-aspects)
 and ``Annotation`` (``aspect_id``, ``abstract_id``, ``score`` from 0 to 2). The grade of an
-abstract is the sum of its scores over the aspects and sub-aspects of a query. ``split`` is
-``graded``, or ``relevant``: 1 if the mean score is at least 1, as the authors' recall,
-R-precision and MAP have it, which leave queries without such an abstract out.
+abstract is the sum of its scores over a query's aspects and sub-aspects. ``split`` is ``graded``,
+or ``relevant``: 1 if the mean score is at least 1, as in the authors' recall, R-precision and MAP,
+which leave out queries without such an abstract.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEFT_OUT = "a query without a relevant abstract was left out, as its authors do"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the file."""
+    """Return the data set's only file."""
     name = benchmark.texts or "DORIS-MAE_dataset_v1.json"
     return [packed_or_plain(root / benchmark.folder / name)]
 
@@ -43,12 +43,13 @@ def read(source: Source) -> Dataset:
     tree = read_json(path)
     absent = [key for key in KEYS if not isinstance(tree, dict) or key not in tree]
     if absent:
-        raise DataError("not DORIS-MAE's data set", path=path, value=absent, fix="get it again")
+        fix = "download it again"
+        raise DataError("not the DORIS-MAE data set", path=path, value=absent, fix=fix)
     scores: dict[tuple[str, str], int] = defaultdict(int)
     for entry in tree["Annotation"]:
         scores[str(entry["aspect_id"]), str(entry["abstract_id"])] += int(entry["score"])
     judgments: Judgments = {}
-    for place, query in enumerate(tree["Query"]):
+    for index, query in enumerate(tree["Query"]):
         aspects = _aspects(query)
         sums = {
             str(abstract): sum(scores[aspect, str(abstract)] for aspect in aspects)
@@ -56,13 +57,13 @@ def read(source: Source) -> Dataset:
         }
         if split == "relevant":
             sums = {abstract: int(total >= len(aspects)) for abstract, total in sums.items()}
-        judgments[str(place)] = sums
+        judgments[str(index)] = sums
     answered = {query: sums for query, sums in judgments.items() if any(sums.values())}
     listed = {abstract for sums in answered.values() for abstract in sums}
     documents = {
-        str(place): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
-        for place, entry in enumerate(tree["Corpus"])
-        if str(place) in listed
+        str(index): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
+        for index, entry in enumerate(tree["Corpus"])
+        if str(index) in listed
     }
     return source.ranked_set(
         {query: Text("query", tree["Query"][int(query)]["query_text"]) for query in answered},

@@ -1,8 +1,8 @@
-"""LitSearch as its authors have it on the hub (Ajith et al. 2024).
+"""LitSearch in its authors' format on the Hugging Face hub (Ajith et al. 2024).
 
 ``query.jsonl`` has questions (``query``, ``corpusids`` of the answers, ``query_set``, and
-``specificity``: 0 for broad ones, 1 for specific ones), ``corpus.jsonl`` papers (``corpusid``,
-``title``, ``abstract``). Scores by set and specificity stand under ``details``.
+``specificity``: 0 for broad, 1 for specific questions), ``corpus.jsonl`` papers (``corpusid``,
+``title``, ``abstract``). Scores by set and specificity are in ``details``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NO_TEXT = "a paper without a title and abstract stands as a full stop"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files of queries and of texts."""
+    """Return the files of queries and texts."""
     names = [benchmark.queries or "query.jsonl", benchmark.texts or "corpus.jsonl"]
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
 def read(source: Source) -> Dataset:
-    """Read questions, numbered by their places, and search the whole corpus for each."""
+    """Read questions, numbered in file order; each searches the whole corpus."""
     path, texts = source.paths
     documents = by_id(texts, "corpusid", _paper, source.rejects)
     empty = [paper for paper, text in documents.items() if not text.joined]
@@ -36,8 +36,8 @@ def read(source: Source) -> Dataset:
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     groups: dict[str, str] = {}
-    for place, record in enumerate(read_jsonl(path, source.rejects)):
-        query = f"q{place + 1}"
+    for number, record in enumerate(read_jsonl(path, source.rejects), start=1):
+        query = f"q{number}"
         queries[query] = Text("query", record.text("query"))
         judgments[query] = dict.fromkeys(map(str, record.fields.get("corpusids") or ()), 1)
         breadth = str(record.fields.get("specificity"))

@@ -1,7 +1,7 @@
 """MDCR: citation recommendation over fields of study (Medić and Šnajder 2022).
 
-Texts are JSON lines of documents; the judgments are a JSON object of fields, of query ids, of
-``true`` (cited papers) and further lists (what each of several systems retrieved, not cited).
+Texts are JSON lines of documents. The judgments are a JSON object: field, then query id, then
+``true`` (the cited papers) and further lists (uncited papers that each of several systems found).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from scimult.files import packed_or_plain, read_json
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files of judgments and of texts."""
+    """Return the files of judgments and texts."""
     names = [f"{benchmark.split}.json", benchmark.texts or "meta.jsonl"]
     return [packed_or_plain(root / benchmark.folder / name) for name in names]
 
 
 def read(source: Source) -> Dataset:
-    """Read judgments by field, and rank what is listed for each query."""
+    """Read judgments by field, and rank each query's listed papers."""
     documents, _ = read_texts(source, source.paths[1])
     judgments, fields = _read_judgments(source)
     judgments = source.known_documents(judgments, documents)

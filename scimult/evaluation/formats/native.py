@@ -31,7 +31,7 @@ from scimult.types import Text
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files that the benchmark cannot do without."""
+    """Return the files that the benchmark requires."""
     if benchmark.is_classification or benchmark.probe:
         names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
     else:
@@ -44,7 +44,7 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
 
 
 def read(source: Source) -> Dataset | PaperSet:
-    """Read a folder of our own layout."""
+    """Read a folder in our own layout."""
     if source.benchmark.probe:
         return _read_probe(source)
     if source.benchmark.is_classification:
@@ -99,11 +99,11 @@ def _merged(
 
 
 def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:
-    """Return the queries of the other splits, which this one need not judge."""
-    there = sorted(paths[0].parent.glob("*.tsv*"))
+    """Return the queries judged in other splits, which this one need not judge."""
+    tables = sorted(paths[0].parent.glob("*.tsv*"))
     return {
         record.identifier(QUERY)
-        for path in there
+        for path in tables
         if path not in paths and path.name.removesuffix(".gz").endswith(".tsv")
         for record in read_judgments(path, rejects)
     }
@@ -162,7 +162,7 @@ def labels_of(record: Record, field: str, multi_label: bool) -> list[str]:
     Raises
     ------
     DataError
-        If there is none, or several where one is wanted.
+        If there is none, or several without ``multi_label``.
     """
     value = record.fields.get(field)
     if isinstance(value, list):
@@ -170,7 +170,7 @@ def labels_of(record: Record, field: str, multi_label: bool) -> list[str]:
     else:
         labels = [record.identifier(field)]
     if not labels and not multi_label:
-        raise record.error("paper has no label", fix="label it or leave it out")
+        raise record.error("paper has no label", fix="label or remove it")
     if len(labels) > 1 and not multi_label:
         raise record.error(
             "paper has several labels", value=labels, fix="set probe.multi_label: true"

@@ -1,7 +1,7 @@
-"""S2AND: author mentions (signatures) in blocks of similar names, and who is who.
+"""S2AND: author mentions (signatures) in blocks of similar names, and their persons.
 
 ``<folder>/<split>_papers.json``, ``_signatures.json`` and ``_clusters.json`` are JSON objects by
-id, as the S2AND project has them for each of its sources (``split`` is the source's name).
+id, in the S2AND project's format for each of its sources (``split`` is the source's name).
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     """Return papers, signatures and clusters of every source."""
     folder = root / benchmark.folder
     return [
-        packed_or_plain(folder / f"{source}_{what}.json")
+        packed_or_plain(folder / f"{source}_{kind}.json")
         for source in benchmark.splits
-        for what in ("papers", "signatures", "clusters")
+        for kind in ("papers", "signatures", "clusters")
     ]
 
 
 def read(source: Source) -> Signatures:
-    """Read all sources; ids and blocks carry the name of theirs."""
+    """Read all sources; ids and blocks are prefixed with their source."""
     benchmark, paths = source.benchmark, source.paths
     texts: dict[str, Any] = {}
     rows: list[tuple[str, str, str, str]] = []
-    for project, place in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
-        papers = read_papers(source, paths[place])
+    for project, i in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
+        papers = read_papers(source, paths[i])
         texts.update({f"{project}/{paper}": text for paper, text in papers.items()})
-        persons = _persons(paths[place + 2])
-        for signature, fields in _objects(paths[place + 1]).items():
+        persons = _persons(paths[i + 2])
+        for signature, fields in _objects(paths[i + 1]).items():
             problem = _problem(fields, papers, signature in persons)
             if problem:
-                fix = "correct the entry or leave it out"
-                source.reject(problem, signature, fix, paths[place + 1])
+                fix = "correct or remove the entry"
+                source.reject(problem, signature, fix, paths[i + 1])
                 continue
             paper, block = str(fields["paper_id"]), fields["author_info"]["block"]
-            where = f"{project}/"
-            rows.append((where + signature, where + paper, where + block, persons[signature]))
+            prefix = f"{project}/"
+            rows.append((prefix + signature, prefix + paper, prefix + block, persons[signature]))
     if not rows:
-        raise DataError("no signature is left", path=paths[1], fix="check that the ids agree")
+        raise DataError("no signature is left", path=paths[1], fix="check that the ids match")
     used = list(dict.fromkeys(paper for _, paper, _, _ in rows))
     row_of = {paper: row for row, paper in enumerate(used)}
     return Signatures(
@@ -72,20 +72,13 @@ def _objects(path: Path) -> dict[str, Any]:
 
 
 def _persons(path: Path) -> dict[str, str]:
-    """Return the cluster of every signature.
-
-    Raises
-    ------
-    DataError
-        If a signature is in two clusters.
-    """
+    """Return the cluster of every signature; raise if one is in two."""
     persons: dict[str, str] = {}
     for cluster, fields in _objects(path).items():
         for signature in fields["signature_ids"]:
             if persons.setdefault(str(signature), cluster) != cluster:
-                fix = "keep it in one"
                 problem = "signature is in two clusters"
-                raise DataError(problem, path=path, value=signature, fix=fix)
+                raise DataError(problem, path=path, value=signature, fix="keep it in one")
     return persons
 
 

@@ -2,8 +2,8 @@
 
 ``paper_metadata_*.json`` maps ids to papers; ``<task>/<split>.qrel`` has lines ``query 0 paper
 grade``; ``<task>/{train,val,test}.csv`` give a label per paper; ``recomm/<split>.csv`` has a query,
-the clicked paper and all that were shown, and ``propensity_scores.json`` how likely a click on
-each place was, whatever stood there.
+the clicked paper and all papers shown; ``propensity_scores.json`` has the probability of a click
+at each position, whatever was shown there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROPENSITIES = "propensity_scores.json"
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files that the benchmark cannot do without."""
+    """Return the files that the benchmark requires."""
     folder = root / benchmark.folder
     texts = benchmark.texts or "paper_metadata.json"
     if benchmark.probe:
@@ -63,7 +63,7 @@ def read(source: Source) -> Dataset | PaperSet:
 
 
 def read_papers(source: Source, path: Path) -> dict[str, Text]:
-    """Read a dictionary of papers by id; papers without a text are rejected."""
+    """Read papers by id; reject those without text."""
     papers = {}
     for name, record in read_members(path, source.rejects):
         try:
@@ -74,7 +74,6 @@ def read_papers(source: Source, path: Path) -> dict[str, Text]:
 
 
 def _labels(source: Source, paths: Sequence[Path], papers: Mapping[str, Text]) -> Targets:
-    """Read a label per paper."""
     columns = ["pid|paper_id|id", "class_label|label"]
     records = chain.from_iterable(read_table(path, columns, source.rejects) for path in paths)
     return read_targets(
@@ -83,7 +82,7 @@ def _labels(source: Source, paths: Sequence[Path], papers: Mapping[str, Text]) -
 
 
 def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:
-    """Read one query per click; the less likely a click there was, the more it weighs."""
+    """Read one query per click; the less likely a click at its position, the higher its weight."""
     propensities, clicks = _propensities(source.paths[1]), _click_table(source)
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
@@ -98,10 +97,11 @@ def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:
             raise record.error("a paper is shown twice", value=shown, fix="correct the line")
         if len(shown) > len(propensities):
             fix = f"there are {len(propensities)} propensity scores"
-            raise record.error("more papers are shown than places known", value=len(shown), fix=fix)
+            problem = "more papers are shown than positions have scores"
+            raise record.error(problem, value=len(shown), fix=fix)
         for paper in (query, *shown):
             if paper not in papers:
-                fix = "get its text or leave the click out"
+                fix = "add its text or remove the click"
                 raise record.error("paper has no text", value=paper, fix=fix)
         return query, clicked, shown, record.line
 
@@ -118,13 +118,13 @@ def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:
 
 
 def _click_table(source: Source) -> list[Record]:
-    """Return the rows of a click file, whose three columns are known by their order."""
+    """Return the rows of a click file, whose three columns are identified by position."""
     path = source.paths[0]
     rows = list(read_table(path, [], source.rejects))
     if rows and len(rows[0].fields) != 3:
-        fix = "write query, clicked paper and papers shown (quoted, separated by commas)"
-        value = list(rows[0].fields)
-        raise DataError("a click file has three columns", path=path, line=1, value=value, fix=fix)
+        fix = "write query, clicked paper and papers shown (quoted, comma-separated)"
+        problem, value = "a click file has three columns", list(rows[0].fields)
+        raise DataError(problem, path=path, line=1, value=value, fix=fix)
     columns = ("query", "clicked", "shown")
     return [
         Record(row.path, row.line, dict(zip(columns, row.fields.values(), strict=True)))
@@ -136,6 +136,6 @@ def _propensities(path: Path) -> list[float]:
     entries: Any = read_json(path)
     scores = entries.get("scores") if isinstance(entries, dict) else None
     if not isinstance(scores, list) or not scores or not all(score > 0 for score in scores):
-        fix = 'write {"scores": [...]}, one positive number per place'
+        fix = 'write {"scores": [...]}, one positive number per position'
         raise DataError("not propensity scores", path=path, fix=fix)
     return [float(score) for score in scores]

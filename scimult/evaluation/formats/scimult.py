@@ -1,9 +1,9 @@
-"""The JSON lines files that the released SciMult evaluation reads.
+"""The JSON lines files of the released SciMult evaluation.
 
 Papers have ``paper`` (or ``patient``, ``article``), ``title``, ``abstract`` and ``label`` (a list
 of label ids; in coarse sets the row of the label file) or lists of linked papers under
-``benchmark.link``; labels have ``label``, ``name`` and ``definition``; what matched, ``paper`` and
-``candidate``. In reranking and search a query holds a ``score`` dictionary of document ids.
+``benchmark.link``; labels have ``label``, ``name`` and ``definition``; name matches have ``paper``
+and ``candidate``. In reranking and search, a query holds a ``score`` dictionary of document ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ DOCUMENT_ID = "paper|patient|article"
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
     """Return the files that the benchmark names: papers, then labels or queries, then matches."""
     if benchmark.texts is None:
-        raise ConfigError("format 'scimult' needs a file of papers", fix="name it as texts")
+        problem = "format 'scimult' needs a file of papers"
+        raise ConfigError(problem, fix="name it under texts")
     names = [benchmark.texts, benchmark.labels, benchmark.queries, benchmark.matched]
     return [packed_or_plain(root / benchmark.folder / name) for name in names if name]
 
@@ -65,7 +66,7 @@ def _paper(record: Record) -> Text:
 
 
 def _label(record: Record) -> tuple[Text, list[str]]:
-    """Return a label's text, by its first name, and all its names."""
+    """Return a label's text, with its first name, and all its names."""
     name = record.fields.get("name")
     names = [name] if isinstance(name, str) else record.strings("name")
     if not names or not names[0].strip():
@@ -74,7 +75,7 @@ def _label(record: Record) -> tuple[Text, list[str]]:
 
 
 def _labels(record: Record, order: Sequence[str], coarse: bool) -> list[str]:
-    """Return label ids; a coarse paper has the row of its label in the label file."""
+    """Return label ids; a coarse paper may give its label's row in the label file."""
     value = record.fields.get("label")
     if coarse and isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < len(order):
@@ -87,7 +88,7 @@ def _labels(record: Record, order: Sequence[str], coarse: bool) -> list[str]:
 
 
 def _matches(source: Source, papers: Sequence[str], rows: Mapping[str, int]) -> Ragged:
-    """Return the rows of the labels that match each paper, by id: the file has its own order."""
+    """Return the label rows that match each paper; the file may have another order."""
     path = source.paths[-1]
     listed = by_id(
         path, "paper", lambda record: record.fields.get("candidate") or [], source.rejects
@@ -108,10 +109,11 @@ def _matches(source: Source, papers: Sequence[str], rows: Mapping[str, int]) -> 
 
 
 def _read_links(source: Source) -> Dataset:
-    """Read papers that name the papers linked to them; those that name none are not asked."""
+    """Read papers with the papers linked to them; those without links are not queries."""
     paths, rejects, field = source.paths, source.rejects, source.benchmark.link
     if field is None:
-        raise ConfigError("link_retrieval in format 'scimult' needs the field of the links")
+        problem = "link_retrieval in format 'scimult' needs the field of the links"
+        raise ConfigError(problem, fix="name it under link")
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
     asked = by_id(
         paths[-1],
@@ -128,13 +130,12 @@ def _read_links(source: Source) -> Dataset:
 def _read_lists(source: Source) -> Dataset:
     """Read queries with scored documents, which are the candidates in reranking.
 
-    Without a file of queries these are papers of the first file; those with no scores are
-    candidates only.
+    Without a query file, queries are those papers of the first file that have scores.
     """
     paths, rejects = source.paths, source.rejects
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
     own_file = source.benchmark.queries is not None
-    asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _asked, rejects)
+    asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _query, rejects)
     asked = {identity: entry for identity, entry in asked.items() if entry[1] or own_file}
     queries = {identity: text for identity, (text, _) in asked.items()}
     judgments = {identity: scores for identity, (_, scores) in asked.items()}
@@ -143,8 +144,8 @@ def _read_lists(source: Source) -> Dataset:
     return source.ranked_set(queries, documents, judgments, judged_in=paths[-1], listed=listed)
 
 
-def _asked(record: Record) -> tuple[Text, dict[str, int]]:
-    """Return a query, in words or a paper, and its graded documents."""
+def _query(record: Record) -> tuple[Text, dict[str, int]]:
+    """Return a query, as a text or a paper, and its graded documents."""
     scores = record.fields.get("score")
     if not isinstance(scores, dict):
         raise record.error("query has no scores", value=scores, fix='write {"id": grade, ...}')
@@ -154,5 +155,5 @@ def _asked(record: Record) -> tuple[Text, dict[str, int]]:
         return _paper(record), grades
     query = record.text("query")
     if not query.strip():
-        raise record.error("field 'query' is empty", fix="write the query or leave it out")
+        raise record.error("field 'query' is empty", fix="write the query or remove it")
     return Text("query", query), grades

@@ -3,7 +3,7 @@
 Texts are documents (``doc_id``, ``title``, ``abstract``, ...) or, for ranking, records of a
 ``query`` with its ``candidates``. Targets are ``train`` and ``test`` tables (``paper_id``,
 ``label``; ``.csv``, or ``.jsonl`` for lists of labels), judgments ``test_qrel.jsonl``
-(``query_id``, ``cand_id``, ``score``). Unlike the original, a paper without a text ends the work.
+(``query_id``, ``cand_id``, ``score``). Unlike in the original, a paper without text is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEPARATOR = " [SEP] "
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the files that the benchmark cannot do without."""
+    """Return the files that the benchmark requires."""
     folder = root / benchmark.folder
     if benchmark.probe:
         names = [_table(folder, "train"), _table(folder, benchmark.split)]
@@ -62,7 +62,7 @@ def read(source: Source) -> Dataset | PaperSet:
 
 
 def read_texts(source: Source, path: Path) -> tuple[dict[str, Text], dict[str, Text]]:
-    """Return documents and queries by id; without records of queries there are none.
+    """Return documents and queries by id; without query records there are no queries.
 
     A document that several queries list is read once; the same id with two texts is rejected.
     """
@@ -79,56 +79,70 @@ def read_texts(source: Source, path: Path) -> tuple[dict[str, Text], dict[str, T
 
 
 def query_record(record: Record) -> Record:
-    """Return the query of a ranking record as a record of its own."""
-    query = record.fields["query"]
+    """Return the query of a ranking record as its own record."""
+    query = record.fields.get("query")
+    if query is None:
+        raise record.error("record has no query", fix="add 'query' or remove the record")
     fields = query if isinstance(query, dict) else {**record.fields, "query": query}
     return Record(record.path, record.line, fields)
 
 
 def candidate_records(record: Record, rejects: Rejects) -> list[Record]:
-    """Return the candidates of a ranking record as records; without any it is rejected."""
+    """Return the candidates of a ranking record as records; reject it if it has none."""
     candidates = record.fields.get("candidates")
     if not isinstance(candidates, list) or not candidates:
-        fix = "list its candidates or leave the query out"
+        fix = "list its candidates or remove the query"
         rejects.reject(record.error("query has no candidates", fix=fix))
         return []
     return [Record(record.path, record.line, fields) for fields in candidates]
 
 
 def document_id(record: Record) -> str:
-    """Return ``doc_id``, or as files of training have it ``corpus_id``, of MDCR ``paper_id``."""
+    """Return ``doc_id``, or ``paper_id`` (MDCR) or ``corpus_id`` (training files)."""
     present = (name for name in ("doc_id", "paper_id") if name in record.fields)
     return record.identifier(next(present, "corpus_id"))
 
 
+def store_text(texts: dict[str, Text], record: Record, benchmark: Benchmark) -> str:
+    """Add a text under its id and return the id.
+
+    Raises
+    ------
+    DataError
+        If the record has no id or text, or its id has another text.
+    """
+    name, text = document_id(record), text_of(record, benchmark)
+    if texts.setdefault(name, text) != text:
+        raise record.error("id has two texts", value=name, fix="keep one of them")
+    return name
+
+
 def add_text(texts: dict[str, Text], record: Record, source: Source) -> None:
-    """File a text under its id; the same id with another text is rejected."""
+    """Add a text under its id, or reject the record."""
     try:
-        name, text = document_id(record), text_of(record, source.benchmark)
-        if texts.setdefault(name, text) != text:
-            raise record.error("id is used for two texts", value=name, fix="keep one of them")
+        store_text(texts, record, source.benchmark)
     except DataError as error:
         source.rejects.reject(error)
 
 
 def text_of(record: Record, benchmark: Benchmark) -> Text:
-    """Return a query in words, or a document made of the benchmark's fields."""
+    """Return a text query, or a document made of the benchmark's fields."""
     if isinstance(record.fields.get("query"), str):
         query = record.text("query")
         if not query.strip():
-            raise record.error("field 'query' is empty", fix="write the query or leave it out")
+            raise record.error("field 'query' is empty", fix="write the query or remove it")
         return Text("query", query)
     first, *others = benchmark.fields
     parts = [part for field in others if (part := _plain(record.fields.get(field)))]
     text = Text("paper", record.text(first, ""), _SEPARATOR.join(parts))
     if not (text.title.strip() or text.body.strip()):
         names = ", ".join(benchmark.fields)
-        raise record.error(f"{names} are all empty", fix="add a text or leave the record out")
+        raise record.error(f"{names} are all empty", fix="add a text or remove the record")
     return text
 
 
 def _plain(value: Any) -> str:
-    """Return a field as text; numbers such as years without a decimal point."""
+    """Return a field as text, whole numbers such as years without a decimal point."""
     if value is None:
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -151,26 +165,27 @@ def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targe
 
 
 def _labels(record: Record, multi_label: bool) -> list[str]:
-    """Return the labels; a list of 0 and 1 names those at its positions of 1."""
+    """Return the labels; a list of 0s and 1s stands for the positions of its 1s."""
     value = record.fields.get("label")
     if multi_label and isinstance(value, list) and all(item in (0, 1) for item in value):
-        return [str(place) for place, item in enumerate(value) if item]
+        return [str(position) for position, item in enumerate(value) if item]
     return labels_of(record, "label", multi_label)
 
 
 def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
     """Read reviewers with their papers, and merge hard and soft judgments into grades.
 
-    Whoever is judged in one of the files is ranked; a reviewer that the other one does not name is
-    not relevant in its sense, and is counted.
+    A reviewer judged in either file is ranked; one that is missing in a file is not relevant in
+    that file's sense, and is counted.
     """
     *graded, owned_in, _ = source.paths
     members = dict(_members(owned_in, documents, source.rejects))
     hard, soft = (_reviewer_grades(source, path, documents, members) for path in graded)
     if hard.keys() != soft.keys():
         differing = min(hard.keys() ^ soft.keys())
-        problem = "query is in one of the hard and soft judgments only"
-        raise DataError(problem, path=graded[1], value=differing, fix="get both files again")
+        problem = "query is in only one of the hard and soft judgments"
+        fix = "download both files again"
+        raise DataError(problem, path=graded[1], value=differing, fix=fix)
     merged: Judgments = {
         query: {
             member: HARD * (hard[query].get(member, 0) > 0) + SOFT * (judged.get(member, 0) > 0)
@@ -181,7 +196,7 @@ def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
     asked = source.keep(
         merged,
         lambda query: None if merged[query] else "query has no judgment",
-        "judge it or leave the query out",
+        "judge or remove the query",
         graded[1],
     )
     rows = {paper: row for row, paper in enumerate(documents)}
@@ -220,20 +235,20 @@ def _judged_once(kind: str, judged: Judgments, other: Judgments) -> dict[str, in
 def _members(
     path: Path, documents: Mapping[str, Text], rejects: Rejects
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield every reviewer with the papers that have a text; the others are rejected."""
+    """Yield every reviewer with the papers that have a text; reject the others."""
     seen: set[str] = set()
 
     def parse(record: Record) -> tuple[str, list[str]]:
         name = record.identifier("r_id")
         papers = [str(paper) for paper in record.fields.get("papers") or []]
         if name in seen:
-            raise record.error("reviewer occurs twice", value=name, fix="keep one of the lines")
+            raise record.error("duplicate reviewer", value=name, fix="keep one of the lines")
         if not papers:
-            raise record.error("reviewer has no papers", value=name, fix="leave the reviewer out")
+            raise record.error("reviewer has no papers", value=name, fix="remove the reviewer")
         seen.add(name)
         for paper in papers:
             if paper not in documents:
-                fix = "get its text or leave it out"
+                fix = "add its text or remove it"
                 problem = "reviewer's paper has no text"
                 rejects.reject(record.error(problem, value=(name, paper), fix=fix))
         # A paper listed twice counts twice among a reviewer's best, as in SciRepEval.
@@ -248,7 +263,7 @@ def _reviewer_grades(
     grades = read_pairs(path, documents, source.rejects)
     for query, judged in grades.items():
         for reviewer in [name for name in judged if not members.get(name)]:
-            fix = "add the reviewer's papers, or leave the judgment out"
+            fix = "add the reviewer's papers, or remove the judgment"
             source.reject("judged reviewer has no papers", (query, reviewer), fix, path)
             del judged[reviewer]
     return grades

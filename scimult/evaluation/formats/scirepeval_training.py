@@ -1,27 +1,26 @@
-"""Rows of SciRepEval's training files: one JSON array or JSON lines file with everything.
+"""SciRepEval's training files as benchmarks: one JSON array or JSON lines file with everything.
 
 ``classification`` and ``regression`` rows hold a paper and its target (``probe.target`` names
 the field); ``ir`` rows hold a ``query`` and ``candidates`` with a ``score`` each; ``triplet``
-rows hold ``query``, ``pos`` and ``neg``. The files have no split: part is held out by id.
+rows hold ``query``, ``pos`` and ``neg``. The files have no split: a part is held out by id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from scimult.data.judgments import grade_of
-from scimult.data.lines import Record
+from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, hold_out
 from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.formats.scirepeval import (
-    add_text,
     candidate_records,
     document_id,
     query_record,
+    store_text,
 )
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset, PaperSet
@@ -44,21 +43,19 @@ def _read_targets(source: Source) -> PaperSet:
     assert probe is not None
     papers: dict[str, Text] = {}
     targets: Targets = {}
-    for record in read_rows(path, rejects):
-        try:
-            paper = document_id(record)
-            if paper in targets:
-                raise record.error("paper occurs twice", value=paper, fix="keep one of the rows")
-            if source.benchmark.protocol == "regression_linear":
-                target: tuple[list[str], float] = ([], record.number(probe.target))
-            else:
-                target = (labels_of(record, probe.target, probe.multi_label), 0.0)
-            add_text(papers, record, source)
-        except DataError as error:
-            rejects.reject(error)
+
+    def parse(record: Record) -> tuple[str, tuple[list[str], float]]:
+        paper = document_id(record)
+        if paper in targets:
+            raise record.error("duplicate paper", value=paper, fix="keep one of the rows")
+        if source.benchmark.protocol == "regression_linear":
+            target: tuple[list[str], float] = ([], record.number(probe.target))
         else:
-            targets[paper] = target
-    targets = {paper: target for paper, target in targets.items() if paper in papers}
+            target = (labels_of(record, probe.target, probe.multi_label), 0.0)
+        return store_text(papers, record, source.benchmark), target
+
+    for paper, target in rejects.keep(read_rows(path, rejects), parse):
+        targets[paper] = target
     if probe.held_out is None:
         raise DataError("the file has no split", path=path, fix="set probe.held_out, such as 0.3")
     return source.paper_set(papers, *hold_out(targets, probe.held_out))
@@ -69,35 +66,34 @@ def _read_rankings(source: Source) -> Dataset:
     documents: dict[str, Text] = {}
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
-    for record in read_rows(source.paths[0], rejects):
+
+    def parse(record: Record) -> tuple[Record, str]:
         query = query_record(record)
         if not isinstance(record.fields["query"], dict):
             query.fields.setdefault("doc_id", f"query-{record.line}")
         identity = document_id(query)
         if identity in judgments:
-            rejects.reject(record.error("query occurs twice", value=identity, fix="keep one"))
-            continue
-        add_text(queries, query, source)
+            raise record.error("duplicate query", value=identity, fix="keep one")
+        return record, store_text(queries, query, source.benchmark)
+
+    def parse_candidate(candidate: Record) -> tuple[str, int]:
+        grade = grade_of(candidate)
+        return store_text(documents, candidate, source.benchmark), grade
+
+    for record, identity in rejects.keep(read_rows(source.paths[0], rejects), parse):
         judged = judgments.setdefault(identity, {})
-        for document, grade in _judged(record, documents, source):
+        for document, grade in rejects.keep(_candidates(record, rejects), parse_candidate):
             if judged.setdefault(document, grade) != grade:
                 fix = "keep one of its grades"
                 rejects.reject(record.error("candidate has two grades", value=document, fix=fix))
-    judgments = {query: judged for query, judged in judgments.items() if query in queries}
     return source.ranked_set(queries, documents, judgments, listed=judgments)
 
 
-def _judged(
-    record: Record, documents: dict[str, Text], source: Source
-) -> Iterable[tuple[str, int]]:
-    """Yield the id and grade of every candidate of a row; a triplet's are 1 and 0."""
-    if "pos" in record.fields and "neg" in record.fields:
-        sides = [(record.fields["pos"], 1), (record.fields["neg"], 0)]
-        for fields, grade in sides:
-            candidate = Record(record.path, record.line, fields)
-            add_text(documents, candidate, source)
-            yield document_id(candidate), grade
-        return
-    for candidate in candidate_records(record, source.rejects):
-        add_text(documents, candidate, source)
-        yield document_id(candidate), grade_of(candidate)
+def _candidates(record: Record, rejects: Rejects) -> list[Record]:
+    """Return the candidates of a row with their scores; those of a triplet are 1 and 0."""
+    if "pos" not in record.fields or "neg" not in record.fields:
+        return candidate_records(record, rejects)
+    return [
+        Record(record.path, record.line, {**record.fields[side], "score": grade})
+        for side, grade in (("pos", 1), ("neg", 0))
+    ]

@@ -1,1 +1,1 @@
-"""Reports that people read: leaderboard, tests, curves, examples, maps and costs of results."""
+"""Reports for readers: leaderboard, tests, curves, examples, maps and costs of results."""

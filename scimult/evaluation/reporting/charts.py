@@ -1,12 +1,12 @@
-"""Geometry of the report's pictures; the templates draw them as SVG."""
+"""Geometry of the report's charts; the templates draw them as SVG."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scimult.evaluation.reporting.curves import RecallCurves
-from scimult.evaluation.reporting.maps import PaperMap
+from scimult.evaluation.reporting.maps import PaperMap, Point
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 34, 10, 10, 34
@@ -15,15 +15,15 @@ MARGIN = 8
 
 @dataclass(frozen=True)
 class Tick:
-    """A place on an axis and its text."""
+    """A position on an axis and its label."""
 
-    place: float
+    position: float
     text: str
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its system's number and name, the places of its points, and what they say."""
+    """A curve: its system's index and name, and its points with their tooltips."""
 
     index: int
     system: str
@@ -31,13 +31,13 @@ class Line:
 
     @property
     def path(self) -> str:
-        """The points as a polyline has them."""
+        """The points in SVG polyline syntax."""
         return " ".join(f"{x},{y}" for x, y, _ in self.points)
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """Curves with axes, in units of the SVG's view box."""
+    """Curves with axes, in view box units."""
 
     name: str
     source: str
@@ -46,18 +46,8 @@ class LineChart:
     lines: list[Line]
 
 
-@dataclass(frozen=True)
-class Dot:
-    """A paper on a map: place, field and title."""
-
-    x: float
-    y: float
-    field: int
-    title: str
-
-
 def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
-    """Place recall curves: length of the list on a logarithmic axis, recall from 0 to 1."""
+    """Lay out recall curves: list length on a logarithmic axis, recall from 0 to 1."""
     low, high = math.log(curves.depths[0]), math.log(curves.depths[-1])
 
     def x(k: int) -> float:
@@ -82,10 +72,10 @@ def line_chart(curves: RecallCurves, systems: list[str]) -> LineChart:
     )
 
 
-def dots(paper_map: PaperMap) -> list[Dot]:
-    """Place the papers of a map in the view box."""
+def dots(paper_map: PaperMap) -> list[Point]:
+    """Scale a map's papers to the view box."""
     span = WIDTH - 2 * MARGIN
     return [
-        Dot(round(MARGIN + span * p.x, 1), round(MARGIN + span * p.y, 1), p.field, p.title)
+        replace(p, x=round(MARGIN + span * p.x, 1), y=round(MARGIN + span * p.y, 1))
         for p in paper_map.points
     ]

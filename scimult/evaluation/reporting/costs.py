@@ -1,4 +1,4 @@
-"""What an evaluation cost: time, speed, size of the index."""
+"""The cost of an evaluation: time, speed and index size."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ MEGA = 1e6
 
 
 def costs(results: Sequence[Result]) -> Table:
-    """Return time and, where the results have them, texts and tokens per second and index size."""
+    """Return times and, where recorded, texts and tokens per second and index size."""
     headings = ["system", "sets", "seconds", "encode s", "texts/s", "tokens/s", "index MB"]
     notes = [
-        "seconds: encode, index and rank, all sets; a text that several sets share is encoded "
-        "once, one that a store holds not at all. Index: what search keeps of the candidates, all "
-        "sets. Times of results that other machines or a busy one wrote do not compare.",
+        "seconds: time to encode, index and rank all sets; a text in several sets is encoded once, "
+        "one in a store not at all. index MB: what search stores of the candidates of all sets. "
+        "Times from different or busy machines are not comparable.",
         *dict.fromkeys(f"{result.system}: {_machine(result)}." for result in results),
     ]
     return Table("Cost", headings, 1, [_row(result) for result in results], notes)
 
 
 def missing_costs(results: Sequence[Result]) -> list[Missing]:
-    """Name what the results do not say about cost."""
+    """Return the cost figures that the results lack."""
     gaps = []
     for result in results:
         kinds = {kind for entry in result.sets.values() for kind in entry.cost}
         absent = [kind for kind in ("encode_seconds", "tokens", "index_bytes") if kind not in kinds]
-        # A word index encodes nothing.
-        lacking = [] if result.settings.get("kind") == "bm25" else absent
-        if lacking:
-            names = ", ".join(lacking)
-            why = f"the result of {result.system} does not have {names}"
+        # BM25 encodes nothing.
+        if absent and result.settings.get("kind") != "bm25":
+            why = f"the result of {result.system} lacks {', '.join(absent)}"
             fix = "evaluate it again with this version; third-party encoders do not count tokens"
             gaps.append(Missing("Cost", why, fix))
     return gaps

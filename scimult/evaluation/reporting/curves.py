@@ -1,4 +1,4 @@
-"""Recall over the length of the list."""
+"""Recall as a function of the list length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class Curve:
-    """Recall of one system at each length of the list."""
+    """Recall of one system at each list length."""
 
     system: str
     recalls: list[float]
@@ -25,7 +25,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RecallCurves:
-    """Curves of all systems on one data set, over the same lengths."""
+    """Curves of all systems on one data set, at the same list lengths."""
 
     name: str
     depths: list[int]
@@ -34,7 +34,7 @@ class RecallCurves:
 
 
 def recall_curves(scored: ScoredSet, results: Sequence[Result]) -> RecallCurves | None:
-    """Return curves from ranked lists if every system has them, else from the scores.
+    """Return curves from ranked lists if every system has them, else from recorded scores.
 
     None if there are neither lists nor recall at two cut-offs.
     """
@@ -53,7 +53,7 @@ def recall_curves(scored: ScoredSet, results: Sequence[Result]) -> RecallCurves 
 
 
 def _from_runs(scored: ScoredSet, cut: int) -> RecallCurves | None:
-    """Return curves up to ``cut``, where lists are cut; shorter ones are whole."""
+    """Return curves up to ``cut``, the length of the lists, or a shorter list's end."""
     assert scored.dataset is not None, "lists are read with the data"
     longest = min(cut, max(run.rows_QK.shape[1] for run in scored.runs.values()))
     depths = [k for k in DEPTHS if k <= longest]

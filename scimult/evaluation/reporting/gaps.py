@@ -1,4 +1,4 @@
-"""What a report cannot show: every gap is named, with what would fill it."""
+"""Sections that a report cannot show, with reasons and fixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAVE_RUNS = "evaluate with --save-runs, and pass --data FOLDER"
 
 
 def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) -> list[Missing]:
-    """Name the systems and sets whose scores per query are not there."""
+    """Name the systems and sets without per-query scores."""
     absent = [
         f"{result.system} on {name}"
         for result in results
@@ -28,32 +28,29 @@ def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) 
         if name in result.sets
         if result.sets[name].protocol != MTEB and not has_per_query(out, result.system, name)
     ]
-    why = f"no scores per query of {', '.join(absent)}"
+    why = f"no per-query scores of {', '.join(absent)}"
     return [Missing(NEEDS_QUERIES, why, "evaluate these systems again")] if absent else []
 
 
 def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[Missing]:
-    """Name the sets whose main metric is not a mean over queries, or has none that were kept."""
+    """Name the sets whose main metric is not a mean over queries, or lacks per-query scores."""
     others = [name for name in names if protocols[name] != MTEB]
     gaps = []
     if others:
         why = f"the main metric is not a mean over queries: {', '.join(others)}"
-        fix = "nothing: a correlation, or F1 of several labels, belongs to the whole set"
+        fix = "none: correlations and multi-label F1 are defined only for whole sets"
         gaps.append(Missing(NEEDS_QUERIES, why, fix))
     if len(others) < len(names):
-        why = "MTEB keeps no scores per query"
-        fix = "evaluate the sets that are suites of ours with scimult evaluate"
+        why = "MTEB keeps no per-query scores"
+        fix = "evaluate those sets that are in our suites with scimult evaluate"
         gaps.append(Missing(NEEDS_QUERIES, why, fix))
     return gaps
 
 
 def missing_sections(
-    results: Sequence[Result],
-    tested: Tested | None,
-    parts: Sequence[SetPart],
-    options: Options,
+    results: Sequence[Result], tested: Tested | None, parts: Sequence[SetPart], options: Options
 ) -> list[Missing]:
-    """Name every section, or part of one, that results and options do not allow."""
+    """Name every section, or part of one, that the results and options do not allow."""
     missing = []
     if tested and tested.comparison is None:
         fix = "evaluate another system into the same folder"
@@ -66,7 +63,7 @@ def missing_sections(
     gaps = [
         ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
         ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
-        ("What each system ranked first", "no ranked lists of all systems", listless, SAVE_RUNS),
+        ("What each system ranked first", "not every system has ranked lists", listless, SAVE_RUNS),
         ("Recall curves", "neither ranked lists nor recall at two cut-offs", flat, SAVE_RUNS),
     ]
     for section, why, sets, fix in gaps:
@@ -85,8 +82,8 @@ def _without_map(
     given = [name for name in options.maps if name in systems]
     if not given:
         fix = "encode the papers of a set with one field each, and pass --map NAME=FOLDER"
-        return [Missing(section, "no embeddings were given", fix)]
+        return [Missing(section, "no embeddings were passed", fix)]
     mapped = {entry.system for part in parts for entry in part.maps}
-    why = "the embeddings of {} do not have all papers of a set with one field each"
-    fix = "scimult encode the papers.jsonl of such a set"
+    why = "the embeddings of {} do not cover all papers of a set with one field each"
+    fix = "run scimult encode on the papers.jsonl of such a set"
     return [Missing(section, why.format(name), fix) for name in given if name not in mapped]

@@ -1,4 +1,4 @@
-"""How scores depend on how often a label occurs."""
+"""Scores by label frequency."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from scimult.table import Cell, Table, label, percent
 from scimult.types import IntArray
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Where ranges of frequencies start; each ends before the next."""
+"""Lower ends of the frequency ranges; each ends before the next."""
 
 
 def by_frequency(scored: ScoredSet) -> Table | None:
-    """Return scores by label frequency in the papers that were scored; None if not known.
+    """Return scores by label frequency among the scored papers; None if unknown.
 
-    Coarse sets have the F1 of every class. Of fine sets, papers are grouped by the frequency of
-    their rarest label, which needs the papers' labels, that is, the data. Other sets have none.
+    Coarse sets list the F1 of every class. Papers of fine sets are grouped by the frequency of
+    their rarest label, which requires the data. Other sets have no table.
     """
     if scored.facts.main_metric == MACRO_F1:
         return _classes(scored)
@@ -43,12 +43,12 @@ def _classes(scored: ScoredSet) -> Table:
         ["class", "papers", *tables],
         1,
         rows,
-        ["Classes by the number of papers that have them, the most frequent first."],
+        ["Classes by number of papers, most frequent first."],
     )
 
 
 def class_f1(gold: NDArray[np.str_], predicted: NDArray[np.str_], name: str) -> float:
-    """Return the F1 of one class, which occurs among the gold labels."""
+    """Return the F1 of one class that occurs among the gold labels."""
     hits = ((gold == name) & (predicted == name)).sum()
     return float(2 * hits / ((gold == name).sum() + (predicted == name).sum()))
 
@@ -65,20 +65,20 @@ def _rarest(scored: ScoredSet) -> Table:
             float(table.scores([scored.column])[in_bin_Q, 0].mean())
             for table in scored.tables.values()
         ]
-        name = f"{low} and more" if high is None else str(low) if high == low + 1 else None
+        last = "" if high is None else f" to {high - 1}" if high > low + 1 else ""
+        heading = f"{low} and more" if high is None else f"{low}{last}"
         papers = int(in_bin_Q.sum())
-        heading = name or f"{low} to {(high or 0) - 1}"
         rows.append([label(heading), Cell(f"{papers:,}", papers), *_best(scores)])
-    notes = ["Papers are grouped by their rarest label: how many of the scored papers have it."]
+    note = "Papers are grouped by their rarest label: how many of the scored papers have it."
     if (rarest_Q == 1).any():
-        notes.append("The first row has papers with a label that no other paper has.")
+        note += " The first row has papers with a label that no other paper has."
     headings = ["papers with the rarest label", "papers", *scored.tables]
     title = f"{scored.name}: {scored.column} by label frequency"
-    return Table(title, headings, 1, rows, [" ".join(notes)])
+    return Table(title, headings, 1, rows, [note])
 
 
 def rarest_label(labels_P: IntArray, papers_P: IntArray) -> IntArray:
-    """Return, for each paper, the frequency of the rarest of its labels.
+    """Return, for each paper, the frequency of its rarest label.
 
     Parameters
     ----------

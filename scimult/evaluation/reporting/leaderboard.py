@@ -17,18 +17,7 @@ from scimult.evaluation.comparison import (
 from scimult.evaluation.report import Row, make_report
 from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
-from scimult.table import (
-    ABSENT,
-    SIGNS,
-    Cell,
-    Mark,
-    Table,
-    change,
-    label,
-    number,
-    percent,
-    texts,
-)
+from scimult.table import ABSENT, SIGNS, Cell, Mark, Table, change, label, number, percent, texts
 
 Interval = tuple[float, float]
 Intervals = dict[tuple[str, str, str], Interval]
@@ -37,13 +26,13 @@ Intervals = dict[tuple[str, str, str], Interval]
 
 @dataclass(frozen=True)
 class Tested:
-    """Intervals of main metrics, and tests against the baseline if there is another system."""
+    """Intervals of main metrics, and tests against the baseline unless it is the only system."""
 
     intervals: Intervals
     comparison: Comparison | None
 
     def mark(self, name: str, metric: str, system: str) -> Mark:
-        """Return what the corrected test says of one score."""
+        """Return the mark of one score's corrected test."""
         for row in self.comparison.rows if self.comparison else ():
             if (row.name, row.metric, row.system) == (name, metric, system):
                 return mark_of(row, self.comparison.settings.level if self.comparison else 0)
@@ -58,12 +47,12 @@ def mark_of(row: Difference, level: float) -> Mark:
 
 
 def significance(out: Path, results: Sequence[Result], settings: Settings) -> Tested:
-    """Draw intervals of all main metrics, and compare every system with the baseline.
+    """Compute intervals of all main metrics, and compare every system with the baseline.
 
     Raises
     ------
     DataError
-        If scores per query are damaged or of other queries.
+        If per-query scores are damaged or for other queries.
     """
     intervals: Intervals = {}
     for name in dict.fromkeys(name for result in results for name in result.sets):
@@ -83,7 +72,7 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
 
 
 def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
-    """Return all scores, systems as columns, the main metric of a set first."""
+    """Return all scores, systems as columns, each set's main metric first."""
     report = make_report(results)
     rows = [_row(row, report.systems, tested) for row in report.rows]
     notes = list(report.notes)
@@ -91,8 +80,8 @@ def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
         notes += _notes(tested)
     main = {name: entry.main_metric for result in results for name, entry in result.sets.items()}
     minor = [
-        place
-        for place, row in enumerate(report.rows)
+        index
+        for index, row in enumerate(report.rows)
         if row.name in main and row.metric != main[row.name]
     ]
     headings = ["task", "set", "metric", *report.systems]
@@ -101,7 +90,7 @@ def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
 
 
 def differences(comparison: Comparison) -> Table:
-    """Return every difference to the baseline; those that pass the corrected test are bold."""
+    """Return every difference to the baseline, significant ones in bold."""
     settings = comparison.settings
     ends = f"{100 * settings.confidence:g}% interval"
     numbers = [settings.baseline, "score", "difference", "relative", ends, "p", "p (Holm)"]
@@ -129,8 +118,8 @@ def relative_changes(comparison: Comparison) -> Table:
             for task in tasks
         ],
         [
-            f"(average of the system − average of {baseline}) / average of {baseline}; averages "
-            "of main metrics over the sets that every system has.",
+            f"(average of the system − average of {baseline}) / average of {baseline}, where "
+            "averages are of main metrics over the sets that every system has."
         ],
     )
 
@@ -152,8 +141,8 @@ def standing(comparison: Comparison) -> Table:
     baseline = comparison.settings.baseline
     headings = ["system", "average", f"average of {baseline}", "better", "worse", "undecided"]
     notes = [
-        f"Data sets on which a system is better or worse than {baseline}, by the corrected test "
-        f"at level {level:g}; on the others the difference can be chance.",
+        f"Number of data sets on which a system is better or worse than {baseline} by the "
+        f"corrected test (p ≤ {level:g}); on the others, the difference could be chance.",
         *(note for note in comparison.notes if note.startswith("Too few resamples")),
     ]
     return Table(f"Compared with {baseline}", headings, 1, rows, notes)
@@ -171,10 +160,7 @@ def _difference(row: Difference, settings: Settings) -> list[Cell]:
         _p_value(row.p),
         _p_value(row.p_holm, "*" if passes else ""),
     ]
-    return [
-        *texts(name, row.metric, row.system),
-        *(replace(cell, bold=passes) for cell in cells),
-    ]
+    return [*texts(name, row.metric, row.system), *(replace(cell, bold=passes) for cell in cells)]
 
 
 def _p_value(p: float | None, star: str = "") -> Cell:
@@ -184,7 +170,7 @@ def _p_value(p: float | None, star: str = "") -> Cell:
 
 
 def main_rows(comparison: Comparison) -> list[Difference]:
-    """Return one difference per set and system: the first metric listed is the main one."""
+    """Return one row per set and system: a set's first metric is its main one."""
     first: dict[str, str] = {}
     for row in comparison.rows:
         first.setdefault(row.name, row.metric)
@@ -208,7 +194,7 @@ def _ends(ends: Interval | None) -> str:
 def _notes(tested: Tested) -> list[str]:
     comparison = tested.comparison
     if comparison is None:
-        return ["One system: nothing is tested."]
+        return ["Only one system, so nothing is tested."]
     settings = comparison.settings
     better, worse = SIGNS["better"], SIGNS["worse"]
     return [
@@ -216,5 +202,5 @@ def _notes(tested: Tested) -> list[str]:
         f"the main metric, {settings.resamples:,} draws, corrected for {len(comparison.rows)} "
         f"comparisons (Holm), p ≤ {settings.level:g}.",
         f"Small numbers: {100 * settings.confidence:g}% bootstrap interval over queries, seed "
-        f"{settings.seed}. Neither knows about chance in training.",
+        f"{settings.seed}. Neither accounts for variance between training runs.",
     ]

@@ -1,4 +1,4 @@
-"""The report's files: one self-contained HTML page, Markdown, LaTeX and JSON."""
+"""The report's files: a self-contained HTML page, Markdown, LaTeX and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scimult.table import SIGNS, Table, escaped, to_latex, to_markdown
 FORMAT = "scimult-report/2"
 PACKAGE = "scimult.evaluation.reporting"
 COLOURS = 8
-"""Systems and fields beyond these share the last colour; names stand beside every colour."""
+"""Systems and fields beyond these share the last colour; names appear next to every colour."""
 
 
 def write_page(suite_reports: Sequence[SuiteReport], out: Path) -> Path:
@@ -39,9 +39,9 @@ def write_page(suite_reports: Sequence[SuiteReport], out: Path) -> Path:
 
 
 def to_html(suite_reports: Sequence[SuiteReport], written: dict[str, Any]) -> str:
-    """Return the page; every text is escaped, and only its own script may run."""
+    """Return the page; all text is escaped, and only the page's own script may run."""
     script = asset("report.js")
-    # The page allows the script with this hash alone: a text that got past escaping cannot run.
+    # The policy allows only the script with this hash: text that slips through escaping cannot run.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return template("report.html").render(
         suites=suite_reports,
@@ -56,7 +56,7 @@ def to_html(suite_reports: Sequence[SuiteReport], written: dict[str, Any]) -> st
 
 
 def template(name: str, *packages: str) -> Template:
-    """Return a template of the report, or of a package that has its own beside these."""
+    """Return a template of the report, or of another package that extends it."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, PACKAGE)]),
         autoescape=True,
@@ -68,7 +68,7 @@ def template(name: str, *packages: str) -> Template:
 
 
 def asset(name: str) -> str:
-    """Return the text of a file beside the templates."""
+    """Return the text of a file next to the templates."""
     folder = resources.files(PACKAGE) / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
@@ -80,10 +80,9 @@ def _grids(suite_report: SuiteReport) -> list[Table]:
 def _markdown(suite_report: SuiteReport) -> str:
     parts = [f"# {escaped(f'{suite_report.suite}: {suite_report.description}')}\n"]
     if suite_report.verdict:
-        told = [*suite_report.verdict.sentences, suite_report.verdict.note]
-        parts.append(
-            "\n".join(["## In short", "", *(f"* {escaped(text)}" for text in told)]) + "\n"
-        )
+        points = [*suite_report.verdict.sentences, suite_report.verdict.note]
+        lines = ["## In short", "", *(f"* {escaped(point)}" for point in points)]
+        parts.append("\n".join(lines) + "\n")
     parts += [to_markdown(grid) for grid in _grids(suite_report)]
     if suite_report.missing:
         gaps = [

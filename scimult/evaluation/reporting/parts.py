@@ -1,4 +1,4 @@
-"""The sections of one data set, made while its texts and lists are in memory."""
+"""The sections of one data set, built while its texts and lists are in memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from scimult.table import Table
 
 @dataclass(frozen=True)
 class Options:
-    """How a report is made.
+    """Settings of a report.
 
     Attributes
     ----------
     data : sequence of Path
-        Folders of data sets, for texts; the first one that has a set is read.
+        Folders of data sets, for texts; the first that has a set is read.
     baseline : str, optional
-        The system that others are compared with; the oldest result if not given.
+        The system that others are compared with; by default the oldest result.
     maps : mapping
         System to embeddings of the papers of a coarse classification set.
     layout : {"tsne", "umap"}
-        Of the maps.
+        Layout of the maps.
     examples : int
         Won and lost queries shown per data set and system.
     resamples, seed, confidence
@@ -48,16 +48,16 @@ class Options:
 
 @dataclass(frozen=True)
 class SetPart:
-    """What a report shows of one data set, and what it read of it.
+    """The sections of one data set, and which inputs they had.
 
     Attributes
     ----------
     name, protocol : str
-        Of the data set.
+        Name and protocol of the data set.
     has_texts, has_lists : bool
         Whether its texts were read, and ranked lists of every system.
     curves, frequency, wins, maps
-        Sections; None or empty where they cannot be made.
+        Sections; None or empty where impossible.
     """
 
     name: str
@@ -71,19 +71,19 @@ class SetPart:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether each query is a paper with one label, for which nothing is listed."""
+        """Whether queries are papers with one label each, so that there are no lists."""
         return self.protocol == "classification_coarse"
 
 
 def make_part(
     out: Path, results: Sequence[Result], name: str, baseline: str, options: Options
 ) -> SetPart:
-    """Read one data set and make its sections.
+    """Read one data set and build its sections.
 
     Raises
     ------
     DataError
-        If a file is damaged, or the data is not what was scored.
+        If a file is damaged, or the data differs from what was scored.
     """
     present = [result for result in results if name in result.sets]
     scored = read_scored_set(out, present, name, options.data)

@@ -1,4 +1,4 @@
-"""Numbers that papers print, put beside ours where data set and size are the same."""
+"""Published numbers, next to ours where data set and size match."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class PublishedTable(StrictConfig):
     Attributes
     ----------
     name, title : str
-        Its number and, in our words, what it has.
+        Its number, and our summary of its content.
     columns : list of str
-        ``SUITE:SET/METRIC`` as our suites name it, or the paper's own heading.
+        ``SUITE:SET/METRIC`` in our suites' names, or the paper's own heading.
     rows : dict
         System to scores × 100; None where the paper has none.
     cited : list of str
-        Systems with scores that the paper took from another one.
+        Systems with scores taken from another paper.
     mean : bool
         Whether the column ``average`` is the mean of the others.
     """
@@ -44,7 +44,7 @@ class PublishedTable(StrictConfig):
     def _complete(self) -> PublishedTable:
         for system, scores in self.rows.items():
             if len(scores) != len(self.columns):
-                raise ConfigError(f"{self.name}: one score per column is needed", value=system)
+                raise ConfigError(f"{self.name} needs one score per column", value=system)
         return self
 
 
@@ -54,11 +54,11 @@ class Publication(StrictConfig):
     Attributes
     ----------
     paper, url : str
-        What it is, and where.
+        Citation and address.
     counts : dict
         Sizes of its data sets, by ``SUITE:SET``.
     same : dict
-        Sets of other suites that are scored on the same data, to those that the columns name.
+        Sets of other suites with the same data, to those named in the columns.
     """
 
     paper: str
@@ -69,7 +69,7 @@ class Publication(StrictConfig):
 
 
 def publications() -> list[Publication]:
-    """Read the papers that come with the toolkit."""
+    """Read the publications that ship with the toolkit."""
     folder = resources.files("scimult.evaluation") / "published"
     papers = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -124,11 +124,11 @@ def _beside(
         notes.append(f"Partly from other papers: {', '.join(table.cited)}.")
     if other:
         names = ", ".join(dict.fromkeys(f"{suite}:{_set_of(ours)}" for ours in other))
-        notes.append(f"Not beside each other, for the data sets have other sizes: {names}.")
+        notes.append(f"Left out, because our data sets have other sizes: {names}.")
     sets = dict.fromkeys(map(_set_of, comparable.values()))
     unknown = [name for name in sets if name not in paper.counts]
     if unknown:
-        notes.append(f"Sizes in the paper not known: {', '.join(unknown)}.")
+        notes.append(f"The paper does not state the sizes of {', '.join(unknown)}.")
     return Table(
         f"Published: {table.name}, {table.title}", ["system", *comparable], 1, printed, notes
     )
@@ -142,7 +142,7 @@ def _differs(ours: str, theirs: str, paper: Publication, results: Sequence[Resul
     name = _set_of(ours)
     sizes = next(result.sets[name].counts for result in results if name in result.sets)
     wanted = paper.counts.get(_set_of(theirs), {})
-    return any(sizes.get(what) != count for what, count in wanted.items())
+    return any(sizes.get(kind) != count for kind, count in wanted.items())
 
 
 def _score(result: Result, column: str) -> Cell:

@@ -1,4 +1,4 @@
-"""Tables of runs of several seeds: scores and differences, and both as CSV."""
+"""Tables of runs of several seeds: scores and differences, also as CSV."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from scimult.evaluation.columns import AVERAGE, EVERYTHING
 from scimult.evaluation.repeated import SUITES, Difference, Score, SuiteFindings
 from scimult.table import ABSENT, Cell, Mark, Table, label, number, texts
 
-Place = tuple[str, str, str]
+Column = tuple[str, str, str]
+"""Task, name and metric."""
 
 
 def score_table(findings: SuiteFindings) -> Table:
@@ -19,7 +20,7 @@ def score_table(findings: SuiteFindings) -> Table:
     columns = list(dict.fromkeys((row.task, row.name, row.metric) for row in findings.scores))
     scores = {(row.run, row.task, row.name): row for row in findings.scores}
     differences = {(row.run, row.task, row.name): row for row in findings.differences}
-    best = {place: _best(findings.scores, place) for place in columns}
+    best = {column: _best(findings.scores, column) for column in columns}
     rows = []
     for run, count in findings.seeds.items():
         cells = []
@@ -33,16 +34,16 @@ def score_table(findings: SuiteFindings) -> Table:
     return Table(f"{title}: {findings.description}", headings, 1, rows, findings.notes)
 
 
-def _heading(place: Place) -> str:
-    task, name, metric = place
+def _heading(column: Column) -> str:
+    task, name, metric = column
     if name != AVERAGE:
         return f"{name} {metric}"
     return AVERAGE if task == EVERYTHING else f"{AVERAGE} {task}"
 
 
-def _best(scores: Sequence[Score], place: Place) -> str:
-    """Return the highest mean as it is shown."""
-    task, name, _ = place
+def _best(scores: Sequence[Score], column: Column) -> str:
+    """Return the highest mean as displayed."""
+    task, name, _ = column
     means = [row.mean for row in scores if (row.task, row.name) == (task, name)]
     return f"{100 * max(means):.2f}"
 
@@ -88,7 +89,7 @@ def difference_table(findings: SuiteFindings) -> Table:
 def to_csv(every: Sequence[SuiteFindings]) -> str:
     """Return one line per run and column in full precision, scores in [0, 1].
 
-    ``scores`` has those of the seeds, by a semicolon. A cell is empty where there is nothing.
+    ``scores`` lists the seeds' scores, separated by semicolons. Missing values are empty cells.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What sections read of one data set: scores per query; texts and ranked lists if there."""
+"""Inputs of the sections of one data set: per-query scores; texts and ranked lists if available."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scimult.retrieval.runs import Ranking, read_run
 
 @dataclass(frozen=True)
 class Missing:
-    """A section, or a part of one, that cannot be shown, why, and what would show it."""
+    """A section, or a part of one, that cannot be shown, with the reason and the fix."""
 
     section: str
     why: str
@@ -27,18 +27,18 @@ class Missing:
 
 @dataclass(frozen=True)
 class ScoredSet:
-    """One data set as systems answered it.
+    """One data set and the systems' answers.
 
     Attributes
     ----------
     name, facts
-        Its name and what was scored.
+        Its name, and what was scored.
     tables : dict
-        System to its scores per query, the queries of all in the same order.
+        System to its per-query scores, queries in the same order.
     dataset : Dataset, optional
         Texts and judgments, queries in the order of the tables; None without ``--data``.
     runs : dict
-        System to its ranked lists, for systems whose run was saved.
+        System to its ranked lists, where saved.
     """
 
     name: str
@@ -54,19 +54,19 @@ class ScoredSet:
 
     @property
     def column(self) -> str:
-        """The column of the tables that has a score per query."""
+        """The tables' column with one score per query."""
         return "correct" if self.facts.main_metric == MACRO_F1 else self.facts.main_metric
 
 
 def read_scored_set(
     out: Path, results: Sequence[Result], name: str, data: Sequence[Path]
 ) -> ScoredSet:
-    """Read the scores of systems that have the set, and texts and lists if they are there.
+    """Read the scores of systems that have the set, and its texts and lists if available.
 
     Raises
     ------
     DataError
-        If a file is damaged, or the data is not what was scored.
+        If a file is damaged, or the data differs from what was scored.
     """
     dataset = _dataset(results[-1], name, data)
     tables = {result.system: read_per_query(out, result.system, name) for result in results}
@@ -81,7 +81,7 @@ def read_scored_set(
 
 
 def _dataset(result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
-    """Read the set as the result's suite has it; None if its files are nowhere."""
+    """Read the set as described in the result; None if no folder has its files."""
     suite, facts = Suite.model_validate(result.suite), result.facts[name]
     for folder in data:
         if missing_files(suite.benchmarks[name], folder):
@@ -89,7 +89,7 @@ def _dataset(result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
         loaded = load_sets(suite, folder, [name], skip_bad=bool(facts.left_out))[name]
         if loaded.facts.files != facts.files:
             raise DataError(
-                f"the files of {name} are not those that were scored",
+                f"the files of {name} differ from those that were scored",
                 path=folder,
                 fix="pass the data that scimult evaluate read, or evaluate again",
             )

@@ -1,4 +1,4 @@
-"""Everything a report says about the results of one suite."""
+"""The report on one suite's results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from scimult.evaluation.comparison import Settings
 from scimult.evaluation.report import audit_table, set_order
 from scimult.evaluation.reporting.costs import costs
 from scimult.evaluation.reporting.curves import RecallCurves
-from scimult.evaluation.reporting.gaps import (
-    missing_sections,
-    without_queries,
-    without_samples,
-)
+from scimult.evaluation.reporting.gaps import missing_sections, without_queries, without_samples
 from scimult.evaluation.reporting.leaderboard import (
     Tested,
     leaderboard,
@@ -36,7 +32,7 @@ from scimult.table import Table
 
 @dataclass(frozen=True)
 class Group:
-    """Average main scores of one task, one per system, in the order of the report."""
+    """Average main scores of one task, one per system, in the report's order."""
 
     task: str
     sets: list[str]
@@ -67,28 +63,28 @@ class SuiteReport:
 
 
 def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) -> SuiteReport:
-    """Read a folder of results and make its sections.
+    """Read a folder of results and build its sections.
 
     Parameters
     ----------
     out : Path
         Folder that ``scimult evaluate`` wrote.
     options : Options
-        How.
+        Settings of the report.
     tell : callable
-        Is told what is being done.
+        Called with progress messages.
 
     Raises
     ------
     DataError
-        If there are no results, or files are damaged or do not belong together.
+        If there are no results, or files are damaged or cannot be compared.
     UnknownNameError
         If the baseline has no result.
     """
     results = require_results(out)
     names = [result.system for result in results]
     baseline = one_of("system", options.baseline or names[0], names, path=out)
-    # The table refuses results that do not belong together, before anything else is read.
+    # Refuses results that cannot be compared, before anything else is read.
     plain = leaderboard(results, None)
     order = set_order(results)
     lacking = without_queries(out, results, order)
@@ -163,7 +159,7 @@ def _verdict(
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:
-    """Return averages over the sets that every system has; none if they share nothing."""
+    """Return averages over the sets that every system has; empty if they share none."""
     shared = [name for name in order if all(name in result.sets for result in results)]
     if not shared:
         return []
@@ -196,7 +192,7 @@ def _dates(results: Sequence[Result]) -> tuple[str, str]:
 
 
 def _commits(results: Sequence[Result]) -> list[str]:
-    """Return the commits of the code that wrote the results, marked where files differed."""
+    """Return the commits that wrote the results, marked where tracked files were modified."""
     commits = []
     for result in results:
         git = result.provenance.get("git")

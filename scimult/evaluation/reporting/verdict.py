@@ -1,4 +1,4 @@
-"""What a report opens with: which system is best, on what, by how much, and how sure that is."""
+"""The report's opening: which system is best, where, by how much, and how certain that is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.table import Mark
 
 @dataclass(frozen=True)
 class Estimate:
-    """A system's average minus the baseline's; ``mark`` says whether the interval is off 0."""
+    """A system's average minus the baseline's; marked if the interval excludes 0."""
 
     system: str
     score: float
@@ -25,10 +25,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Picture:
-    """Differences to the baseline on one task, the best first, on one scale that holds 0.
+    """Differences to the baseline on one task, best first, on one scale that includes 0.
 
-    ``left`` and ``right`` are the ends of the scale. A system that is far from all others is beyond
-    them: with it, the others could not be told apart.
+    ``left`` and ``right`` are the ends of the scale. A system far from all others is beyond them:
+    a scale that included it would make the others indistinguishable.
     """
 
     task: str
@@ -37,19 +37,19 @@ class Picture:
     right: float
     estimates: list[Estimate]
 
-    def place(self, difference: float) -> float:
-        """Return where a difference is between the ends, in per cent; the near end if beyond."""
+    def position(self, difference: float) -> float:
+        """Return a difference's position between the ends in per cent, clipped to the ends."""
         share = (difference - self.left) / (self.right - self.left)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
     def beyond(self, estimate: Estimate) -> str:
-        """Return the sign of an estimate that is off the scale, else nothing."""
+        """Return the arrow of an estimate that is off the scale, else nothing."""
         return "◂" if estimate.high < self.left else "▸" if estimate.low > self.right else ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences, pictures (all tasks first), and what the intervals mean."""
+    """Sentences, pictures (all tasks first), and a note that explains the intervals."""
 
     sentences: list[str]
     pictures: list[Picture]
@@ -59,16 +59,16 @@ class Verdict:
 def verdict(
     out: Path, comparison: Comparison, averages: Mapping[str, Mapping[str, float]]
 ) -> Verdict | None:
-    """Say what a comparison shows; None if no set is shared by all systems.
+    """Summarise a comparison; None if no set is shared by all systems.
 
     Parameters
     ----------
     out : Path
-        The folder of results, for the differences to the best system.
+        Folder of the results, for differences to the best system.
     comparison : Comparison
-        Of all systems with the baseline.
+        Comparison of all systems with the baseline.
     averages : mapping
-        Task, and ``all``, to the average of each system.
+        Task, and ``all``, to each system's average.
     """
     rows = [row for row in comparison.averages if row.task == "all"]
     if not rows or "all" not in averages:
@@ -87,8 +87,9 @@ def verdict(
     settings = comparison.settings
     note = (
         f"Average score minus that of {settings.baseline}, × 100, with its "
-        f"{100 * settings.confidence:g}% interval over queries of these sets. ▲ and ▼: the "
-        "interval is above or below 0. It knows neither other sets nor the chance of training."
+        f"{100 * settings.confidence:g}% interval over the queries of these sets. ▲ and ▼: the "
+        "interval is above or below 0. It covers neither other sets nor variance between training "
+        "runs."
     )
     notes = [note, *(text for text in comparison.notes if text.startswith("Too few resamples"))]
     candidates = [
@@ -96,62 +97,61 @@ def verdict(
     ]
     pictures = [picture for picture in candidates if picture is not None]
     if any(picture.beyond(one) for picture in pictures for one in picture.estimates):
-        notes.append("◂ and ▸: beyond the scale.")
+        notes.append("◂ and ▸: off the scale.")
     return Verdict([text for text in sentences if text], pictures, " ".join(notes))
 
 
 def _lead(best: str, scores: Mapping[str, float], against_best: Comparison) -> str:
-    """Say who is best, and which others may be as good."""
+    """Say which system leads, and whether its lead can be chance."""
     rows = sorted(
         (row for row in against_best.averages if row.task == "all"),
         key=lambda row: row.difference,
         reverse=True,
     )
-    having: dict[str, set[str]] = {}
+    systems_of: dict[str, set[str]] = {}
     for row in against_best.rows:
-        having.setdefault(row.name, set()).add(row.system)
-    sets = sum(len(systems) == len(against_best.systems) for systems in having.values())
-    start = f"{best} has the highest average, {100 * scores[best]:.2f} over {_many(sets, 'set')}"
-    # The other way round: how far the best is above each.
-    near = [row.system for row in rows if row.high >= 0]
+        systems_of.setdefault(row.name, set()).add(row.system)
+    sets = sum(len(systems) == len(against_best.systems) for systems in systems_of.values())
+    start = f"{best} has the highest average, {100 * scores[best]:.2f} over {_count(sets, 'set')}"
+    # Rows are other systems minus the best; sentences state the lead of the best.
+    near = [row for row in rows if row.high >= 0]
+    first = (near or rows)[0]
     if near:
-        by = f"{100 * abs(rows[0].difference):.2f}"
+        others = _join([row.system for row in near[1:]])
         return (
-            f"{start}, but its lead of {by} over {rows[0].system} can be chance "
-            f"({_ends(-rows[0].high, -rows[0].low)})"
-            + (f", as can that over {_listed(near[1:])}." if near[1:] else ".")
+            f"{start}, but its lead of {100 * abs(first.difference):.2f} over {first.system} could "
+            f"be chance ({_ends(-first.high, -first.low)})"
+            + (f", as could its lead over {others}." if others else ".")
         )
-    first = rows[0]
     return (
-        f"{start}: {-100 * first.difference:.2f} more than {first.system}, the next "
-        f"({_ends(-first.high, -first.low)}). Other queries of these sets would not change that."
+        f"{start}: {-100 * first.difference:.2f} above {first.system}, the runner-up "
+        f"({_ends(-first.high, -first.low)}), a lead that the choice of queries does not explain."
     )
 
 
 def _against_baseline(best: str, rows: Sequence[Difference], comparison: Comparison) -> str:
-    """Say how the best system fares against the baseline, set by set."""
+    """Compare the best system with the baseline, set by set."""
     baseline, level = comparison.settings.baseline, comparison.settings.level
     if best == baseline:
-        return f"No system is above {baseline}, the baseline, on average."
+        return f"No system beats the baseline, {baseline}, on average."
     row = next(row for row in rows if row.system == best)
     marks = {
         entry.name: mark_of(entry, level) for entry in main_rows(comparison) if entry.system == best
     }
-    told = [
-        f"{word} on {sum(mark == sign for mark in marks.values())}"
-        for word, sign in (("better", "better"), ("worse", "worse"), ("undecided", ""))
-    ]
-    worse = [name for name, mark in marks.items() if mark == "worse"]
-    where = f" ({_listed(worse)})" if 0 < len(worse) <= 3 else ""
+    better, worse, undecided = (
+        [name for name, mark in marks.items() if mark == sign] for sign in ("better", "worse", "")
+    )
+    names = f" ({_join(worse)})" if 0 < len(worse) <= 3 else ""
     return (
-        f"Against {baseline} it is {100 * row.difference:+.2f} ({_ends(row.low, row.high)}): "
-        f"of {_many(len(marks), 'set')} {told[0]}, {told[1]}{where}, {told[2]}, by tests that are "
-        f"corrected for each other (p ≤ {level:g})."
+        f"Compared with {baseline}, it gains {100 * row.difference:+.2f} "
+        f"({_ends(row.low, row.high)}): of {_count(len(marks), 'set')}, better on {len(better)}, "
+        f"worse on {len(worse)}{names}, undecided on {len(undecided)}, by tests corrected for "
+        f"multiple comparisons (p ≤ {level:g})."
     )
 
 
 def _by_task(averages: Mapping[str, Mapping[str, float]], best: str) -> str:
-    """Name the best system of each task; nothing of a single one, which is the average."""
+    """Name the best system of each task; empty for a single task, which equals the average."""
     winners = {
         task: max(scores, key=scores.__getitem__)
         for task, scores in averages.items()
@@ -160,9 +160,11 @@ def _by_task(averages: Mapping[str, Mapping[str, float]], best: str) -> str:
     if len(winners) < 2:
         return ""
     if set(winners.values()) == {best}:
-        return f"It is the best on average in every task: {_listed([*winners])}."
-    told = [f"{task}: {name} ({100 * averages[task][name]:.2f})" for task, name in winners.items()]
-    return f"Best by task: {'; '.join(told)}."
+        return f"It has the best average in every task: {_join([*winners])}."
+    best_of = [
+        f"{task}: {name} ({100 * averages[task][name]:.2f})" for task, name in winners.items()
+    ]
+    return f"Best by task: {'; '.join(best_of)}."
 
 
 def _picture(task: str, comparison: Comparison) -> Picture | None:
@@ -189,9 +191,9 @@ def _picture(task: str, comparison: Comparison) -> Picture | None:
 
 
 def scale_of(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the ends of a scale that holds 0 and the intervals, but for those that are far off.
+    """Return the ends of a scale for 0 and the intervals, except intervals that are far off.
 
-    An interval is far off if it lies more than twice the length of the others' scale beyond it.
+    An interval is far off if it lies beyond the others' scale by more than twice its length.
     """
     if len(intervals) > 2:
         for odd in intervals:
@@ -210,10 +212,10 @@ def _ends(low: float, high: float) -> str:
     return f"{100 * low:+.2f} to {100 * high:+.2f}".replace("-", "−")
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Write names as in a sentence."""
+def _join(names: Sequence[str]) -> str:
+    """Join names for a sentence: "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

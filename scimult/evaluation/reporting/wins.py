@@ -15,10 +15,10 @@ from scimult.table import Cell, Table, label
 from scimult.types import Text
 
 LISTED = 3
-"""Candidates shown of each ranked list."""
+"""Candidates shown per ranked list."""
 
 LONGEST = 400
-"""Characters shown of an abstract."""
+"""Characters shown per abstract."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Side:
-    """What one system answered: its score and the head of its list, if that was kept."""
+    """One system's answer: its score, and the head of its list if that was saved."""
 
     system: str
     score: float
@@ -41,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Example:
-    """One query, what is right, and the answers of baseline and system."""
+    """One query, its relevant candidates, and the answers of baseline and system."""
 
     query_id: str
     title: str
@@ -73,11 +73,11 @@ def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[Pairw
     Parameters
     ----------
     scored : ScoredSet
-        The data set; without texts only counts are returned.
+        The data set; without texts, only counts are returned.
     baseline : str
-        The system that others are compared with; without its result there are none.
+        The system that others are compared with; without its result there are no comparisons.
     examples : int
-        How many wins, and how many losses, are shown: those with the greatest difference.
+        Number of wins, and of losses, to show: those with the largest difference.
     """
     if baseline not in scored.tables:
         return []
@@ -106,7 +106,7 @@ def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[Pairw
 
 def counts(wins: Sequence[PairwiseWins]) -> Table:
     """Return wins, ties and losses as a table."""
-    headings = ["task", "set", "score per query", "system", "wins", "ties", "losses"]
+    headings = ["task", "set", "per-query score", "system", "wins", "ties", "losses"]
     rows = [
         [
             *map(label, (one.task, one.name, one.metric, one.system)),
@@ -126,7 +126,7 @@ def _scores(scored: ScoredSet, system: str) -> Scores:
 def _examples(
     scored: ScoredSet, pair: tuple[str, str], difference_Q: Scores, limit: int
 ) -> list[Example]:
-    """Return the queries with the greatest difference, none where it is not positive."""
+    """Return the queries with the largest positive differences."""
     if scored.dataset is None:
         return []
     order = np.argsort(-difference_Q, kind="stable")[:limit]
@@ -136,55 +136,51 @@ def _examples(
 def _example(scored: ScoredSet, pair: tuple[str, str], row: int) -> Example:
     data = scored.dataset
     assert data is not None, "only called with texts"
-    judged = data.qrels.rows[row]
-    # The most relevant first: those a good list would begin with.
-    grades = data.qrels.grades[row]
-    right = [
-        int(judged[place]) for place in np.argsort(-grades, kind="stable") if grades[place] > 0
-    ]
+    judged, grades = data.qrels.rows[row], data.qrels.grades[row]
+    # Highest grades first, as in an ideal list.
+    order = np.argsort(-grades, kind="stable")
+    relevant = [int(judged[i]) for i in order if grades[i] > 0]
     query = data.queries[row]
     return Example(
         query_id=scored.query_ids[row],
         title=query.title,
         body=shortened(query.body),
-        relevant=[named(data.candidates[column]) for column in right[:LISTED]],
-        relevant_count=len(right),
-        sides=[_side(scored, system, row, set(right)) for system in pair],
+        relevant=[title_of(data.candidates[column]) for column in relevant[:LISTED]],
+        relevant_count=len(relevant),
+        sides=[_side(scored, system, row, set(relevant)) for system in pair],
     )
 
 
-def _side(scored: ScoredSet, system: str, row: int, right: set[int]) -> Side:
-    table = scored.tables[system]
-    return Side(
-        system, float(table.column(scored.column)[row]), _listed(scored, system, row, right)
-    )
+def _side(scored: ScoredSet, system: str, row: int, relevant: set[int]) -> Side:
+    score = float(scored.tables[system].column(scored.column)[row])
+    return Side(system, score, _listed(scored, system, row, relevant))
 
 
-def _listed(scored: ScoredSet, system: str, row: int, right: set[int]) -> list[Listed]:
+def _listed(scored: ScoredSet, system: str, row: int, relevant: set[int]) -> list[Listed]:
     data = scored.dataset
     assert data is not None, "only called with texts"
     if scored.facts.main_metric == MACRO_F1:
         label_id = scored.tables[system].column("predicted")[row]
         rows = {name: column for column, name in enumerate(data.candidate_ids)}
-        text = named(data.candidates[rows[label_id]]) if label_id else "no label"
-        return [Listed(1, text, rows.get(label_id) in right)]
+        text = title_of(data.candidates[rows[label_id]]) if label_id else "no label"
+        return [Listed(1, text, rows.get(label_id) in relevant)]
     if system not in scored.runs:
         return []
     head = scored.runs[system].rows_QK[row, :LISTED]
     return [
-        Listed(rank, named(data.candidates[column]), int(column) in right)
+        Listed(rank, title_of(data.candidates[column]), int(column) in relevant)
         for rank, column in enumerate(head, start=1)
         if column >= 0
     ]
 
 
-def named(text: Text) -> str:
-    """Return what names a text: its title, or the start of its body."""
+def title_of(text: Text) -> str:
+    """Return a text's title, or the start of its body."""
     return text.title.strip() or shortened(text.body, 100)
 
 
 def shortened(text: str, limit: int = LONGEST) -> str:
-    """Cut a text at a word, with an ellipsis."""
+    """Cut a text at a word boundary, with an ellipsis."""
     if len(text) <= limit:
         return text
     return text[:limit].rsplit(maxsplit=1)[0] + " …"

@@ -81,7 +81,7 @@ def test_scidocs_links_and_labels(scidocs: Path) -> None:
         ("p0 0 p1", "wrong number of values"),
         ("p9 0 p1 1", "query of a pair has no text"),
         ("p0 0 p9 1", "judged paper has no text"),
-        ("p0 0 p1 0", "pair occurs twice"),
+        ("p0 0 p1 0", "duplicate pair"),
         ("p0 0 p4 x", "field 'score' is not an integer"),
     ],
 )
@@ -136,7 +136,7 @@ def test_clicks_weigh_by_the_inverse_propensity_of_their_place(clicks: Path) -> 
     ("line", "message"),
     [
         ('p0,p4,"p1,p2"', "clicked paper was not shown"),
-        ('p0,p1,"p1,p2,p3,p4"', "more papers are shown than places known"),
+        ('p0,p1,"p1,p2,p3,p4"', "more papers are shown than positions have scores"),
         ('p0,p1,"p1,p1"', "a paper is shown twice"),
         ('p0,p9,"p9,p1"', "paper has no text"),
     ],
@@ -270,7 +270,7 @@ def _write_mdcr(folder: Path) -> None:
 
 
 def test_mdcr_is_the_mean_over_fields_of_their_means(tmp_path: Path) -> None:
-    """Texts have ``paper_id``; a field of one query counts as much as one of two."""
+    """Texts have ``paper_id``; a field with one query counts as much as one with two."""
     _write_mdcr(tmp_path / "set")
     options = {"similarity": "l2", "average": "groups"}
     benchmark = _benchmark("mdcr", "rerank", ["map", "recall@1"], **options)
@@ -369,7 +369,7 @@ def test_scirepeval_averages_six_sources_of_s2and() -> None:
 
 
 def test_leaderboard_files_as_they_are_released(tmp_path: Path) -> None:
-    """Corpus and judgments of the leaderboard, title and abstract of its patients by SciMult."""
+    """The leaderboard's corpus and judgments, with SciMult's titles and abstracts of patients."""
     corpus = [{"_id": str(row), "title": f"t{row}", "text": "body"} for row in range(3)]
     write_jsonl(tmp_path / "pmc_patients/PPR/PPR_corpus.jsonl", corpus)
     judged = [("query-id", "corpus-id", "score"), ("9-1", "1", 2), ("9-2", "0", 1)]

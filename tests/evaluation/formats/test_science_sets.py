@@ -35,7 +35,7 @@ def _benchmark(name: str, **changes: Any) -> Benchmark:
 
 
 def _scored(entry: Benchmark, root: Path) -> tuple[Dataset, dict[str, float], list[list[int]]]:
-    """Return the data, its scores, and the grades of each query's list in the order ranked."""
+    """Return the data, its scores, and the grades of each query's list in ranked order."""
     data = read_dataset("set", entry, root, "", Rejects())
     assert isinstance(data, Dataset)
     outcome = function_of(entry.protocol)(entry, data, DenseSystem(WordEncoder()).ranker(data))

@@ -87,7 +87,7 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     ("line", "message"),
     [
         ("p9,1", "paper has no text (value: 'p9')"),
-        ("p2,0", "paper occurs twice"),
+        ("p2,0", "duplicate paper"),
         ("p3,", "field 'label' is empty"),
     ],
 )
@@ -114,7 +114,7 @@ def ranked(tmp_path: Path) -> Path:
 
 
 def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
-    """Only those judged, by descending −‖q − d‖, whatever the encoder's own similarity is."""
+    """Only judged candidates, by descending −‖q − d‖, whatever the encoder's own similarity is."""
     benchmark = _benchmark("rerank", ["map", "ndcg"], similarity="l2")
     data = _read(benchmark, ranked)
     assert isinstance(data, Dataset)
@@ -149,7 +149,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     assert data.queries == [Text("query", "water"), Text("query", "stars")]
     records[1]["candidates"] = [{**candidate, "title": "Another"}]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
-    with pytest.raises(DataError, match="id is used for two texts"):
+    with pytest.raises(DataError, match="id has two texts"):
         _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
 
 
@@ -158,7 +158,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     [
         ("p9", "p1", 1, "query of a pair has no text"),
         ("p0", "p9", 1, "judged paper has no text"),
-        ("p0", "p1", 1, "pair occurs twice"),
+        ("p0", "p1", 1, "duplicate pair"),
         ("p0", "p6", 0.5, "field 'score' is not whole"),
         ("p6", "p7", 0, "nothing is relevant"),
     ],
@@ -184,7 +184,7 @@ def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
         "test_qrel.jsonl",
         "meta.jsonl",
     ]
-    with pytest.raises(DataError, match=r"is not there: .*; or scimult evaluate --download"):
+    with pytest.raises(DataError, match=r"is missing: .*; or scimult evaluate --download"):
         _read(benchmark, tmp_path)
 
 
@@ -232,7 +232,7 @@ def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> 
 
 
 def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
-    """The ranked reviewers themselves, against the same rule written as loops."""
+    """The ranked reviewers, against the same rule written as loops."""
     from scimult.evaluation.rankings import rank_reviewers
 
     benchmark = _benchmark("reviewer_matching", ["mean_precision"], similarity="cosine")
@@ -251,7 +251,7 @@ def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
 
 
 def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
-    """The mean of r3's best three, of which one paper is two."""
+    """The mean of r3's best three, where one paper counts twice."""
     from scimult.evaluation.rankings import rank_reviewers
 
     path = reviewing / "set/reviewer_metadata.jsonl"
@@ -268,7 +268,7 @@ def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
 
 
 def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
-    """r2 is judged, and relevant, in the hard file only: in the soft sense it is not relevant."""
+    """r2 is judged, and relevant, only in the hard file: in the soft sense it is not relevant."""
     path = reviewing / "set/test_soft_qrel.jsonl"
     rows = [line for line in path.read_text().splitlines() if '"r2"' not in line]
     path.write_text("\n".join(rows) + "\n")
@@ -324,3 +324,35 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
     _training(tmp_path, [{**triplet, "pos": triplet["neg"]}])
     with pytest.raises(DataError, match="candidate has two grades"):
         _read(_benchmark("rerank", ["map"], **options), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"candidates": [{"doc_id": "c", "title": "", "score": 0}]},
+            "title, abstract are all empty",
+        ),
+        ({"candidates": [{"title": "C", "score": 0}]}, "missing field 'corpus_id'"),
+        ({"candidates": [{"doc_id": "c", "title": "C"}]}, "missing field 'score'"),
+        ({"query": None}, "record has no query"),
+    ],
+)
+def test_bad_training_rows_are_skipped(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    good = {
+        "query": "graphs",
+        "candidates": [
+            {"doc_id": "a", "title": "A", "score": 1},
+            {"doc_id": "b", "title": "B", "score": 0},
+        ],
+    }
+    more = {key: [*good[key], *value] if value else value for key, value in change.items()}
+    _training(tmp_path, [good, {**good, **more}])
+    ranked = _benchmark("rerank", ["map"], format="scirepeval_training", texts="rows.json")
+    rejects = Rejects(skip_bad=True)
+    data = _read(ranked, tmp_path, rejects)
+    assert isinstance(data, Dataset)
+    assert data.candidate_ids == ["a", "b"]
+    assert rejects.counts == {reason: 1}
+    with pytest.raises(DataError, match=reason):
+        _read(ranked, tmp_path)

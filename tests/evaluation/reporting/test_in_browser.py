@@ -1,4 +1,4 @@
-"""The page as a browser lays it out: wide and on a phone, light and dark, with hostile names."""
+"""The page in a browser: wide and on a phone, light and dark, with hostile names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
 
 @pytest.fixture(scope="module")
 def hostile(suite_report: SuiteReport) -> SuiteReport:
-    """Return a report whose names are markup or endless, with a table of many systems."""
+    """Return a report with names that are markup or very long, and a table of many systems."""
     wins = [replace(one, name=HOSTILE, system=ENDLESS) for one in suite_report.wins]
     heads = ["set", *(f"{ENDLESS[:40]}-{number}" for number in range(12)), HOSTILE]
     row = [Cell(ENDLESS), *(Cell("12.34", 0.1234, note="10.0 to 14.0") for _ in heads[1:])]
@@ -82,8 +82,7 @@ def hostile(suite_report: SuiteReport) -> SuiteReport:
 def _open(browser: Browser, path: Path, suite_report: SuiteReport, width: int, mode: str) -> Page:
     path.write_text(to_html([suite_report], provenance()), encoding="utf-8")
     context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if mode == "dark" else "light",
+        viewport={"width": width, "height": 900}, color_scheme="dark" if mode == "dark" else "light"
     )
     page = context.new_page()
     page.goto(path.as_uri())
@@ -91,7 +90,7 @@ def _open(browser: Browser, path: Path, suite_report: SuiteReport, width: int, m
 
 
 def _too_wide(page: Page) -> list[str]:
-    """Return what is wider than its room: the document, or a region that would scroll."""
+    """Return elements that overflow: the document, or a region that would scroll."""
     found: list[str] = page.evaluate(
         """() => [document.documentElement, ...document.querySelectorAll(".scroll")]
         .filter((e) => e.scrollWidth > e.clientWidth)
@@ -176,7 +175,7 @@ def test_print_shows_every_metric_on_white(
 
 
 def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
-    """One system is plainly better: it is named, with its lead; turned round, so is the other."""
+    """One system is clearly better: it leads, whichever system is the baseline."""
     out, _ = write_results(tmp_path)
     results = load_results(out)
     best = max(results, key=lambda result: result.averages["all"])
@@ -191,14 +190,14 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
         gap = 100 * (best.averages["all"] - other.averages["all"])
         assert f"{gap:.2f}" in lead
         if baseline == best.system:
-            assert against == f"No system is above {baseline}, the baseline, on average."
+            assert against == f"No system beats the baseline, {baseline}, on average."
         else:
-            assert against.startswith(f"Against {baseline} it is {gap:+.2f}")
+            assert against.startswith(f"Compared with {baseline}, it gains {gap:+.2f}")
         (estimate,) = made.verdict.pictures[0].estimates
         sign = -1 if baseline == best.system else 1
         assert 100 * estimate.difference == pytest.approx(sign * gap)
-        assert made.verdict.pictures[0].place(estimate.low) >= 0
-        assert made.verdict.pictures[0].place(estimate.high) <= 100
+        assert made.verdict.pictures[0].position(estimate.low) >= 0
+        assert made.verdict.pictures[0].position(estimate.high) <= 100
 
 
 def test_an_average_is_over_the_sets_that_every_system_has(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_an_average_is_over_the_sets_that_every_system_has(tmp_path: Path) -> No
 
 
 def test_a_system_far_from_the_others_is_beyond_the_scale() -> None:
-    """With it the scale would be 15 points long, and the others, within 2, in one place."""
+    """On one scale, 15 points long, the others would be indistinguishable within 2 points."""
     near = [
         Estimate(f"s{n}", 0.5, n / 1000, n / 1000 - 0.005, n / 1000 + 0.005, "") for n in range(3)
     ]
@@ -224,7 +223,7 @@ def test_a_system_far_from_the_others_is_beyond_the_scale() -> None:
     assert 0.007 < right < 0.01
     picture = Picture("all", "base", left, right, [*near, far])
     assert [picture.beyond(one) for one in picture.estimates] == ["", "", "", "◂"]
-    assert 5 < picture.place(near[0].difference) < picture.place(near[2].difference) < 95
+    assert 5 < picture.position(near[0].difference) < picture.position(near[2].difference) < 95
     above = replace(far, low=0.13, high=0.15)
     assert picture.beyond(above) == "▸"
     assert scale_of([(one.low, one.high) for one in [near[0], far]])[0] < -0.15, "two are drawn"

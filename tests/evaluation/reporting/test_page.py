@@ -1,4 +1,4 @@
-"""The page: nothing of a text is markup, nothing is loaded, and colours can be read."""
+"""The page: no text becomes markup, nothing is loaded, and colours have enough contrast."""
 
 from __future__ import annotations
 

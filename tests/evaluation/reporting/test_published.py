@@ -1,4 +1,4 @@
-"""Published numbers: whole, consistent with themselves, and beside ours only for the same data."""
+"""Published numbers: complete, consistent, and shown next to ours only for the same data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLES = [(paper, table) for paper in publications() for table in paper.tables]
 def test_printed_averages_are_those_of_their_columns(
     paper: Publication, table: PublishedTable
 ) -> None:
-    """A wrong digit would show: columns and average are printed with two decimals, 0.0101."""
+    """A wrong digit would show: columns and average have two decimals, so within 0.0101."""
     assert set(table.cited) <= table.rows.keys()
     if AVERAGE not in table.columns or not table.mean:
         return
@@ -57,7 +57,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_relative_changes_are_those_of_table_9(name: str) -> None:
-    """Averages with two decimals give changes that are off by up to 0.02."""
+    """Averages with two decimals give changes within 0.02."""
     (table,) = [t for paper, t in TABLES if t.name == name and "Zhang" in paper.paper]
     averages = {system: scores[-1] or 0.0 for system, scores in table.rows.items()}
     vanilla = averages["SciMult-Vanilla"]
@@ -77,7 +77,7 @@ GAINS = {
 
 @pytest.mark.parametrize(("table", "system", "over"), GAINS)
 def test_relative_gains_are_those_of_the_first_table(table: str, system: str, over: str) -> None:
-    """From scores of three digits, gains are off by up to 0.15."""
+    """Scores of three digits give gains within 0.15."""
     (paper,) = [paper for paper in publications() if "Parisot" in paper.paper]
     tables = {table.name: table.rows for table in paper.tables}
     ours, base = tables[table][system], tables["Table 3"][over]
@@ -113,7 +113,7 @@ def test_only_data_sets_of_the_same_size_stand_beside_each_other(tmp_path: Path)
 
 
 def test_the_same_data_in_another_suite_stands_beside_it_too(tmp_path: Path) -> None:
-    """Rows without a number for any shown column are left out; sizes must fit all the same."""
+    """Rows without a number in any shown column are left out; sizes must match all the same."""
     out, _ = write_results(tmp_path, save_runs=False)
     results = load_results(out)
     table = PublishedTable(
@@ -148,7 +148,7 @@ def test_sets_named_the_same_are_of_suites_and_have_the_measures(paper: Publicat
 
 @pytest.mark.parametrize("paper", publications(), ids=lambda paper: paper.paper[:20])
 def test_sizes_of_published_sets_are_those_that_suites_expect(paper: Publication) -> None:
-    """They stand in two files: the one refuses other data, the other leaves out its rows."""
+    """They are in two files: one refuses other data, the other leaves out its rows."""
     for name, counts in paper.counts.items():
         suite, _, benchmark = name.partition(":")
         if suite == MTEB:
@@ -162,7 +162,7 @@ def test_sizes_of_published_sets_are_those_that_suites_expect(paper: Publication
 
 
 def test_columns_of_mteb_are_its_tasks_with_their_main_measures() -> None:
-    """Superseded tasks too: old results keep their names."""
+    """Including superseded tasks: old results keep their names."""
     import mteb
 
     columns = [column for _, table in TABLES for column in table.columns if f"{MTEB}:" in column]
@@ -183,7 +183,7 @@ def _table(paper: str) -> PublishedTable:
 
 
 def test_the_transcription_of_beir_agrees_with_anserini() -> None:
-    """BEIR's BM25 is Lucene's with two fields, as its paper says; all four sets to three digits."""
+    """BEIR's BM25 is Lucene's with two fields, as its paper says: four sets match to 3 digits."""
     beir, anserini = _table("Thakur"), _table("Anserini")
     reproduced = dict(zip(anserini.columns, next(iter(anserini.rows.values())), strict=True))
     for column, printed in zip(beir.columns, beir.rows["BM25"], strict=True):
@@ -214,7 +214,7 @@ IN_AND_OUT = ["in-train", "out-of-train", "average"]
     ids=lambda table: table.name,
 )
 def test_averages_over_data_sets_have_the_same_weights_in_every_row(table: PublishedTable) -> None:
-    """An average over more sets out of training than in it: one share fits all rows, to a digit."""
+    """The average weights more sets out of training than in it: one share fits all rows."""
     rows = [[score for score in row if score is not None] for row in table.rows.values()]
     gaps = [(inside - outside, average - outside) for inside, outside, average in rows]
     share = sum(x * y for x, y in gaps) / sum(x * x for x, _ in gaps)
@@ -224,7 +224,7 @@ def test_averages_over_data_sets_have_the_same_weights_in_every_row(table: Publi
 
 
 def test_averages_of_fields_are_those_of_the_table_of_all() -> None:
-    """MDCR by field (Table 10) beside its averages (Table 5) of the SciRepEval paper."""
+    """MDCR by field (Table 10) averages to Table 5 of the SciRepEval paper."""
     tables = {table.name: table for _, table in TABLES}
     for column, name in enumerate(("Table 10, MAP", "Table 10, R@5")):
         assert len(tables[name].columns) == 20

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError
-from scimult.evaluation.comparison import Settings
+from scimult.evaluation.comparison import Comparison, Difference, Settings
 from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
 from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.sources import read_scored_set
+from scimult.evaluation.reporting.verdict import verdict
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
@@ -108,9 +109,7 @@ def test_f1_of_a_class_against_scikit_learn(gold: list[str], random: object) -> 
         )
 
 
-@given(
-    st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=12),
-)
+@given(st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_rarest_labels_by_counting(papers: list[set[int]]) -> None:
     labels = np.array([name for paper in papers for name in sorted(paper)])
     owners = np.array([row for row, paper in enumerate(papers) for _ in paper])
@@ -134,7 +133,7 @@ def test_every_paper_is_in_one_range_of_frequencies(written: Written) -> None:
 
 
 def test_marks_follow_the_corrected_test(written: Written) -> None:
-    """Three queries cannot pass a test; with a level of one half some differences do."""
+    """Three queries cannot pass a test; at a level of one half, some differences do."""
     out = written[0]
     results = load_results(out)
     for confidence in (0.95, 0.5):
@@ -166,13 +165,13 @@ def test_other_data_than_was_scored_is_refused(tmp_path: Path) -> None:
     out, data = write_results(tmp_path, save_runs=False)
     queries = data / "search/queries.jsonl"
     queries.write_text(queries.read_text().replace("water", "wine"))
-    with pytest.raises(DataError, match="not those that were scored"):
+    with pytest.raises(DataError, match="differ from those that were scored"):
         read_scored_set(out, load_results(out), "search", [data])
 
 
 @pytest.mark.parametrize("layout", ["tsne", pytest.param("umap", marks=pytest.mark.slow)])
 def test_a_map_keeps_groups_apart(layout: Layout) -> None:
-    """Two groups of nearly equal embeddings: every paper's nearest one is of its own group."""
+    """Two groups of similar embeddings: every paper's nearest neighbour is in its own group."""
     if layout == "umap":
         pytest.importorskip("umap")
     generator = np.random.default_rng(0)
@@ -210,3 +209,42 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     found = shortened(text, limit)
     assert found == text or (found.endswith(" …") and len(found) <= limit + 2)
     assert text.startswith(found.removesuffix(" …"))
+
+
+def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
+    """The runner-up is surely worse; a system further down, with a wide interval, is not."""
+    below = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
+    rows = [
+        Difference(
+            task=task,
+            name=name,
+            metric="main",
+            system=system,
+            queries=50,
+            baseline_score=0.5,
+            score=0.5 + difference,
+            difference=difference,
+            relative_change=None,
+            low=low,
+            high=high,
+        )
+        for task, name in (("search", "cisi"), ("all", "average"))
+        for system, (difference, low, high) in below.items()
+    ]
+    comparison = Comparison(
+        suite="own",
+        systems=list(below),
+        settings=Settings(baseline="best"),
+        rows=rows[:2],
+        averages=rows[2:],
+        notes=[],
+        results={},
+        provenance={},
+    )
+    scores = {"best": 0.5, "next": 0.495, "wide": 0.49}
+    found = verdict(Path(), comparison, {"all": scores})
+    assert found is not None
+    assert found.sentences[0] == (
+        "best has the highest average, 50.00 over 1 set, but its lead of 1.00 over wide could be "
+        "chance (−0.20 to +2.20)."
+    )

@@ -1,6 +1,6 @@
 "use strict";
 
-/* Sort a table by a column; a second press turns the order round. Rows of the foot stay. */
+/* Sort a table by a column; a second click reverses the order. Footer rows stay. */
 function sortBy(header) {
   const table = header.closest("table"), body = table.tBodies[0];
   const column = header.cellIndex;
@@ -29,11 +29,11 @@ for (const header of document.querySelectorAll("thead th")) {
   header.append(button);
 }
 
-/* On a phone, where headings are not shown, a list stands for them. */
+/* On a phone, where headings are hidden, a drop-down replaces them. */
 for (const table of document.querySelectorAll("table")) {
   const headers = [...table.querySelectorAll("thead th")], select = document.createElement("select");
-  select.append(new Option("as written", ""));
-  headers.forEach((header, place) => select.append(new Option(header.textContent, place)));
+  select.append(new Option("original order", ""));
+  headers.forEach((header, column) => select.append(new Option(header.textContent, column)));
   select.addEventListener("change", () => {
     if (select.value !== "") sortBy(headers[select.value]);
   });
@@ -44,7 +44,7 @@ for (const table of document.querySelectorAll("table")) {
   table.closest(".scroll").before(line);
 }
 
-/* Show wins and losses of one data set only. */
+/* Show the wins and losses of one data set only. */
 for (const select of document.querySelectorAll("select.sets")) {
   select.closest(".filter").hidden = false;
   select.addEventListener("change", () => {
