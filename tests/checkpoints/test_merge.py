@@ -191,10 +191,22 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
         ([str(model), str(other), "--share-experts"], "one way of merging"),
         ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
         (["--expert", "search"], "an expert is TASK=MODEL"),
-        ([str(model), "--share-experts", "--method", "slerp"], "--method can only be used with whole models"),
-        ([str(model), "--share-experts", "--base", str(model)], "--base can only be used with whole models"),
-        (["--expert", f"search={model}", "--share", "1"], "--share can only be used with whole models"),
-        ([str(model), str(other), "--variant", "ffn_expert"], "--variant can only be used with --expert"),
+        (
+            [str(model), "--share-experts", "--method", "slerp"],
+            "--method can only be used with whole models",
+        ),
+        (
+            [str(model), "--share-experts", "--base", str(model)],
+            "--base can only be used with whole models",
+        ),
+        (
+            ["--expert", f"search={model}", "--share", "1"],
+            "--share can only be used with whole models",
+        ),
+        (
+            [str(model), str(other), "--variant", "ffn_expert"],
+            "--variant can only be used with --expert",
+        ),
         ([str(model), str(other), "--sets", "cisi"], "--sets can only be used with --suite"),
         ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
     ):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.serving import Asked, load, served
+from benchmarks.serving import Request, load, served
 from scimult.library import Library
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, glibc")
@@ -51,7 +51,7 @@ def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
     allows for fragmented heaps.
     """
 
-    def asked(sizes: range) -> list[Asked]:
+    def requests(sizes: range) -> list[Request]:
         # A word is a token of the tiny model; 40 of them make a text.
         texts = [
             [" ".join(["graph"] * 40)] * (size // 40) + [" ".join(["deep"] * (1 + size % 40))]
@@ -62,7 +62,7 @@ def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
     with served(folder, 1) as (host, port, process):
 
         def ask(sizes: range) -> float:
-            answers, _, _ = load((host, port), asked(sizes), 1)
+            answers, _, _ = load((host, port), requests(sizes), 1)
             assert all(isinstance(answer, dict) for answer in answers)
             status = Path(f"/proc/{process}/status").read_text()
             return int(status.split("RssAnon:")[1].split()[0]) / 1024
