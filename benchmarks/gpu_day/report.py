@@ -73,8 +73,9 @@ def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
             attempts[current[step]].findings.append(line["found"])
     order = {(call, step.name): n for call in CALLS for n, step in enumerate(CALLS[call])}
     calls = list(CALLS)
-    key = lambda one: (calls.index(one.call), order[one.call, one.step])  # noqa: E731
-    return sorted(attempts.values(), key=key)
+    return sorted(
+        attempts.values(), key=lambda one: (calls.index(one.call), order[one.call, one.step])
+    )
 
 
 def _machine(findings: Findings) -> str:

@@ -286,5 +286,5 @@ def test_a_set_that_could_not_be_scored_lets_nothing_through(
     words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
     result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
     assert result.exit_code == 1
-    assert "no score of merged on broken: out of memory" in result.output
+    assert "no score for merged on broken: out of memory" in result.output
     assert not (tmp_path / "out").exists()
