@@ -135,7 +135,7 @@ def evaluate(
     if show_list:
         _show_suites(suite, data)
         return
-    named = (model, embeddings, encoder, fuse, rerank)
+    named = (model, embeddings, encoder, lexical, fuse, rerank)
     if audit is not None and not (bm25 or any(named)):
         from scimult.evaluation.suites import load_suite
 

@@ -80,6 +80,13 @@ def test_an_audit_is_added_to_earlier_scores(own: Path) -> None:
     }
 
 
+def test_an_audit_with_any_system_scores_it(own: Path) -> None:
+    out = own.parent / "out"
+    audit = ("--audit", str(own.parent / "prepared"), "--out", str(out))
+    assert _evaluate(own, "--lexical", "beir=beir", *audit).exit_code == 0
+    assert load_result(out / "beir/result.json").sets["links"].contamination is not None
+
+
 def test_an_audit_alone_scores_nothing(own: Path) -> None:
     done = _evaluate(own, "--audit", str(own.parent / "prepared"))
     assert done.exit_code == 0, done.output
