@@ -110,8 +110,17 @@ class Fitting:
     show_progress: bool = False
 
     def state(self, papers: TaggedPapers, model: dict[str, Any]) -> TaggerState:
-        """Fit a tagger to papers encoded by ``model``; return its state."""
+        """Fit a tagger to papers encoded by ``model``; return its state.
+
+        Raises
+        ------
+        DataError
+            If only held-out papers have tags.
+        """
         learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
+        if not learning.tags_NC.nnz:
+            problem, fix = "no paper to learn from has a tag", "tag more papers"
+            raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
         sample_ND = learning.vectors_ND[:_MEAN_OF]
         mean_C = similarities(sample_ND, self.labels_CD, self.similarity).mean(axis=0)
         learned = learn(learning, self.similarity, seed=self.seed, show_progress=self.show_progress)

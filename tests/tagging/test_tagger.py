@@ -11,6 +11,7 @@ import pytest
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.tagging import Tagger
+from scimult.tagging.training import split_papers
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -184,6 +185,15 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
         Tagger.train(tmp_path / "mine", VOCABULARY, papers(60), model=model)
     with pytest.raises(ConfigError, match="no task for labels"):
         Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
+
+
+def test_tags_only_on_held_out_papers_are_refused(model: SciMult, tmp_path: Path) -> None:
+    some = papers(60)
+    held_out = split_papers([paper["id"] for paper in some])[1].tolist()
+    for row, paper in enumerate(some):
+        paper["labels"] = ["c/graph"] if row in held_out else []
+    with pytest.raises(DataError, match="no paper to learn from has a tag"):
+        Tagger.train(tmp_path / "t", VOCABULARY, some, model=model)
 
 
 def test_another_model_and_damage_are_reported(
