@@ -84,6 +84,7 @@ class Served:
             try:
                 stamp = _stamp_of(self.path)
                 if stamp == self._stamp:
+                    self.problem = None
                     return False
                 self._library = self._reopened()
                 self._stamp, self.problem, self._with_words = stamp, None, None

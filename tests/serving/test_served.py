@@ -55,3 +55,9 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         file.write_bytes(intact)
         _wait_for(server, "status", "ok")
         assert _health(server)["problem"] is None
+
+        # The same file is gone and back, as on a network drive.
+        file.rename(file.with_suffix(".away"))
+        _wait_for(server, "status", "stale")
+        file.with_suffix(".away").rename(file)
+        _wait_for(server, "status", "ok")
