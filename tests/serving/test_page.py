@@ -134,6 +134,7 @@ def test_filters_and_a_draft(server: Running, browser: Any) -> None:
     assert view.titles() == [hit.title for hit in hits]
     page.click("button[type=reset]")
     assert view.titles() == []
+    assert page.locator("#tasks input:checked").count() == 1
     assert view.errors == []
 
 

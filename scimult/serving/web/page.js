@@ -17,7 +17,9 @@ function make(tag, attributes = {}, ...children) {
 }
 
 function shortened(text, most) {
-  return text.length > most ? `${[...text.slice(0, most)].join("")}…` : text;
+  // By characters, as slicing a string may cut one in half.
+  const start = [...text.slice(0, 2 * most + 2)];
+  return start.length > most ? `${start.slice(0, most).join("")}…` : text;
 }
 
 function say(message, bad = false) {
@@ -78,7 +80,8 @@ function showFacts(facts) {
     const alone = kinds.filter((other) => other === kind).length === 1;
     const name = alone ? NAMES[kind] || task : task;
     const input = make("input", {type: "radio", name: "task", value: task});
-    input.checked = index === 0;
+    // The default, too, which Clear restores.
+    input.defaultChecked = index === 0;
     input.addEventListener("change", showTask);
     $("tasks").append(make("label", {title: `task ${task}`}, input, name));
   });
