@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: sizes and speeds, measured side by side in one run."""
+"""The command line of the benchmarks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from typing import Annotated, Literal
 
 import typer
 
-from benchmarks.search_verbs import approximate, compare_search, libraries, reviewers, search
+from benchmarks.search_verbs import (
+    Clock,
+    Rounds,
+    approximate,
+    compare_search,
+    libraries,
+    reviewers,
+    search,
+)
 from benchmarks.serving_verb import serve
 from scimult.cli.main import Verbs
 from scimult.cli.options import Device
 from scimult.cli.output import print_table
 
+Base = Annotated[str, typer.Option(help="Folder of a BERT-like checkpoint and tokenizer.")]
 app = typer.Typer(
-    help="Sizes and speeds, side by side in one run.",
+    help="Measure sizes and speeds, side by side in one run.",
     cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
@@ -27,21 +36,20 @@ app = typer.Typer(
 def variants(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Variants to measure; default: all.", metavar="[NAME]..."),
+        typer.Argument(help="Variants to measure. Default: all.", metavar="[NAME]..."),
     ] = None,
     size: Annotated[str, typer.Option(help="bert-base, minilm or tiny.")] = "bert-base",
-    tokens: Annotated[int, typer.Option(min=64, help="Tokens of a batch.")] = 1024,
+    tokens: Annotated[int, typer.Option(min=64, help="Tokens per batch.")] = 1024,
     max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest row.")] = 128,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all works take turns.")] = 5,
-    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option()] = "float32",
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
+    rounds: Rounds = 5,
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Compute type.")
+    ] = "float32",
+    clock: Clock = "wall",
     encode_only: Annotated[bool, typer.Option("--encode-only", help="Time no training.")] = False,
     device: Device = None,
 ) -> None:
-    """Parameters and speed of every variant beside vanilla; the last line is one JSON object."""
+    """Compare parameters and speed of variants with vanilla; the last line is a JSON object."""
     import torch
 
     from benchmarks.tables import variants_table
@@ -59,15 +67,15 @@ def variants(
         raise UnknownNameError("size", size, SIZES)
     on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
     if on_gpu and clock == "cpu":
-        raise ConfigError("--clock cpu does not see a GPU's work", fix="use --clock wall")
-    where = usable_device(device)
+        raise ConfigError("--clock cpu cannot time a GPU", fix="use --clock wall")
+    on = usable_device(device)
     keep_freed_memory()
-    load = make_load(tokens, max_length, where, getattr(torch, dtype), SIZES[size]["vocab_size"])
-    found = [
+    load = make_load(tokens, max_length, on, getattr(torch, dtype), SIZES[size]["vocab_size"])
+    rows = [
         measure(name, size, load, rounds, clock, encode_only=encode_only)
         for name in progress(chosen, "variants")
     ]
-    print_table(variants_table(found, f"{size}, 3 tasks, {load.tokens} tokens a batch"))
+    print_table(variants_table(rows, f"{size}, 3 tasks, {load.tokens} tokens per batch"))
     report = {
         "benchmark": "variants",
         "size": size,
@@ -75,34 +83,35 @@ def variants(
         "tokens": load.tokens,
         "rounds": rounds,
         "clock": clock,
-        "rows": [row.as_json() for row in found],
-        "machine": machine(where),
+        "rows": [row.as_json() for row in rows],
+        "machine": machine(on),
     }
     typer.echo(json.dumps(report))
 
 
 @app.command()
 def train(
-    base: Annotated[str, typer.Option(help="Folder of a BERT-like checkpoint and tokenizer.")],
-    prepared: Annotated[str, typer.Option(help="Prepared folder: the texts that are trained on.")],
+    base: Base,
+    prepared: Annotated[str, typer.Option(help="Folder with the prepared data to train on.")],
     size: Annotated[
         Literal["base", "bert-base"],
-        typer.Option(help="base: its own; bert-base: random weights of that size."),
+        typer.Option(help="base: that of --base; bert-base: random weights of that size."),
     ] = "base",
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of a step.")] = 32,
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs per step.")] = 32,
     max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest text.")] = 512,
-    chunk_tokens: Annotated[int, typer.Option(min=16, help="Of the embedding cache.")] = 2048,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all works take turns.")] = 5,
-    precision: Annotated[Literal["auto", "fp32", "bf16"], typer.Option()] = "auto",
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
+    chunk_tokens: Annotated[
+        int, typer.Option(min=16, help="Tokens per chunk of the embedding cache.")
+    ] = 2048,
+    rounds: Rounds = 5,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Training precision.")
+    ] = "auto",
+    clock: Clock = "wall",
     processes: Annotated[
-        bool, typer.Option(help="Also: two ranks against one, and memory as the batch grows.")
+        bool, typer.Option(help="Also compare two ranks with one, and memory of larger batches.")
     ] = False,
 ) -> None:
-    """Training steps beside sentence-transformers' own; the last line is one JSON object."""
+    """Compare training steps with sentence-transformers; the last line is a JSON object."""
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -118,7 +127,7 @@ def train(
         setting = Setting(folder, prepared, pairs, max_length, dropout=0.1)
         with process_group(600) as device:
             chosen = resolve_precision(precision, device)
-            where = machine(device)
+            facts = machine(device)
             rows = side_by_side(setting, chunk_tokens, device, chosen, rounds, clock)
         report: dict[str, object] = {
             "benchmark": "train",
@@ -130,9 +139,9 @@ def train(
             "rounds": rounds,
             "clock": clock,
             "rows": [row.as_json() for row in rows],
-            "machine": where,
+            "machine": facts,
         }
-        print_table(training_table(rows, f"{size}, {pairs} pairs a step, {chosen}"))
+        print_table(training_table(rows, f"{size}, {pairs} pairs per step, {chosen}"))
         if processes:
             report["two_ranks"] = two_ranks(setting, rounds, chosen)
             report["memory"] = memory(setting, chunk_tokens, chosen)
@@ -142,16 +151,16 @@ def train(
 
 @app.command()
 def gradients(
-    base: Annotated[str, typer.Option(help="Folder of a BERT-like checkpoint and tokenizer.")],
-    prepared: Annotated[str, typer.Option(help="Prepared folder: the texts of the batch.")],
-    pairs: Annotated[int, typer.Option(min=2, help="Pairs of the batch.")] = 32,
+    base: Base,
+    prepared: Annotated[str, typer.Option(help="Folder with the prepared data of the batch.")],
+    pairs: Annotated[int, typer.Option(min=2, help="Pairs per batch.")] = 32,
     max_length: Annotated[int, typer.Option(min=8, max=512, help="Longest text.")] = 512,
     chunks: Annotated[
         list[int] | None,
-        typer.Option(help="About so many of the embedding cache; may come again."),
+        typer.Option(help="Approximate chunks of the embedding cache (repeatable). Default: 50."),
     ] = None,
 ) -> None:
-    """Error of bf16 gradients against fp32 on this CPU; the last line is one JSON object."""
+    """Measure errors of bf16 gradients against fp32 on this CPU; the last line is a JSON object."""
     from dataclasses import asdict
 
     import torch
@@ -162,13 +171,13 @@ def gradients(
     from benchmarks.training import Setting
 
     setting = Setting(base, prepared, pairs, max_length, dropout=0.0)
-    tokens, found = gradient_errors(setting, chunks or [50])
-    print_table(gradients_table(found, f"{pairs} pairs, {tokens} tokens"))
+    tokens, errors = gradient_errors(setting, chunks or [50])
+    print_table(gradients_table(errors, f"{pairs} pairs, {tokens} tokens"))
     report = {
         "benchmark": "gradients",
         "pairs": pairs,
         "tokens": tokens,
-        "rows": [asdict(row) for row in found],
+        "rows": [asdict(row) for row in errors],
         "machine": machine(torch.device("cpu")),
     }
     typer.echo(json.dumps(report))
@@ -183,25 +192,26 @@ def data(
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps everything, and the same command goes on; default: a temporary folder."
+            help="Folder to keep everything in, so that the same command resumes. Default: a "
+            "temporary folder."
         ),
     ] = None,
-    papers: Annotated[int, typer.Option(min=100, help="Papers of the library.")] = 20_000,
-    citations: Annotated[int, typer.Option(min=1)] = 200_000,
-    labels: Annotated[int, typer.Option(min=1)] = 300,
-    words: Annotated[int, typer.Option(min=20, help="Words of a paper.")] = 120,
-    clean: Annotated[bool, typer.Option("--clean", help="Merge duplicates, too.")] = False,
-    memory: Annotated[
-        str | None, typer.Option(help="Most that a step may hold, such as 4GB.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the engine.")] = None,
+    papers: Annotated[int, typer.Option(min=100, help="Papers in the library.")] = 20_000,
+    citations: Annotated[int, typer.Option(min=1, help="Citations in the library.")] = 200_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels in the library.")] = 300,
+    words: Annotated[int, typer.Option(min=20, help="Words per paper.")] = 120,
+    clean: Annotated[bool, typer.Option("--clean", help="Also merge duplicates.")] = False,
+    memory: Annotated[str | None, typer.Option(help="Memory limit of a step, such as 4GB.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Engine threads.")] = None,
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Mine so many pairs of citations, or all.")
+        int | None, typer.Option(min=1, help="Citation pairs to mine. Default: all.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of reading.")] = 5,
-    most_workers: Annotated[int, typer.Option(min=1, help="Tokenise with 1 to so many.")] = 2,
+    most_workers: Annotated[
+        int, typer.Option(min=1, help="Tokenise with 1 to this many processes.")
+    ] = 2,
 ) -> None:
-    """Time, memory and disk of preparing a generated library; the last line is one JSON object."""
+    """Measure time, memory and disk of preparing a library; the last line is a JSON object."""
     import tempfile
     from contextlib import nullcontext
     from dataclasses import asdict
@@ -219,20 +229,20 @@ def data(
     library = Library(papers, citations, labels, words)
     work = Work(library, clean, Limits(memory, threads), groups)
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as name:
-        place = Path(name)
-        place.mkdir(exist_ok=True)
-        steps = measure_preparation(work, place)
+        path = Path(name)
+        path.mkdir(exist_ok=True)
+        steps = measure_preparation(work, path)
         if loaded is not None:
-            steps = chain(steps, measure_tokenising(place, loaded, range(1, most_workers + 1)))
+            steps = chain(steps, measure_tokenising(path, loaded, range(1, most_workers + 1)))
         costs = []
         for cost in steps:
             costs.append(cost)
             typer.echo(json.dumps(asdict(cost)))
-        reading = None if loaded is None else measure_reading(place / "tokens-1", rounds)
+        reading = None if loaded is None else measure_reading(path / "tokens-1", rounds)
     if reading is not None:
         typer.echo(
             f"rows in order: {reading.rows_per_second:,.0f} /s; random order takes "
-            f"{reading.random} times as long, the bare memory map {reading.mapped}"
+            f"{reading.random} times as long, the plain memory map {reading.mapped}"
         )
     report = {
         "benchmark": "data",
@@ -246,31 +256,28 @@ def data(
 
 @app.command()
 def encode(
-    model: Annotated[Path, typer.Option(help="A sentence-transformers folder of a BERT.")],
-    papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],
+    model: Annotated[Path, typer.Option(help="sentence-transformers folder of a BERT.")],
+    papers: Annotated[Path, typer.Option(help="JSON lines of papers to encode (.gz).")],
     texts: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Texts of a call; may come again. Default: 32, 500."),
+        typer.Option(min=1, help="Texts per call (repeatable). Default: 32, 500."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 3,
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
+    rounds: Rounds = 3,
+    clock: Clock = "wall",
 ) -> None:
-    """Time encoding on this CPU beside sentence-transformers and exported graphs."""
+    """Compare encoding on this CPU with sentence-transformers and exported graphs."""
     import torch
 
-    from benchmarks.compare_encoding import encoding_beside, missing_packages
-    from benchmarks.tables import encoding_beside_table
+    from benchmarks.compare_encoding import encoding_comparisons, missing_packages
+    from benchmarks.tables import encoding_comparison_table
     from benchmarks.timing import machine
     from scimult.data.lines import Rejects
     from scimult.inference.collection import read_collection
 
-    read = [text.joined for text in read_collection(papers, "paper", Rejects(True)).texts]
-    counts = [count for count in texts or [32, 500] if count <= len(read)]
-    rows = list(encoding_beside(model, read, counts, rounds, clock))
-    print_table(encoding_beside_table(rows, f"encoding, {clock} seconds", missing_packages()))
+    joined = [text.joined for text in read_collection(papers, "paper", Rejects(True)).texts]
+    counts = [count for count in texts or [32, 500] if count <= len(joined)]
+    rows = list(encoding_comparisons(model, joined, counts, rounds, clock))
+    print_table(encoding_comparison_table(rows, f"encoding, {clock} seconds", missing_packages()))
     report = {
         "benchmark": "encode",
         "clock": clock,

@@ -1,7 +1,7 @@
-"""Approximate beside exact search of a space: recall, CPU seconds of a query, bytes of a vector.
+"""Approximate against exact search: recall, CPU seconds per query, bytes per vector.
 
-Real vectors are repeated with noise where more are wanted: each copy is a vector plus a normal
-one of length ``NOISE``, scaled to length 1.
+To get more vectors, real ones are repeated with noise: each copy is a vector plus a normal one of
+length ``NOISE``, scaled to length 1.
 
 Shape legend: N rows, Q queries, D width.
 """
@@ -35,28 +35,28 @@ _TUNED, _TURNS, _ALONE = 256, 3, 8
 
 @dataclass(frozen=True)
 class ApproximateCost:
-    """What one kind of index costs and finds.
+    """Cost and recall of one kind of index.
 
     Attributes
     ----------
     kind : str
-        Of index.
+        Kind of index.
     rows, real, width, queries
-        Vectors, those that are no copies, their width, and held-out queries.
+        Vectors, those that are not copies, their width, and held-out queries.
     recall : float
-        Share of the exact best 10 of the held-out queries.
+        Share of the exact top 10 of held-out queries.
     effort, candidates : int
-        As tuned on other queries.
+        Settings, tuned on other queries.
     build_seconds : float
         CPU seconds of training and adding.
     exact_ms, blocks_ms, approximate_ms : float
-        CPU milliseconds of a query among all at once: of the library's exact search, of
-        ``ExactIndex`` in memory (two passes where the machine multiplies bfloat16), and of the
-        approximate one. The least of three turns.
+        CPU milliseconds per query in one batch: of the library's exact search, of ``ExactIndex``
+        in memory (two passes where the machine multiplies bfloat16), and of the approximate
+        search. Minimum over three turns.
     alone_exact_ms, alone_ms : float
-        The same of queries that come one at a time.
+        The same for single queries.
     bytes_per_vector : float
-        Of the index.
+        Size of the index per vector.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class ApproximateCost:
 def measure_approximate(
     vectors: Path, rows: int, kinds: list[Kind], queries: int, target: float
 ) -> list[ApproximateCost]:
-    """Measure indexes over vectors of a folder of shards, repeated with noise up to ``rows``.
+    """Measure indexes over the vectors of a folder of shards, repeated with noise up to ``rows``.
 
     Raises
     ------
@@ -97,39 +97,39 @@ def measure_approximate(
         If there are too few vectors to hold queries out.
     """
     source = Shards(vectors)
-    held = queries + _TUNED
-    if len(source) < 10 * held:
+    held_out = queries + _TUNED
+    if len(source) < 10 * held_out:
         raise DataError("too few vectors", path=vectors, value=len(source), fix="encode more")
     generator = np.random.default_rng(0)
     order = generator.permutation(len(source))
-    asked_QD, sample_QD = np.split(source.rows(order[:held]), [queries])
+    queries_QD, sample_QD = np.split(source.rows(order[:held_out]), [queries])
     with tempfile.TemporaryDirectory(dir=vectors.parent) as folder:
-        shards = _repeated(Path(folder), source, order[held:], rows, generator)
+        shards = _repeated(Path(folder), source, order[held_out:], rows, generator)
         exact = ExactSearch(shards, _longest(shards), _ids)
         everything = np.ones(len(shards), bool)
-        truth = exact.best(asked_QD, TUNED_K, everything)
+        truth = exact.best(queries_QD, TUNED_K, everything)
         sample_truth = exact.best(sample_QD, TUNED_K, everything)
         whole_ND = np.concatenate([np.asarray(block) for _, block in shards.blocks()])
         index = ExactIndex(_ids(np.arange(len(shards))), whole_ND, shards.space.similarity)
-        few_QD, found = asked_QD[:_ALONE], []
+        few_QD, costs = queries_QD[:_ALONE], []
         for kind in kinds:
             path = Path(folder) / f"{kind}.faiss"
             start = time.process_time()
             facts = build(path, kind, shards, everything)
-            built = time.process_time() - start
+            build_seconds = time.process_time() - start
             search = ApproximateSearch(path, facts, shards, exact, _ids)
             facts = tuned(search, sample_QD, sample_truth, everything, target)
-            lists = search.best(asked_QD, TUNED_K, everything)
+            lists = search.best(queries_QD, TUNED_K, everything)
             shares = [
                 len(np.intersect1d(a[0], b[0])) / TUNED_K for a, b in zip(lists, truth, strict=True)
             ]
             times = _least(
                 {
-                    "exact_ms": partial(exact.best, asked_QD, TUNED_K, everything),
-                    "blocks_ms": partial(index.search, asked_QD, TUNED_K),
-                    "approximate_ms": partial(search.best, asked_QD, TUNED_K, everything),
+                    "exact_ms": partial(exact.best, queries_QD, TUNED_K, everything),
+                    "blocks_ms": partial(index.search, queries_QD, TUNED_K),
+                    "approximate_ms": partial(search.best, queries_QD, TUNED_K, everything),
                 },
-                len(asked_QD),
+                len(queries_QD),
             )
             alone = _least(
                 {
@@ -138,27 +138,27 @@ def measure_approximate(
                 },
                 len(few_QD),
             )
-            found.append(
+            costs.append(
                 ApproximateCost(
                     kind=kind,
                     rows=len(shards),
-                    real=min(len(order) - held, rows),
+                    real=min(len(order) - held_out, rows),
                     width=shards.space.width,
-                    queries=len(asked_QD),
+                    queries=len(queries_QD),
                     recall=float(np.mean(shares)),
                     effort=facts.effort,
                     candidates=facts.candidates,
-                    build_seconds=built,
+                    build_seconds=build_seconds,
                     **times,
                     **alone,
                     bytes_per_vector=os.path.getsize(path) / len(shards),
                 )
             )
-    return found
+    return costs
 
 
 def _least(works: Mapping[str, Callable[[], object]], queries: int) -> dict[str, float]:
-    """Return the least CPU milliseconds of a query of works that take turns."""
+    """Return each method's minimum CPU milliseconds per query over some turns."""
     times = dict.fromkeys(works, float("inf"))
     for _ in range(_TURNS):
         for name, work in works.items():
@@ -178,17 +178,17 @@ def _each(
 def _repeated(
     folder: Path, source: Shards, kept: IntArray, rows: int, generator: np.random.Generator
 ) -> Shards:
-    """Write the kept vectors, and copies with noise, as shards of another folder."""
+    """Write the kept vectors, and noisy copies of them, as shards of another folder."""
     space = Space(source.space.width, source.space.similarity)
-    listed = []
+    written = []
     for number, first in enumerate(range(0, rows, _BLOCK)):
         numbers = np.arange(first, min(first + _BLOCK, rows))
         vectors_ND = source.rows(kept[numbers % len(kept)])
         noise_ND = generator.standard_normal(vectors_ND.shape, dtype=np.float32)
         scale_N1 = np.where(numbers >= len(kept), NOISE / space.width**0.5, 0)[:, None]
         noisy_ND = unit_rows(vectors_ND + scale_N1.astype(np.float32) * noise_ND)
-        listed.append(write_shard(folder, number, space, _ids(numbers), noisy_ND))
-    publish(folder, space, listed)
+        written.append(write_shard(folder, number, space, _ids(numbers), noisy_ND))
+    publish(folder, space, written)
     return Shards(folder)
 
 

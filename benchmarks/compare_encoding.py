@@ -1,4 +1,4 @@
-"""Encoding beside sentence-transformers and exported graphs: same weights and texts, in turns.
+"""Encoding against sentence-transformers and exported graphs: same weights and texts, in turns.
 
 Shape legend: N texts, D width, B rows of a batch, L tokens of the longest row.
 """
@@ -36,19 +36,19 @@ Encode = Callable[[list[str]], FloatArray]
 
 
 @dataclass(frozen=True)
-class EncodingBeside:
-    """What a number of texts took.
+class EncodingComparison:
+    """Times of all encoders for a number of texts.
 
     Attributes
     ----------
     texts, tokens : int
-        The work, in tokens of ours, special ones included.
+        Texts and our tokens of them, special ones included.
     seconds : dict
-        Median of every way to encode.
+        Median seconds by encoder.
     cosines : dict
-        Smallest cosine of an embedding with ours in float32.
+        Smallest cosine of an embedding with ours in float32, by encoder.
     faster : dict
-        By the type of the computation: seconds of the best of the others over ours.
+        By compute type: seconds of the best other encoder over ours.
     load : tuple of float
         The machine's load average before and after.
     """
@@ -61,55 +61,57 @@ class EncodingBeside:
     load: tuple[float, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all figures for a program."""
+        """Return all figures."""
         return asdict(self)
 
 
-def encoding_beside(
+def encoding_comparisons(
     model: Path, texts: Sequence[str], counts: Sequence[int], rounds: int, clock: Clock
-) -> Iterator[EncodingBeside]:
-    """Encode the first texts with a sentence-transformers folder's weights, each way in turn."""
+) -> Iterator[EncodingComparison]:
+    """Encode the first texts with a sentence-transformers folder's weights, encoders in turn."""
     dtypes = ["float32"] + ["bfloat16"] * multiplies_bfloat16(torch.device("cpu"))
-    own = dtypes + ["int8"] * (zero_of_bytes() is not None)
+    our_dtypes = dtypes + ["int8"] * (zero_of_bytes() is not None)
     with tempfile.TemporaryDirectory() as folder:
-        ways = {
-            **{f"ours {dtype}": _ours(model, dtype) for dtype in own},
+        encoders = {
+            **{f"ours {dtype}": _ours(model, dtype) for dtype in our_dtypes},
             **_sentence_transformers(model, dtypes),
             **_graphs(model, Path(folder)),
         }
         ours = SciMult.from_pretrained(model, device="cpu")
         for count in counts:
-            yield _beside(ways, ours, own, list(texts[:count]), rounds, clock)
+            yield _compare(encoders, ours, our_dtypes, list(texts[:count]), rounds, clock)
 
 
 def missing_packages() -> list[str]:
-    """Return how to install what is not there to compare with."""
-    return [how for name, how in PACKAGES.items() if find_spec(name) is None]
+    """Return the commands that install missing packages to compare with."""
+    return [command for name, command in PACKAGES.items() if find_spec(name) is None]
 
 
-def _beside(
-    ways: dict[str, Encode],
+def _compare(
+    encoders: dict[str, Encode],
     reference: SciMult,
     dtypes: Sequence[str],
     texts: list[str],
     rounds: int,
     clock: Clock,
-) -> EncodingBeside:
-    before, counted = load_average(), reference.tokens_encoded
-    wanted_ND = _units(reference.encode(texts, task="search"))
-    found = {name: _units(encode(texts)) for name, encode in ways.items()}
-    cosines = {name: float((x_ND * wanted_ND).sum(1).min()) for name, x_ND in found.items()}
-    works: dict[str, Work] = {name: partial(encode, texts) for name, encode in ways.items()}
+) -> EncodingComparison:
+    before, tokens_before = load_average(), reference.tokens_encoded
+    expected_ND = _units(reference.encode(texts, task="search"))
+    units = {name: _units(encode(texts)) for name, encode in encoders.items()}
+    cosines = {name: float((x_ND * expected_ND).sum(1).min()) for name, x_ND in units.items()}
+    works: dict[str, Work] = {name: partial(encode, texts) for name, encode in encoders.items()}
     times = interleaved(works, rounds, torch.device("cpu"), clock)
-    seconds = {name: median(taken) for name, taken in times.items()}
+    seconds = {name: median(values) for name, values in times.items()}
     faster = {}
     for dtype in dtypes:
-        others = [name for name in ways if dtype in name and not name.startswith("ours")]
+        others = [name for name in encoders if dtype in name and not name.startswith("ours")]
         if others:
             best = min(others, key=seconds.__getitem__)
             faster[f"{dtype}: {best}"] = ratio(times[best], times[f"ours {dtype}"])
-    tokens = reference.tokens_encoded - counted
-    return EncodingBeside(len(texts), tokens, seconds, cosines, faster, (before, load_average()))
+    tokens = reference.tokens_encoded - tokens_before
+    return EncodingComparison(
+        len(texts), tokens, seconds, cosines, faster, (before, load_average())
+    )
 
 
 def _units(x_ND: FloatArray) -> FloatArray:
@@ -125,21 +127,21 @@ def _ours(model: Path, dtype: str) -> Encode:
 def _sentence_transformers(model: Path, dtypes: Sequence[str]) -> dict[str, Encode]:
     if not find_spec("sentence_transformers"):
         return {}
-    kind = import_module("sentence_transformers").SentenceTransformer
-    ways: dict[str, Encode] = {}
+    cls = import_module("sentence_transformers").SentenceTransformer
+    encoders: dict[str, Encode] = {}
     for dtype in dtypes:
-        theirs = kind(str(model), device="cpu", model_kwargs={"dtype": dtype})
-        # As far as ours: their folders may cut earlier.
+        theirs = cls(str(model), device="cpu", model_kwargs={"dtype": dtype})
+        # The same length as ours, as their folders may truncate earlier.
         theirs.max_seq_length = load_pretrained(model).config.max_length
         for rows in BATCHES:
-            ways[f"sentence-transformers {dtype}, {rows}"] = partial(
+            encoders[f"sentence-transformers {dtype}, {rows}"] = partial(
                 theirs.encode, batch_size=rows, show_progress_bar=False
             )
-    return ways
+    return encoders
 
 
 def _graphs(model: Path, folder: Path) -> dict[str, Encode]:
-    """Return our ONNX export run by others' engines, texts sorted by length."""
+    """Return our ONNX export under third-party runtimes, with texts sorted by length."""
     needed = ("onnx", "onnxscript", "onnxruntime")
     if any(find_spec(name) is None for name in needed):
         return {}
@@ -155,14 +157,14 @@ def _graphs(model: Path, folder: Path) -> dict[str, Encode]:
         rows = [Text("query", text) for text in texts]
         return pretrained.tokenizer.encode(rows, pretrained.config.max_length)
 
-    ways: dict[str, Encode] = {}
+    encoders: dict[str, Encode] = {}
     runtime = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     for name, file in (("float32", graph), ("int8", small)):
         session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         run = partial(_run_onnx, session)
-        ways[f"ONNX Runtime {name}, 32"] = partial(_in_batches, tokenise, run, pretrained)
+        encoders[f"ONNX Runtime {name}, 32"] = partial(_in_batches, tokenise, run, pretrained)
     if find_spec("openvino"):
         core = import_module("openvino").Core()
         for name, hint in (("float32", "f32"), ("bfloat16", "bf16")):
@@ -172,18 +174,16 @@ def _graphs(model: Path, folder: Path) -> dict[str, Encode]:
             }
             compiled = core.compile_model(core.read_model(graph), "CPU", settings)
             run = partial(_run_openvino, compiled)
-            ways[f"OpenVINO {name}, 32"] = partial(_in_batches, tokenise, run, pretrained)
-    return ways
+            encoders[f"OpenVINO {name}, 32"] = partial(_in_batches, tokenise, run, pretrained)
+    return encoders
 
 
-def _run_onnx(session: Any, ids_BL: Any, mask_BL: Any) -> FloatArray:
-    found: FloatArray = session.run(None, {"input_ids": ids_BL, "attention_mask": mask_BL})[0]
-    return found
+def _run_onnx(session: Any, ids_BL: Any, mask_BL: Any) -> Any:
+    return session.run(None, {"input_ids": ids_BL, "attention_mask": mask_BL})[0]
 
 
-def _run_openvino(compiled: Any, ids_BL: Any, mask_BL: Any) -> FloatArray:
-    found: FloatArray = compiled({"input_ids": ids_BL, "attention_mask": mask_BL})[0]
-    return found
+def _run_openvino(compiled: Any, ids_BL: Any, mask_BL: Any) -> Any:
+    return compiled({"input_ids": ids_BL, "attention_mask": mask_BL})[0]
 
 
 def _in_batches(
@@ -195,14 +195,14 @@ def _in_batches(
     """Encode in padded batches of 32 texts of similar length."""
     rows = tokenise(texts)
     order = np.argsort([-len(row) for row in rows], kind="stable")
-    found_ND = np.empty((len(rows), pretrained.config.encoder.width), np.float32)
+    vectors_ND = np.empty((len(rows), pretrained.config.encoder.width), np.float32)
     for start in range(0, len(rows), BATCHES[0]):
-        chosen = order[start : start + BATCHES[0]]
-        longest = len(rows[chosen[0]])
-        ids_BL = np.full((len(chosen), longest), pretrained.tokenizer.pad_id, np.int64)
+        batch = order[start : start + BATCHES[0]]
+        longest = len(rows[batch[0]])
+        ids_BL = np.full((len(batch), longest), pretrained.tokenizer.pad_id, np.int64)
         mask_BL = np.zeros_like(ids_BL)
-        for place, row in enumerate(chosen):
-            ids_BL[place, : len(rows[row])] = rows[row]
-            mask_BL[place, : len(rows[row])] = 1
-        found_ND[chosen] = run(ids_BL, mask_BL)
-    return found_ND
+        for index, row in enumerate(batch):
+            ids_BL[index, : len(rows[row])] = rows[row]
+            mask_BL[index, : len(rows[row])] = 1
+        vectors_ND[batch] = run(ids_BL, mask_BL)
+    return vectors_ND

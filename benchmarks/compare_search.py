@@ -1,4 +1,4 @@
-"""Exact search beside faiss' flat index: same embeddings, all in turns in one process.
+"""Exact search against faiss' flat index: same embeddings, in turns in one process.
 
 Shape legend: Q queries, C candidates, D width, K results per query.
 """
@@ -28,19 +28,19 @@ _CHECKED_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
-class SearchBeside:
-    """What one number of queries took.
+class SearchComparison:
+    """Times of all searches for a number of queries.
 
     Attributes
     ----------
     queries, candidates, width, k : int
         The work.
     seconds : dict
-        Median of each way to search.
+        Median seconds by search.
     faster : Ratio or None
         Seconds of faiss at its better setting over ours, round by round; None without faiss.
     recall : float
-        Share of the best K by float64 products that ours list, of 64 queries at most.
+        Share of the top K by float64 products that ours finds, over at most 64 queries.
     load : tuple of float
         The machine's load average before and after.
     """
@@ -55,13 +55,13 @@ class SearchBeside:
     load: tuple[float, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Return all figures for a program."""
+        """Return all figures."""
         return asdict(self)
 
 
-def search_beside(
+def search_comparisons(
     queries: list[int], candidates: int, width: int, k: int, rounds: int, clock: Clock
-) -> Iterator[SearchBeside]:
+) -> Iterator[SearchComparison]:
     """Search generated embeddings, unit vectors around a common point, with both."""
     generator = np.random.default_rng(0)
     embeddings_CD = _generated(generator, candidates, width)
@@ -79,31 +79,31 @@ def search_beside(
             works[FAISS] = partial(theirs, queries_QD, k, 20)
             works[FAISS_BLAS] = partial(theirs, queries_QD, k, 1)
         before = load_average()
-        found = interleaved(works, rounds, torch.device("cpu"), clock)
-        seconds = {name: median(times) for name, times in found.items()}
+        times = interleaved(works, rounds, torch.device("cpu"), clock)
+        seconds = {name: median(values) for name, values in times.items()}
         faster = None
         if theirs is not None:
             best = min((FAISS, FAISS_BLAS), key=seconds.__getitem__)
-            faster = ratio(found[best], found[OURS])
-        some_QD = queries_QD[:_CHECKED_QUERIES]
-        wanted_QK = _float64_best(some_QD, embeddings_CD, k)
-        recall = recall_of(ours.search(some_QD, k).rows_QK, wanted_QK)
+            faster = ratio(times[best], times[OURS])
+        checked_QD = queries_QD[:_CHECKED_QUERIES]
+        expected_QK = _float64_best(checked_QD, embeddings_CD, k)
+        recall = recall_of(ours.search(checked_QD, k).rows_QK, expected_QK)
         load = before, load_average()
-        yield SearchBeside(count, candidates, width, k, seconds, faster, recall, load)
+        yield SearchComparison(count, candidates, width, k, seconds, faster, recall, load)
 
 
-def recall_of(found_QK: IntArray, wanted_QK: IntArray) -> float:
-    """Return the share of wanted candidates that were found."""
+def recall_of(found_QK: IntArray, expected_QK: IntArray) -> float:
+    """Return the share of expected candidates that were found."""
     shared = [
-        len(set(found) & set(wanted))
-        for found, wanted in zip(found_QK.tolist(), wanted_QK.tolist(), strict=True)
+        len(set(found) & set(expected))
+        for found, expected in zip(found_QK.tolist(), expected_QK.tolist(), strict=True)
     ]
-    return sum(shared) / wanted_QK.size
+    return sum(shared) / expected_QK.size
 
 
 def _generated(generator: np.random.Generator, count: int, width: int) -> FloatArray:
     x_ND = generator.standard_normal((count, width), dtype=np.float32)
-    # Embeddings of real texts have a part in common, too.
+    # Embeddings of real texts have a common component, too.
     x_ND[:, 0] += 0.3 * width**0.5
     x_ND /= np.linalg.norm(x_ND, axis=1, keepdims=True)
     return x_ND
@@ -131,7 +131,7 @@ def _blas_from(faiss: Any, queries: int) -> Iterator[None]:
 
 
 def _float64_best(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> IntArray:
-    """Return the best rows by float64 products, in any order."""
+    """Return the top rows by float64 products, in any order."""
     scores_QC = np.concatenate(
         [
             queries_QD.astype(np.float64) @ embeddings_CD[start : start + _CHECKED_BLOCK].T

@@ -1,4 +1,4 @@
-"""The comparisons that ``launch/benchmark.py train`` prints."""
+"""Comparisons of ``launch/benchmark.py train``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.training import OurSteps, Setting, TheirSteps, in_turn
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """Steps of ours and of sentence-transformers with one dropout, round by round.
+    """Our steps and sentence-transformers' at one dropout, round by round.
 
-    ``tokens`` are real ones, of all three columns of a batch, per second. ``faster`` is
-    theirs over ours; ``cached`` is our step with the embedding cache over the plain one;
-    ``padding`` is the share of sentence-transformers' tokens that is padding.
+    ``ours`` and ``theirs`` are real tokens per second, of all three columns of a batch. ``faster``
+    is their time over ours; ``cached`` is our time with the embedding cache over that without;
+    ``padding`` is the share of padding in sentence-transformers' tokens.
     """
 
     dropout: float
@@ -42,9 +42,9 @@ def side_by_side(
     rounds: int,
     clock: Clock,
 ) -> list[TrainingRow]:
-    """Time steps of ours, with and without the embedding cache, and of sentence-transformers.
+    """Time our steps, with and without the embedding cache, and sentence-transformers'.
 
-    Every round does the same batch with all of them. The process group must have been joined.
+    Every round runs the same batch with all of them, within a joined process group.
     """
     rows = []
     for dropout in (setting.dropout, 0.0):
@@ -56,7 +56,7 @@ def side_by_side(
         works = {"ours": plain.step, "theirs": theirs.step, "cached": cached.step}
         turns = {name: in_turn(step) for name, step in works.items()}
         seconds = interleaved(turns, rounds, device, clock)
-        # The first round is not counted.
+        # The first round is a warm-up.
         batches = [plain.columns(number) for number in range(1, rounds + 1)]
         real = [sum(len(row) for column in batch for row in column) for batch in batches]
         padded = [sum(len(c) * max(map(len, c)) for c in batch) for batch in batches]
@@ -76,12 +76,12 @@ def side_by_side(
 
 
 def two_ranks(setting: Setting, rounds: int, precision: str) -> dict[str, float]:
-    """Return real tokens a second of one rank and of two, each of one thread, taken in turns."""
+    """Return real tokens per second of one rank and of two, with one thread each, in turns."""
     rates: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(rounds):
-        for ranks, of_rounds in rates.items():
+        for ranks, rank_rates in rates.items():
             measured = on_ranks(setting, ranks, steps=3, precision=precision)
-            of_rounds.append(
+            rank_rates.append(
                 sum(rank.tokens for rank in measured) / max(rank.seconds for rank in measured)
             )
     faster = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
@@ -89,14 +89,14 @@ def two_ranks(setting: Setting, rounds: int, precision: str) -> dict[str, float]
 
 
 def memory(setting: Setting, chunk_tokens: int, precision: str) -> dict[str, dict[int, float]]:
-    """Return the peak megabytes of one rank, by pairs of a step: plain, and with the cache."""
+    """Return the peak megabytes of one rank by pairs per step, without and with the cache."""
     cached = replace(setting, chunk_tokens=chunk_tokens)
     sizes = {"plain": (setting, (1, 4)), "cached": (cached, (1, 4, 16))}
     peaks: dict[str, dict[int, float]] = {}
-    for name, (of_kind, factors) in sizes.items():
+    for name, (base, factors) in sizes.items():
         peaks[name] = {}
         for factor in factors:
-            grown = replace(of_kind, pairs=setting.pairs * factor)
+            grown = replace(base, pairs=setting.pairs * factor)
             (measured,) = on_ranks(grown, 1, steps=1, precision=precision)
             peaks[name][grown.pairs] = round(measured.peak_megabytes)
     return peaks

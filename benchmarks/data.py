@@ -1,4 +1,4 @@
-"""What preparing a generated library costs in time, memory and disk; how fast its tokens are read.
+"""Time, memory and disk of preparing a generated library, and the speed of reading its tokens.
 
 Shape legend: N texts.
 """
@@ -40,18 +40,18 @@ COSTS_FILE = "costs.jsonl"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one step took, in a process of its own.
+    """Cost of one step, run in its own process.
 
     Parameters
     ----------
     wall, cpu : float
-        Seconds; ``cpu`` counts those of the process and of those it started.
+        Seconds; ``cpu`` includes child processes.
     own_mb, mapped_mb, peak_mb : float
-        Most memory that it allocated, that it mapped of files, and that both were together.
+        Peak memory: allocated, mapped from files, and both together.
     disk_mb : float
-        Of all files that there were when it was done.
+        Size of all files at the end.
     load : float
-        Processes that wanted to run when it was done.
+        Load average at the end.
     """
 
     step: str
@@ -66,18 +66,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Work:
-    """A library, and how it is prepared.
+    """A library and the settings of its preparation.
 
     Parameters
     ----------
     library : Library
-        Its size.
+        Size of the library.
     clean : bool
         Also merge duplicates.
     limits : Limits
-        Of memory and threads.
+        Limits on memory and threads.
     groups : int, optional
-        Mine so many groups of the largest pair file.
+        Groups of the largest pair file to mine.
     """
 
     library: Library
@@ -86,7 +86,7 @@ class Work:
     groups: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all choices."""
+        """Return all settings."""
         return {
             **asdict(self.library),
             **asdict(self.limits),
@@ -96,15 +96,15 @@ class Work:
 
 
 def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
-    """Generate a library below ``folder``, prepare and mine it; yield what each step costs.
+    """Generate a library below ``folder``, prepare and mine it; yield the cost of each step.
 
-    Each step is a process of its own. A step that was done with the same choices is not done
-    again: its cost is that of before, which ``costs.jsonl`` keeps.
+    Each step runs in its own process. Steps already done with the same settings are skipped, and
+    their costs come from ``costs.jsonl``.
     """
-    done = _done(folder / COSTS_FILE, work)
+    done = _known_costs(folder / COSTS_FILE, work)
     limits, out, steps = work.limits, folder / "prepared", folder / "steps"
     labels: dict[str, list[str]] = {"labels": []}
-    mined = {"max_groups": work.groups}
+    shared = {"max_groups": work.groups}
     works: dict[str, Callable[[], object]] = {
         "generate": partial(write_library, folder / "raw", work.library),
         "read, split, write": partial(_prepare, folder, work.library, limits, clean=False),
@@ -112,7 +112,7 @@ def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
     if work.clean:
         works["clean, split, write"] = partial(_prepare, folder, work.library, limits, clean=True)
     for name, rules in (("mine citations", labels), ("mine labels", {})):
-        config = MiningConfig.model_validate({**mined, **rules})
+        config = MiningConfig.model_validate({**shared, **rules})
         works[name] = partial(mine_again, out, config, None, Steps(steps), limits=limits)
     for name, step in works.items():
         if name not in done:
@@ -123,8 +123,8 @@ def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
         yield done[name]
 
 
-def _done(path: Path, work: Work) -> dict[str, Cost]:
-    """Return what finished steps cost."""
+def _known_costs(path: Path, work: Work) -> dict[str, Cost]:
+    """Return the costs of finished steps."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     costs = [Cost(**row) for row in rows if row.pop("work") == work.as_json()]
     return {cost.step: cost for cost in costs}
@@ -134,14 +134,14 @@ def _prepare(folder: Path, library: Library, limits: Limits, *, clean: bool) -> 
     config: DatasetConfig = write_library(folder / "raw", library)
     if clean:
         config.hygiene = HygieneConfig(duplicates="merge")
-    with atomic_folder(folder / "prepared", PREPARED) as made:
-        prepare(config, made, steps=Steps(folder / "steps"), limits=limits)
+    with atomic_folder(folder / "prepared", PREPARED) as temporary:
+        prepare(config, temporary, steps=Steps(folder / "steps"), limits=limits)
 
 
 def measure_tokenising(
     folder: Path, tokenizer: TextTokenizer, workers: Sequence[int]
 ) -> Iterator[Cost]:
-    """Tokenise what ``measure_preparation`` made, with W workers into ``tokens-W``."""
+    """Tokenise the data of ``measure_preparation``, with W workers into ``tokens-W``."""
     for count in workers:
         target = folder / f"tokens-{count}"
         work = partial(_tokenise, folder / "prepared", tokenizer, target, count)
@@ -149,19 +149,19 @@ def measure_tokenising(
 
 
 def measured(step: str, work: Callable[[], object], folder: Path) -> Cost:
-    """Run ``work`` in a process of its own and return what it took, and what is in ``folder``."""
+    """Run ``work`` in its own process; return its cost and the size of ``folder``."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        found = pool.submit(_run, work).result()
+        figures = pool.submit(_run, work).result()
     disk = round(_bytes_below(folder) / 1e6)
-    return Cost(step, **found, disk_mb=disk, load=round(load_average(), 1))
+    return Cost(step, **figures, disk_mb=disk, load=round(load_average(), 1))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows per second of a token store, and what random order costs.
+    """Rows per second of a token store, and the cost of random order.
 
-    ``random`` and ``mapped`` compare with reading in order: the same rows in random order,
-    and in order straight from the memory map, without our code.
+    ``random`` and ``mapped`` are relative to reading in order: as many rows in random order, and
+    the same rows straight from the memory map, without our code.
     """
 
     rows_per_second: float
@@ -178,7 +178,7 @@ class Reading:
 
 
 def measure_reading(folder: Path, rounds: int, rows: int = 20_000) -> Reading:
-    """Read rows of the token store in ``folder`` in three ways, taking turns."""
+    """Read rows of the token store in ``folder`` in three ways, in turns."""
     store = TokenStore.open(folder)
     rng = np.random.default_rng(0)
     count = min(rows, len(store))
@@ -210,15 +210,15 @@ def _tokenise(prepared: Path, tokenizer: TextTokenizer, target: Path, workers: i
 
 
 def _run(work: Callable[[], object]) -> dict[str, float]:
-    """Do the work while a thread looks at the memory that this process holds."""
+    """Do the work while a thread watches the memory of this process."""
     start, cpu_before = time.perf_counter(), _cpu_seconds()
     with Watch() as watch:
         work()
     wall, cpu = time.perf_counter() - start, _cpu_seconds() - cpu_before
-    of_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    together = max(watch.together, of_children)
-    held = {"own_mb": watch.peak.own, "mapped_mb": watch.peak.mapped, "peak_mb": together}
-    megabytes = {name: round(count / 1e6) for name, count in held.items()}
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    together = max(watch.together, children)
+    peaks = {"own_mb": watch.peak.own, "mapped_mb": watch.peak.mapped, "peak_mb": together}
+    megabytes = {name: round(count / 1e6) for name, count in peaks.items()}
     return {"wall": round(wall, 1), "cpu": round(cpu, 1), **megabytes}
 
 
@@ -228,6 +228,6 @@ def _cpu_seconds() -> float:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the bytes of all files below a folder, each once if it has several names."""
-    found = [path.lstat() for path in folder.rglob("*") if path.is_file()]
-    return sum({status.st_ino: status.st_size for status in found}.values())
+    """Return the bytes of all files below a folder, counting hard links once."""
+    stats = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+    return sum({stat.st_ino: stat.st_size for stat in stats}.values())

@@ -1,7 +1,7 @@
-"""A library to prepare, of any size: papers of random words, citations to earlier papers, labels.
+"""A generated library of any size: papers of random words, citations to earlier papers, labels.
 
-Two papers in a hundred repeat an earlier one with a word changed. Files are written part by part,
-so that memory does not grow with them; the same size and seed give the same files.
+Two papers in a hundred repeat an earlier one with one word changed. Files are written in parts, so
+that memory does not grow with the size; the same size and seed give the same files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = 20_000
 REPEATED = 0.02
 PAPERS_PER_CHUNK = 10_000
 CITATIONS_PER_CHUNK = 1_000_000
-_MADE = "library.json"
+_SETTINGS_FILE = "library.json"
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Library:
 
 
 def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfig:
-    """Write the raw files of a library, unless they are there; return what prepares them."""
-    made = folder / _MADE
-    described = {**asdict(library), "seed": seed}
-    if not made.exists() or read_json(made) != described:
+    """Write the raw files of a library, unless they exist; return the config to prepare them."""
+    path = folder / _SETTINGS_FILE
+    settings = {**asdict(library), "seed": seed}
+    if not path.exists() or read_json(path) != settings:
         folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(seed)
         with (folder / "labels.jsonl").open("w") as file:
@@ -50,7 +50,7 @@ def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfi
         with (folder / "papers.jsonl").open("w") as file:
             file.writelines(_papers(rng, library))
         _write_citations(folder / "citations.tsv", rng, library)
-        write_json(made, described)
+        write_json(path, settings)
     source = {
         "name": "library",
         "papers": "papers.jsonl",
@@ -61,22 +61,22 @@ def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfi
 
 
 def _papers(rng: np.random.Generator, library: Library) -> Iterator[str]:
-    """Yield lines of papers; frequencies of words fall as in Zipf's law."""
+    """Yield lines of papers, with word frequencies by Zipf's law."""
     words = np.array([f"w{number:x}q" for number in range(WORDS)])
     for start in range(0, library.papers, PAPERS_PER_CHUNK):
         count = min(PAPERS_PER_CHUNK, library.papers - start)
-        drawn = np.minimum(rng.zipf(1.3, (count, library.words)) - 1, WORDS - 1)
-        drawn = (drawn + rng.integers(0, 50, drawn.shape)) % WORDS
+        sample = np.minimum(rng.zipf(1.3, (count, library.words)) - 1, WORDS - 1)
+        sample = (sample + rng.integers(0, 50, sample.shape)) % WORDS
         repeats = np.flatnonzero(rng.random(count) < REPEATED)
         repeats = repeats[repeats > 0]
-        drawn[repeats] = drawn[repeats - 1]
-        drawn[repeats, -1] = rng.integers(0, WORDS, len(repeats))
+        sample[repeats] = sample[repeats - 1]
+        sample[repeats, -1] = rng.integers(0, WORDS, len(repeats))
         labels = rng.integers(0, library.labels, (count, 3))
         for row in range(count):
             paper = {
                 "id": f"p{start + row}",
-                "title": " ".join(words[drawn[row, :10]]),
-                "abstract": " ".join(words[drawn[row, 10:]]),
+                "title": " ".join(words[sample[row, :10]]),
+                "abstract": " ".join(words[sample[row, 10:]]),
                 "year": 1990 + (start + row) * 30 // library.papers,
                 "labels": [f"l{label}" for label in sorted(set(labels[row].tolist()))],
             }
@@ -85,7 +85,7 @@ def _papers(rng: np.random.Generator, library: Library) -> Iterator[str]:
 
 def _write_citations(path: Path, rng: np.random.Generator, library: Library) -> None:
     schema = pa.schema([("citing", pa.string()), ("cited", pa.string())])
-    # The header would come in quotes.
+    # pyarrow would quote the header.
     options = pcsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     with path.open("wb") as file:
         file.write(b"citing\tcited\n")

@@ -1,4 +1,4 @@
-"""How far bfloat16's gradients are from float32's, by group of parameters."""
+"""Errors of bfloat16 gradients against float32's, by group of parameters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scimult.training.objective import Objective, PartResult
 from scimult.training.optim import GradientSums
 from scimult.training.passes import Graph, MicroBatchTexts, pass_in_chunks, pass_whole
 
-# Of the float32 pass that is compared with: cutting it changes the gradient by 1e-6.
+# Chunk size of the float32 reference; chunking changes its gradient by 1e-6.
 _REFERENCE_TOKENS = 4096
-# Group by the first part that a name contains.
+# Group by the first of these parts that a name contains.
 _GROUPS = (
     ("norm.weight", "LayerNorm weights"),
     ("norm.bias", "LayerNorm biases"),
@@ -33,10 +33,10 @@ _GROUPS = (
 
 @dataclass(frozen=True)
 class GradientErrors:
-    """Errors of a gradient that was made in some ``chunks``, relative to the norm of float32's.
+    """Errors of a gradient in ``chunks``, relative to the norm of float32's.
 
-    ``groups`` has the error of each group's gradient, taken as one vector, and the largest of
-    its tensors' own errors; ``all`` is the whole gradient.
+    ``groups`` has the error of each group's gradient, as one vector, and the largest error among
+    its tensors; ``all`` is the whole gradient.
     """
 
     chunks: int
@@ -45,7 +45,7 @@ class GradientErrors:
 
 @dataclass
 class _Counted:
-    """A graph's two halves: embeds with ``encoder``, adds gradients up as a run does."""
+    """Forward and backward of a graph, which sums gradients as a run does."""
 
     encoder: Encoder
     sums: GradientSums
@@ -62,14 +62,14 @@ class _Counted:
 
 
 def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[GradientErrors]]:
-    """Compare bfloat16 with float32 on the first batch: one pass, then about so many chunks.
+    """Compare bfloat16 with float32 on the first batch, in one pass and in chunks.
 
-    There is no dropout, and no DeepSpeed, which shares out what is measured here.
+    There is no dropout and no DeepSpeed, which would partition the gradients.
 
     Returns
     -------
     tokens, errors
-        Tokens of the batch, and one entry for the whole pass and for each of ``chunks``.
+        Tokens of the batch, and an entry for the single pass and for each of ``chunks``.
     """
     batches = batches_of(setting)
     micro_batch, encoder = batches.micro_batch(0), batches.pretrained.model
@@ -103,11 +103,11 @@ def gradient_errors(setting: Setting, chunks: Sequence[int]) -> tuple[int, list[
     tokens = sum(map(len, texts.rows))
     _, exact = gradients(_REFERENCE_TOKENS)
     encoder.bfloat16()
-    found = []
+    errors = []
     for number in (1, *chunks):
         passes, ours = gradients(-(-tokens // number))
-        found.append(GradientErrors(passes, _by_group(ours, exact)))
-    return tokens, found
+        errors.append(GradientErrors(passes, _by_group(ours, exact)))
+    return tokens, errors
 
 
 def _by_group(ours: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, tuple[float, float]]:

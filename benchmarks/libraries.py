@@ -1,7 +1,7 @@
-"""What a library costs as it grows: made of vectors that are there, indexed, searched, kept fresh.
+"""Cost of a growing library: create it from existing vectors, index, search and sync it.
 
-Papers and vectors are made up: sentences of random words, and points around random directions.
-Each step is a call of the command line, so its start is in it.
+Papers and vectors are generated: random words, and points around random directions. Each step is a
+call of the command line, including its start-up.
 
 Shape legend: N papers, D width.
 """
@@ -35,7 +35,7 @@ _WORDS = 60
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of the clock and of all processes, and the largest process' peak memory."""
+    """Wall seconds, CPU seconds of all processes, and peak memory of the largest one."""
 
     seconds: float
     cpu: float
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass
 class LibraryCost:
-    """Steps by name for a library of so many papers, and its size on disk."""
+    """Cost of each step for a library, and its size on disk."""
 
     papers: int
     steps: dict[str, Step] = field(default_factory=dict)
@@ -56,16 +56,16 @@ class LibraryCost:
 
 
 def measure_libraries(model: Path, sizes: Sequence[int], processes: int) -> Iterator[LibraryCost]:
-    """Make, index, search and sync libraries of these sizes, one after the other.
+    """Create, index, search and sync libraries of these sizes, one after the other.
 
     Parameters
     ----------
     model : Path
-        Encodes the query; the vectors of papers are made up in its space.
+        Encodes the query; the vectors of papers are generated in its space.
     sizes : sequence of int
-        Papers.
+        Numbers of papers.
     processes : int
-        That fill parts of an index, beside one that makes it alone.
+        Processes that build an index in parts, compared with one that builds it alone.
     """
     opened = SciMult.from_pretrained(model, dtype="auto")
     space = space_of(opened, "search", "candidate", "float16")
@@ -79,10 +79,10 @@ def _measured(folder: Path, model: Path, space: Space, size: int, processes: int
     vectors, papers, today = folder / "vectors", folder / "papers.jsonl", folder / "today.jsonl"
     _write(vectors, papers, today, space, size, new)
     library, cost = str(folder / "library"), LibraryCost(size)
-    given = ["--vectors", str(vectors), "--papers"]
-    made_by = ["--model", str(model), "--task", "search", "--precision", "float16"]
+    inputs = ["--vectors", str(vectors), "--papers"]
+    encoding = ["--model", str(model), "--task", "search", "--precision", "float16"]
     query = ["search", "w1 w2 w3", "--library", library, "--top", "10"]
-    cost.steps["create"] = _run([["library", "create", library, *made_by, *given, str(papers)]])
+    cost.steps["create"] = _run([["library", "create", library, *encoding, *inputs, str(papers)]])
     cost.gigabytes = folder_bytes(folder / "library") / 1e9
     cost.steps["search, exact"] = _run([query])
     index = ["library", "index", library]
@@ -90,7 +90,7 @@ def _measured(folder: Path, model: Path, space: Space, size: int, processes: int
     parts = [[*index, "--part", f"{number}/{processes}"] for number in range(processes)]
     cost.steps[f"index by {processes} processes"] = _run(parts)
     cost.steps["search"] = _run([query])
-    cost.steps["sync, 1 % new"] = _run([["library", "sync", library, *given, str(today)]])
+    cost.steps["sync, 1 % new"] = _run([["library", "sync", library, *inputs, str(today)]])
     cost.steps["search after it"] = _run([query])
     return cost
 
@@ -132,7 +132,7 @@ def _around(topics_TD: FloatArray, rows: int, generator: np.random.Generator) ->
 
 
 def _run(calls: Sequence[Sequence[str]]) -> Step:
-    """Run calls of the command line at once."""
+    """Run calls of the command line concurrently."""
     start = time.perf_counter()
     program = [sys.executable, "-m", "scimult.cli.main"]
     running = [
@@ -142,10 +142,10 @@ def _run(calls: Sequence[Sequence[str]]) -> Step:
     cpu = peak = 0.0
     for process in running:
         assert process.stderr is not None
-        told = process.stderr.read().decode()
+        errors = process.stderr.read().decode()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, told
+        assert process.returncode == 0, errors
         cpu += usage.ru_utime + usage.ru_stime
         peak = max(peak, usage.ru_maxrss / 1024)
     return Step(time.perf_counter() - start, cpu, peak)

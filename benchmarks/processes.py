@@ -1,4 +1,4 @@
-"""What needs processes of its own to be measured: ranks side by side, and peak memory."""
+"""Measurements in separate processes: several ranks, and peak memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 600
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank saw: real tokens and seconds of its steps, peak memory of the process."""
+    """Real tokens and seconds of a rank's steps, and its peak memory."""
 
     tokens: int
     seconds: float
@@ -30,7 +30,7 @@ class Measured:
 
 
 def on_ranks(setting: Setting, ranks: int, steps: int, precision: str) -> list[Measured]:
-    """Do steps of ours on so many new processes of one thread each; the first is not counted."""
+    """Run our steps in new processes of one thread each; the first step is a warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (setting, ranks, distributed.free_port(), steps, precision, folder)
         spawn(_on_rank, args=arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ def _on_rank(
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has held: of the GPU if it used one."""
+    """Return the peak memory of this process, on the GPU if it used one."""
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
         return torch.cuda.max_memory_allocated() / 1e6
     return peak_memory() / 1e6

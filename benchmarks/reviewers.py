@@ -1,7 +1,7 @@
-"""What matching a venue costs: scores of all reviewers, and the assignment, of made-up vectors.
+"""Cost of matching a venue, scores and assignment, on generated vectors.
 
 Submissions and reviewers have topics: vectors are a topic's plus noise, so that popular reviewers
-are wanted by many, as at a conference.
+suit many submissions, as at a conference.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _TOPICS, _NOISE = 200, 1.0
 
 @dataclass(frozen=True)
 class MatchingCost:
-    """Sizes, seconds of wall time and of this process, rounds of the programme, peak memory.
+    """Sizes, wall and CPU seconds, rounds of the linear programme, and peak memory.
 
     Attributes
     ----------
     submissions, reviewers, publications, width : int
-        What was matched; publications with their repetitions among reviewers.
+        Sizes; publications are counted once per reviewer.
     score_seconds, score_cpu : float
-        Scores of all pairs.
+        Scoring of all pairs.
     assign_seconds, assign_cpu : float
         The assignment.
     rounds : int
         How often the programme was solved.
     peak_megabytes : float
-        Of the process; pages of the matrix on disk count while the system keeps them.
+        Of the process, including pages of the matrix on disk that the system caches.
     """
 
     submissions: int
@@ -62,38 +62,38 @@ class MatchingCost:
 def measure_matching(
     submissions: int, reviewers: int, each: int, width: int, needed: int, most: int
 ) -> MatchingCost:
-    """Match a made-up venue whose reviewers have ``each`` publications on average."""
+    """Match a generated venue whose reviewers have ``each`` publications on average."""
     keep_freed_memory()
     rng = np.random.default_rng(0)
     topics_TD = unit_rows(rng.normal(size=(_TOPICS, width)).astype(np.float32))
     counts = rng.geometric(1 / each, size=reviewers)
-    written = Ragged(np.arange(counts.sum(), dtype=np.int64), offsets_of(counts))
+    owned = Ragged(np.arange(counts.sum(), dtype=np.int64), offsets_of(counts))
     interests = rng.integers(0, _TOPICS, size=reviewers)
     submissions_SD = _around(topics_TD, rng.integers(0, _TOPICS, size=submissions), rng)
-    publications_PD = _around(topics_TD, interests[written.owners], rng)
+    publications_PD = _around(topics_TD, interests[owned.owners], rng)
     with tempfile.TemporaryDirectory() as folder:
         shape = (submissions, reviewers)
         scores_SR = np.lib.format.open_memmap(Path(folder) / "s.npy", "w+", np.float32, shape)
-        begun, cpu = time.perf_counter(), time.process_time()
-        with bar("scoring", total=submissions) as shown:
-            for start, block in affinities(submissions_SD, publications_PD, written, Rule()):
+        wall, cpu = time.perf_counter(), time.process_time()
+        with bar("scoring", total=submissions) as scoring:
+            for start, block in affinities(submissions_SD, publications_PD, owned, Rule()):
                 scores_SR[start : start + len(block)] = block
-                shown.update(len(block))
-        scored = time.perf_counter() - begun, time.process_time() - cpu
-        begun, cpu = time.perf_counter(), time.process_time()
+                scoring.update(len(block))
+        scored = time.perf_counter() - wall, time.process_time() - cpu
+        wall, cpu = time.perf_counter(), time.process_time()
         loads = Loads(
             np.full(submissions, needed), np.full(reviewers, most), np.zeros(reviewers, np.int64)
         )
-        found = assign(scores_SR, loads)
-        assigned = time.perf_counter() - begun, time.process_time() - cpu
+        assignment = assign(scores_SR, loads)
+        assigned = time.perf_counter() - wall, time.process_time() - cpu
         del scores_SR
     peak = peak_memory() / 2**20
-    sizes = submissions, reviewers, len(written.values), width
-    return MatchingCost(*sizes, *scored, *assigned, found.rounds, peak)
+    sizes = submissions, reviewers, len(owned.values), width
+    return MatchingCost(*sizes, *scored, *assigned, assignment.rounds, peak)
 
 
-def _around(topics_TD: FloatArray, chosen: IntArray, rng: np.random.Generator) -> FloatArray:
-    """Return unit vectors around the chosen topics."""
-    noise = rng.standard_normal(size=(len(chosen), topics_TD.shape[1]), dtype=np.float32)
+def _around(topics_TD: FloatArray, rows: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Return unit vectors around the topics at ``rows``."""
+    noise = rng.standard_normal(size=(len(rows), topics_TD.shape[1]), dtype=np.float32)
     noise *= _NOISE / np.sqrt(topics_TD.shape[1])
-    return unit_rows(topics_TD[chosen] + noise)
+    return unit_rows(topics_TD[rows] + noise)

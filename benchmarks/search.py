@@ -1,4 +1,4 @@
-"""Time and memory of exact search at the sizes of SciMult's Table A2, with generated embeddings.
+"""Time and memory of exact search at the sizes of SciMult's Table A2, on generated embeddings.
 
 Shape legend: Q queries, C candidates, D width, K results per query.
 """
@@ -28,7 +28,7 @@ SHAPES = {
 """Queries and candidates of the largest data sets."""
 
 LABELLED = ("cs_conference", "chemistry_mesh")
-"""Shapes whose candidates are labels: what name matching adds is measured too."""
+"""Shapes whose candidates are labels, where the cost of name matching is measured too."""
 
 _BARE_QUERIES, _BARE_CANDIDATES = 1024, 16384
 _WORDS, _WORDS_OF_A_PAPER, _WORDS_OF_A_NAME = 50_000, 150, 3
@@ -36,24 +36,24 @@ _WORDS, _WORDS_OF_A_PAPER, _WORDS_OF_A_NAME = 50_000, 150, 3
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What one shape cost.
+    """Cost of one shape.
 
     Attributes
     ----------
     name, queries, candidates
         The shape.
     fraction : float
-        Share of the queries that were searched; all candidates were.
+        Share of queries searched, against all candidates.
     seconds, bare_seconds : float
-        Of the search, and of the same products followed by ``torch.topk`` of each block alone.
+        Time of the search, and of only its products and ``torch.topk`` of each block.
     names_seconds : float or None
-        Of moving the labels whose names match to the front, for shapes that have labels.
+        Time of moving labels with matching names to the front, for shapes with labels.
     whole_seconds : float
         ``seconds`` divided by ``fraction``.
     peak_bytes : int
-        Largest resident size of a process that did nothing else, embeddings and ids included.
+        Peak resident size of a process that does only this, including embeddings and ids.
     whole_bytes : int
-        The same with the embeddings and lists of the queries that were left out, computed.
+        ``peak_bytes`` plus the computed size of the other queries' embeddings and lists.
     """
 
     name: str
@@ -69,23 +69,23 @@ class SearchCost:
 
     @property
     def ratio(self) -> float:
-        """How much longer the search takes than products and top-k alone."""
+        """Time relative to products and top-k alone."""
         return self.seconds / self.bare_seconds
 
     @property
     def ratio_with_names(self) -> float | None:
-        """The same of search and name matching together."""
+        """The same for search and name matching together."""
         if self.names_seconds is None:
             return None
         return (self.seconds + self.names_seconds) / self.bare_seconds
 
     def as_json(self) -> dict[str, Any]:
-        """Return all figures for a program."""
+        """Return all figures."""
         return {**asdict(self), "ratio": self.ratio, "ratio_with_names": self.ratio_with_names}
 
 
 def measure_search(name: str, width: int, k: int, fraction: float, clock: Clock) -> SearchCost:
-    """Measure one shape in a process of its own, whose peak memory is that of the search."""
+    """Measure one shape in its own process, whose peak memory is that of the search."""
     context = get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(_measure, name, width, k, fraction, clock).result()
@@ -129,24 +129,24 @@ def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> Se
 
 
 def _generated_texts(generator: np.random.Generator, count: int) -> list[str]:
-    """Return papers whose words are as rare as in Zipf's law."""
+    """Return papers with word frequencies by Zipf's law."""
     return [
         _phrase(np.minimum(generator.zipf(1.3, _WORDS_OF_A_PAPER), _WORDS)) for _ in range(count)
     ]
 
 
 def _generated_names(generator: np.random.Generator, count: int) -> list[list[str]]:
-    """Return a name of one to three words, all equally likely, for each label."""
+    """Return a name of one to three uniformly random words for each label."""
     lengths = generator.integers(1, _WORDS_OF_A_NAME + 1, size=count)
     return [[_phrase(generator.integers(1, _WORDS + 1, size=length))] for length in lengths]
 
 
-def _phrase(drawn: IntArray) -> str:
-    return " ".join(f"w{word}" for word in drawn.tolist())
+def _phrase(numbers: IntArray) -> str:
+    return " ".join(f"w{number}" for number in numbers.tolist())
 
 
 def _bare(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> None:
-    """Take the float32 products of all blocks and the best of each, and nothing else."""
+    """Compute only the float32 products of all blocks and the top k of each."""
     queries, candidates = torch.from_numpy(queries_QD), torch.from_numpy(embeddings_CD)
     buffer = torch.empty(_BARE_QUERIES * _BARE_CANDIDATES)
     for block_BD in torch.split(candidates, _BARE_CANDIDATES):

@@ -1,4 +1,4 @@
-"""Verbs of the benchmarks that search, and match reviewers."""
+"""Benchmark verbs that search and match reviewers, and options they share with others."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ import typer
 
 from scimult.cli.output import print_table
 
+Clock = Annotated[
+    Literal["wall", "cpu"],
+    typer.Option(help="cpu: CPU seconds of this process, for busy machines."),
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in which all methods take turns.")]
+
 
 def search(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Shapes to measure; default: all.", metavar="[NAME]..."),
+        typer.Argument(help="Shapes to measure. Default: all.", metavar="[NAME]..."),
     ] = None,
     width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
-    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
+    k: Annotated[int, typer.Option(min=1, help="Results per query.")] = 100,
     fraction: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the queries that is searched.")
+        float, typer.Option(min=0.0, max=1.0, help="Share of the queries to search.")
     ] = 1.0,
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
+    clock: Clock = "wall",
 ) -> None:
-    """Exact search at the sizes of SciMult's Table A2; the last line is one JSON object."""
+    """Measure exact search at the sizes of SciMult's Table A2; the last line is a JSON object."""
     import torch
 
     from benchmarks.search import SHAPES, measure_search
@@ -39,30 +42,33 @@ def search(
     for name in chosen:
         if name not in SHAPES:
             raise UnknownNameError("shape", name, SHAPES)
-    found = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
-    title = f"exact search, width {width}, best {k}, {clock} seconds"
-    print_table(search_table(found, title))
+    rows = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
+    title = f"exact search, width {width}, top {k}, {clock} seconds"
+    print_table(search_table(rows, title))
     report = {
         "benchmark": "search",
         "width": width,
         "k": k,
         "clock": clock,
-        "rows": [row.as_json() for row in found],
+        "rows": [row.as_json() for row in rows],
         "machine": machine(torch.device("cpu")),
     }
     typer.echo(json.dumps(report))
 
 
 def approximate(
-    vectors: Annotated[Path, typer.Option(help="Folder of shards: a space of a library.")],
-    rows: Annotated[int, typer.Option(min=10_000, help="Repeated with noise beyond.")] = 1_000_000,
+    vectors: Annotated[Path, typer.Option(help="Folder of shards, such as a library's vectors.")],
+    rows: Annotated[
+        int, typer.Option(min=10_000, help="Vectors to index, repeated with noise as needed.")
+    ] = 1_000_000,
     kinds: Annotated[
-        list[str] | None, typer.Option("--kind", help="pq, rabitq or hnsw; default: pq.")
+        list[str] | None,
+        typer.Option("--kind", help="pq, rabitq or hnsw (repeatable). Default: pq."),
     ] = None,
-    queries: Annotated[int, typer.Option(min=8, help="Held out of the vectors.")] = 512,
-    target: Annotated[float, typer.Option(help="Recall that is asked for.")] = 0.95,
+    queries: Annotated[int, typer.Option(min=8, help="Vectors to hold out as queries.")] = 512,
+    target: Annotated[float, typer.Option(help="Target recall.")] = 0.95,
 ) -> None:
-    """Approximate beside exact search: recall, time, memory; the last line is one JSON object."""
+    """Compare approximate with exact search; the last line is a JSON object."""
     from benchmarks.approximate import measure_approximate
     from benchmarks.tables import approximate_table
     from scimult.errors import UnknownNameError
@@ -73,21 +79,26 @@ def approximate(
     for kind in chosen:
         if kind not in FACTORIES:
             raise UnknownNameError("kind of index", kind, FACTORIES)
-    of_kinds: list[Kind] = [kind for kind in get_args(Kind) if kind in chosen]
-    costs = measure_approximate(vectors, rows, of_kinds, queries, target)
+    ordered: list[Kind] = [kind for kind in get_args(Kind) if kind in chosen]
+    costs = measure_approximate(vectors, rows, ordered, queries, target)
     title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
     print_table(approximate_table(costs, title))
     typer.echo(json.dumps({"approximate": [cost.as_json() for cost in costs]}))
 
 
 def libraries(
-    model: Annotated[Path, typer.Option(help="Model whose queries search.")],
+    model: Annotated[Path, typer.Option(help="Model to encode queries with.")],
     sizes: Annotated[
-        list[int] | None, typer.Option("--papers", min=2000, help="May come again.")
+        list[int] | None,
+        typer.Option(
+            "--papers", min=2000, help="Papers (repeatable). Default: 50,000, 100,000, 200,000."
+        ),
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="That share the making of an index.")] = 2,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes that build an index in parts.")
+    ] = 2,
 ) -> None:
-    """Make, index, search and sync libraries that grow; the last line is one JSON object."""
+    """Create, index, search and sync libraries of growing size; the last line is a JSON object."""
     import torch
 
     from benchmarks.libraries import measure_libraries
@@ -103,13 +114,13 @@ def libraries(
 
 def reviewers(
     submissions: Annotated[int, typer.Option(min=1, help="Papers to review.")] = 2_200,
-    reviewers: Annotated[int, typer.Option(min=1, help="Who reviews.")] = 2_500,
-    each: Annotated[int, typer.Option(min=1, help="Publications of a reviewer, on average.")] = 20,
+    reviewers: Annotated[int, typer.Option(min=1, help="Number of reviewers.")] = 2_500,
+    each: Annotated[int, typer.Option(min=1, help="Average publications per reviewer.")] = 20,
     width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 384,
-    needed: Annotated[int, typer.Option(min=1, help="Reviewers of a submission.")] = 3,
-    most: Annotated[int, typer.Option(min=1, help="Submissions of a reviewer, at most.")] = 4,
+    needed: Annotated[int, typer.Option(min=1, help="Reviewers per submission.")] = 3,
+    most: Annotated[int, typer.Option(min=1, help="Most submissions per reviewer.")] = 4,
 ) -> None:
-    """Score and assign reviewers of a made-up venue; the last line is one JSON object."""
+    """Score and assign reviewers of a generated venue; the last line is a JSON object."""
     import torch
 
     from benchmarks.reviewers import measure_matching
@@ -125,25 +136,22 @@ def reviewers(
 def compare_search(
     queries: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Queries of a search; may come again. Default: 1, 32, 1024."),
+        typer.Option(min=1, help="Queries per search (repeatable). Default: 1, 32, 1024."),
     ] = None,
     candidates: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Candidates of an index; may come again. Default: 200,000."),
+        typer.Option(min=1, help="Candidates per index (repeatable). Default: 200,000."),
     ] = None,
     width: Annotated[int, typer.Option(min=1, help="Dimensions of an embedding.")] = 768,
-    k: Annotated[int, typer.Option(min=1, help="Length of the lists.")] = 100,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all ways take turns.")] = 5,
-    clock: Annotated[
-        Literal["wall", "cpu"],
-        typer.Option(help="cpu: this process's seconds, for a machine that does other work."),
-    ] = "wall",
+    k: Annotated[int, typer.Option(min=1, help="Results per query.")] = 100,
+    rounds: Rounds = 5,
+    clock: Clock = "wall",
 ) -> None:
-    """Exact search beside faiss; the last line is one JSON object."""
+    """Compare exact search with faiss; the last line is a JSON object."""
     import torch
 
-    from benchmarks.compare_search import search_beside
-    from benchmarks.tables import search_beside_table
+    from benchmarks.compare_search import search_comparisons
+    from benchmarks.tables import search_comparison_table
     from benchmarks.timing import machine
     from scimult.hardware import keep_freed_memory
 
@@ -151,10 +159,10 @@ def compare_search(
     rows = [
         row
         for count in candidates or [200_000]
-        for row in search_beside(queries or [1, 32, 1024], count, width, k, rounds, clock)
+        for row in search_comparisons(queries or [1, 32, 1024], count, width, k, rounds, clock)
     ]
-    title = f"best {k} of candidates of width {width}, {clock} seconds"
-    print_table(search_beside_table(rows, title))
+    title = f"top {k} of candidates of width {width}, {clock} seconds"
+    print_table(search_comparison_table(rows, title))
     report = {
         "benchmark": "compare-search",
         "clock": clock,

@@ -1,6 +1,6 @@
-"""What a service costs beside its model: throughput, latency, memory; whether answers mix.
+"""Cost of a service relative to its model: throughput, latency, memory, and wrong answers.
 
-Clients and the service share the machine, so that what clients take is part of the price.
+Clients and the service share the machine, so the cost of the clients is included.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.types import FloatArray
 
-# Sums in another order, by what else is in a pass. A bfloat16 may round the other way: 3e-4 of a
-# unit vector of width 384, once in some hundred texts. Those of 640 papers are 0.1 apart or more.
+# The other texts in a pass change the order of sums. A bfloat16 may then round differently: 3e-4 in
+# a unit vector of width 384, once in a few hundred texts. Vectors of different papers are at least
+# 0.1 apart.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-3}
 _EACH = 5
-Asked = tuple[str, dict[str, Any]]
+Request = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class ServingCost:
-    """What clients saw, beside one call of the model with all texts.
+    """Figures of a service, relative to one call of the model with all texts (bulk).
 
     Attributes
     ----------
     clients, texts : int
-        Clients at once, and requests of a round, each of one text.
+        Concurrent clients, and requests per round, each with one text.
     tokens : float
-        Of a text, on average.
+        Average tokens per text.
     bulk, served : float
-        Texts a second, median over rounds.
+        Texts per second, median over rounds.
     share : Ratio
-        Of the bulk's time to the service's, round by round: 1 costs nothing.
+        Bulk time over service time, round by round; at 1 the service is free.
     cpu : Ratio
-        Processor time of the service's process to that of the bulk.
+        CPU time of the service's process over that of the bulk.
     p50, p99 : float
         Milliseconds from a request to its answer.
     checked, wrong : int
@@ -76,16 +77,16 @@ class ServingCost:
 
 @dataclass(frozen=True)
 class Soak:
-    """A long run: requests a second, answers that were wrong, memory of the service over time.
+    """A long run: requests per second, wrong answers, and the service's memory over time.
 
     Attributes
     ----------
     requests, wrong : int
-        Asked, and not as the library answers.
+        Requests, and answers that differ from the library's.
     per_second : float
-        Over the whole run.
+        Requests per second over the whole run.
     megabytes : list of float
-        Memory of its own, without mapped files, after each tenth of the requests.
+        Memory without mapped files, after each tenth of the requests.
     """
 
     requests: int
@@ -108,59 +109,59 @@ def served(library: Path, threads: int, *options: str) -> Iterator[tuple[str, in
         [*command, *options], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        found = re.search(r"http://([\d.]+):(\d+)", process.stdout.readline())
-        assert found is not None, "the service did not start"
+        address = re.search(r"http://([\d.]+):(\d+)", process.stdout.readline())
+        assert address is not None, "the service did not start"
         try:
-            yield found[1], int(found[2]), process.pid
+            yield address[1], int(address[2]), process.pid
         finally:
             process.terminate()
 
 
 def load(
-    address: tuple[str, int], asked: Sequence[Asked], clients: int
+    address: tuple[str, int], requests: Sequence[Request], clients: int
 ) -> tuple[list[Any], FloatArray, float]:
-    """Return the answers to requests, in their order, with the seconds of each and of all."""
-    places, lock = iter(range(len(asked))), threading.Lock()
-    answers: list[Any] = [None] * len(asked)
-    seconds = np.zeros(len(asked), dtype=np.float32)
+    """Return the answers to requests, in order, with the seconds of each and of all."""
+    indices, lock = iter(range(len(requests))), threading.Lock()
+    answers: list[Any] = [None] * len(requests)
+    seconds = np.zeros(len(requests), dtype=np.float32)
 
     def client() -> None:
         connection = HTTPConnection(*address, timeout=120)
         while True:
             with lock:
-                place = next(places, None)
-            if place is None:
+                index = next(indices, None)
+            if index is None:
                 connection.close()
                 return
-            path, body = asked[place]
-            begun = time.perf_counter()
+            path, body = requests[index]
+            start = time.perf_counter()
             headers = {"Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), headers)
             answer = connection.getresponse()
             content = answer.read()
-            seconds[place] = time.perf_counter() - begun
-            answers[place] = json.loads(content) if answer.status == 200 else answer.status
+            seconds[index] = time.perf_counter() - start
+            answers[index] = json.loads(content) if answer.status == 200 else answer.status
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return answers, seconds, time.perf_counter() - begun
+    return answers, seconds, time.perf_counter() - start
 
 
 def measure_serving(
     library: Path, papers: Sequence[dict[str, str]], clients: int, rounds: int, threads: int
 ) -> ServingCost:
-    """Encode papers by one call of the model, and one by one by a service, in turns."""
+    """Encode papers in one call of the model, and one by one at a service, in turns."""
     import torch
 
     torch.set_num_threads(threads)
     model = Library.open(library).model
     tolerance = _tolerance(model)
     task = next(task for task in model.tasks.names if model.kind(task, "query") == "paper")
-    asked: list[Asked] = [
+    requests: list[Request] = [
         ("/encode", {"texts": [paper], "task": task, "format": "base64"}) for paper in papers
     ]
     before = model.tokens_encoded
@@ -169,16 +170,16 @@ def measure_serving(
     times: dict[str, list[float]] = {"bulk": [], "served": [], "bulk cpu": [], "served cpu": []}
     waits, wrong = [], 0
     with served(library, threads) as (host, port, process):
-        load((host, port), asked[: 2 * clients], clients)
+        load((host, port), requests[: 2 * clients], clients)
         for _ in range(rounds):
-            begun, cpu = time.perf_counter(), time.process_time()
+            wall, cpu = time.perf_counter(), time.process_time()
             model.encode(papers, task=task)
-            times["bulk"].append(time.perf_counter() - begun)
+            times["bulk"].append(time.perf_counter() - wall)
             times["bulk cpu"].append(time.process_time() - cpu)
             cpu = _cpu_of(process)
-            answers, seconds, took = load((host, port), asked, clients)
+            answers, seconds, total = load((host, port), requests, clients)
             times["served cpu"].append(_cpu_of(process) - cpu)
-            times["served"].append(took)
+            times["served"].append(total)
             waits.append(seconds)
             wrong += _wrong_vectors(answers, expected, tolerance)
     p50, p99 = np.percentile(np.concatenate(waits), [50, 99]) * 1e3
@@ -198,29 +199,31 @@ def measure_serving(
 
 
 def measure_soak(library: Path, requests: int, clients: int, threads: int) -> Soak:
-    """Ask a service many times for vectors and papers, and compare every answer."""
+    """Send many requests for vectors and papers to a service, and check every answer."""
     opened = Library.open(library)
     tolerance = _tolerance(opened.model)
     words = [text.title for text in opened.state.papers.texts_of(opened.state.live_rows()[:200])]
-    searches: list[Asked] = [("/search", {"text": text, "k": 5}) for text in words]
-    encodings: list[Asked] = [("/encode", {"texts": [text], "format": "base64"}) for text in words]
+    searches: list[Request] = [("/search", {"text": text, "k": 5}) for text in words]
+    encodings: list[Request] = [
+        ("/encode", {"texts": [text], "format": "base64"}) for text in words
+    ]
     vectors_ND = opened.model.encode(words, task="search")
     scores = [opened.search(text, k=5).scores for text in words]
-    # Of five requests one searches.
-    places = [
+    # One request in five is a search.
+    plan = [
         (n % _EACH == 0, n // _EACH if n % _EACH == 0 else n) for n in range(_EACH * len(words))
     ]
     part = requests // 10
     megabytes, wrong, total = [], 0, 0.0
     with served(library, threads) as (host, port, process):
         for _ in range(10):
-            chosen = list(itertools.islice(itertools.cycle(places), part))
-            asked = [(searches if search else encodings)[n % len(words)] for search, n in chosen]
-            answers, _, seconds = load((host, port), asked, clients)
+            chosen = list(itertools.islice(itertools.cycle(plan), part))
+            batch = [(searches if search else encodings)[n % len(words)] for search, n in chosen]
+            answers, _, seconds = load((host, port), batch, clients)
             total += seconds
             megabytes.append(_memory_of(process))
-            for answer, (search, place) in zip(answers, chosen, strict=True):
-                number = place % len(words)
+            for answer, (search, n) in zip(answers, chosen, strict=True):
+                number = n % len(words)
                 if search:
                     wrong += not _close(answer, scores[number], tolerance)
                 else:
@@ -234,7 +237,7 @@ def _tolerance(model: SciMult) -> float:
 
 
 def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray, tolerance: float) -> int:
-    """Count answers that are not the vector of their text."""
+    """Count answers that differ from the vector of their text."""
     wrong = 0
     for answer, expected_D in zip(answers, expected_ND, strict=True):
         if not isinstance(answer, dict):
@@ -248,17 +251,16 @@ def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray, tolerance: f
 def _close(answer: Any, scores: list[float], tolerance: float) -> bool:
     if not isinstance(answer, dict):
         return False
-    found = [one["score"] for one in answer["papers"]]
-    return bool(np.allclose(found, scores, atol=tolerance))
+    return bool(np.allclose([one["score"] for one in answer["papers"]], scores, atol=tolerance))
 
 
 def _cpu_of(process: int) -> float:
-    """Return the seconds that a process has computed."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_of(process: int) -> float:
-    """Return the megabytes of a process of its own: without mapped files."""
+    """Return the megabytes of a process, without mapped files."""
     status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     return int(re.findall(r"RssAnon:\s+(\d+)", status)[0]) / 1024

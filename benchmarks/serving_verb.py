@@ -1,4 +1,4 @@
-"""The verb of the benchmarks that loads a service."""
+"""The benchmark verb that puts load on a service."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ from typing import Annotated, Literal
 
 import typer
 
+from benchmarks.search_verbs import Rounds
 from scimult.cli.output import print_table
 
 
 def serve(
-    model: Annotated[Path, typer.Option(help="What encodes: a run, a saved model.")],
-    papers: Annotated[Path, typer.Option(help="JSON lines of papers (.gz): what is encoded.")],
-    texts: Annotated[int, typer.Option(min=8, help="Papers of a round.")] = 640,
-    clients: Annotated[int, typer.Option(min=1, help="Clients at once.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; bulk and service take turns.")] = 3,
+    model: Annotated[Path, typer.Option(help="Run or saved model to encode with.")],
+    papers: Annotated[Path, typer.Option(help="JSON lines of papers to encode (.gz).")],
+    texts: Annotated[int, typer.Option(min=8, help="Papers per round.")] = 640,
+    clients: Annotated[int, typer.Option(min=1, help="Concurrent clients.")] = 32,
+    rounds: Rounds = 3,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the model.")] = 2,
     titles: Annotated[
-        bool, typer.Option("--titles", help="Titles alone: short texts, where requests weigh most.")
+        bool,
+        typer.Option(
+            "--titles", help="Titles only: short texts, where requests cost relatively most."
+        ),
     ] = False,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"], typer.Option(help="What the model computes in.")
+        Literal["auto", "float32", "bfloat16"], typer.Option(help="Compute type.")
     ] = "auto",
-    soak: Annotated[int, typer.Option(min=0, help="Then ask so often, and watch the memory.")] = 0,
+    soak: Annotated[
+        int, typer.Option(min=0, help="Requests of a final long run that watches the memory.")
+    ] = 0,
 ) -> None:
-    """Load a service beside one call of its model; the last line is one JSON object."""
+    """Compare a service under load with one call of its model; the last line is a JSON object."""
     import tempfile
 
     import torch
@@ -38,23 +44,23 @@ def serve(
     from scimult.inference.collection import read_collection
     from scimult.library import Library
 
-    read = read_collection(papers, "paper", Rejects(True))
+    collection = read_collection(papers, "paper", Rejects(True))
     rows = [
         {"title": text.title, "abstract": "" if titles else text.body}
-        for text in read.texts[:texts]
+        for text in collection.texts[:texts]
         if text.title
     ]
-    named = [{"id": str(number), **row} for number, row in enumerate(rows)]
+    with_ids = [{"id": str(number), **row} for number, row in enumerate(rows)]
     report: dict[str, object] = {"benchmark": "serve", "machine": machine(torch.device("cpu"))}
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "library"
-        Library.create(library, named, model=model.resolve(), dtype=dtype)
+        Library.create(library, with_ids, model=model.resolve(), dtype=dtype)
         cost = measure_serving(library, rows, clients, rounds, threads)
         print_table(serving_table(cost))
         report["serving"] = cost.as_json()
         if soak:
-            found = measure_soak(library, soak, clients, threads)
-            print_table(soak_table(found))
-            report["soak"] = found.as_json()
+            long_run = measure_soak(library, soak, clients, threads)
+            print_table(soak_table(long_run))
+            report["soak"] = long_run.as_json()
     report["load"] = load_average()
     typer.echo(json.dumps(report))

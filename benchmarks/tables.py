@@ -1,4 +1,4 @@
-"""The tables that benchmarks print."""
+"""Tables of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scimult.table import Table, texts
 
 if TYPE_CHECKING:
     from benchmarks.approximate import ApproximateCost
-    from benchmarks.compare_encoding import EncodingBeside
-    from benchmarks.compare_search import SearchBeside
+    from benchmarks.compare_encoding import EncodingComparison
+    from benchmarks.compare_search import SearchComparison
     from benchmarks.compare_training import TrainingRow
     from benchmarks.gradients import GradientErrors
     from benchmarks.libraries import LibraryCost
@@ -32,12 +32,12 @@ def variants_table(rows: Sequence[Measurement], title: str) -> Table:
             for time in (row.train, row.encode, row.mixed, row.encode_all)
         ]
         cells.append(texts(row.name, *counts, f"{row.megabytes:.0f}", *times))
-    note = "parameters in millions; times relative to vanilla; mixed, all tasks: to one task alone"
+    note = "parameters in millions; times relative to vanilla; mixed, all tasks: to a single task"
     return Table(title, headings, 1, cells, [note])
 
 
 def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
-    """Return training steps of ours beside those of sentence-transformers."""
+    """Return our training steps next to those of sentence-transformers."""
     headings = ["dropout", "ours", "theirs", "padding", "faster", "cached"]
     cells = [
         texts(
@@ -51,20 +51,20 @@ def training_table(rows: Sequence[TrainingRow], title: str) -> Table:
         for row in rows
     ]
     note = (
-        "ours, theirs (sentence-transformers): real tokens a second; padding: of theirs; faster: "
+        "ours, theirs (sentence-transformers): real tokens per second; padding: of theirs; faster: "
         "their time over ours; cached: our time with the embedding cache over ours without"
     )
     return Table(title, headings, 0, cells, [note])
 
 
 def gradients_table(rows: Sequence[GradientErrors], title: str) -> Table:
-    """Return the errors of each group of parameters, by the number of chunks."""
+    """Return the errors of each group of parameters by the number of chunks."""
     passes = ["one pass" if row.chunks == 1 else f"{row.chunks} chunks" for row in rows]
     cells = []
     for group in rows[0].groups:
         errors = [row.groups[group] for row in rows]
         cells.append(texts(group, *(f"{whole:.2%} ({worst:.2%})" for whole, worst in errors)))
-    note = "error of bf16 over the norm of fp32's: of the group, of its worst tensor"
+    note = "error of bf16 over the norm of fp32: of the group (of its worst tensor)"
     return Table(title, ["gradient of", *passes], 1, cells, [note])
 
 
@@ -81,14 +81,14 @@ def search_table(rows: Sequence[SearchCost], title: str) -> Table:
         whole = f"{row.whole_seconds:,.0f} s"
         cells.append(texts(row.name, *counts, *seconds, whole, *memory))
     note = (
-        "bare: products and top-k of each block alone; + names: with name matching; "
-        "whole: all queries, computed"
+        "bare: only products and top-k of each block; + names: with name matching; "
+        "whole: all queries, extrapolated"
     )
     return Table(title, headings, 1, cells, [note])
 
 
-def search_beside_table(rows: Sequence[SearchBeside], title: str) -> Table:
-    """Return the seconds of each way to search, by the number of queries."""
+def search_comparison_table(rows: Sequence[SearchComparison], title: str) -> Table:
+    """Return the milliseconds of each search by the number of queries."""
     names = list(rows[0].seconds)
     cells = []
     for row in rows:
@@ -97,33 +97,35 @@ def search_beside_table(rows: Sequence[SearchBeside], title: str) -> Table:
         load = f"{row.load[0]:.1f}, {row.load[1]:.1f}"
         sizes = f"{row.candidates:,}", f"{row.queries:,}"
         cells.append(texts(*sizes, *seconds, faster, f"{row.recall:.4f}", load))
-    notes = ["milliseconds; faster: faiss at its better setting over ours; recall: of float64's"]
+    notes = ["milliseconds; faster: faiss at its better setting over ours; recall: of float64"]
     if rows[0].faster is None:
         notes.append("faiss is not installed: pip install faiss-cpu")
     headings = ["candidates", "queries", *names, "faster", "recall", "load"]
     return Table(title, headings, 1, cells, notes)
 
 
-def encoding_beside_table(rows: Sequence[EncodingBeside], title: str, missing: list[str]) -> Table:
-    """Return tokens a second of each way to encode, by the number of texts."""
+def encoding_comparison_table(
+    rows: Sequence[EncodingComparison], title: str, missing: list[str]
+) -> Table:
+    """Return tokens per second of each encoder by the number of texts."""
     cells = []
     for row in rows:
         for name, seconds in row.seconds.items():
             rate = f"{row.tokens / seconds:,.0f}"
             cells.append(texts(f"{row.texts:,}", name, rate, f"{row.cosines[name]:.6f}"))
-    notes = ["tokens: a second; cosine: the smallest with ours in float32"]
+    notes = ["cosine: the smallest with ours in float32"]
     notes += [
         f"{row.texts:,} texts, {name}: ours is {faster} times as fast; load {row.load[0]:.1f}, "
         f"{row.load[1]:.1f}"
         for row in rows
         for name, faster in row.faster.items()
     ]
-    notes += [f"not installed: {how}" for how in missing]
+    notes += [f"not installed: {command}" for command in missing]
     return Table(title, ["texts", "encoder", "tokens/s", "cosine"], 2, cells, notes)
 
 
 def approximate_table(rows: Sequence[ApproximateCost], title: str) -> Table:
-    """Return indexes beside exact search."""
+    """Return indexes next to exact search."""
     headings = ["kind", "recall@10", "lists", "per result", "ms", "exact ms", "times", "alone"]
     cells = []
     for row in rows:
@@ -141,8 +143,8 @@ def approximate_table(rows: Sequence[ApproximateCost], title: str) -> Table:
             )
         )
     sizes = ", ".join(f"{row.kind} {row.bytes_per_vector:.0f}" for row in rows)
-    note = f"CPU time of a query; alone: one query at a time; bytes of a vector: {sizes}"
-    return Table(title, [*headings], 1, cells, [note])
+    note = f"CPU time per query; alone: one query at a time; bytes per vector: {sizes}"
+    return Table(title, headings, 1, cells, [note])
 
 
 def matching_table(cost: MatchingCost) -> Table:
@@ -160,7 +162,7 @@ def matching_table(cost: MatchingCost) -> Table:
 
 
 def libraries_table(costs: Sequence[LibraryCost]) -> Table:
-    """Return what each step takes, by the number of papers."""
+    """Return the cost of each step by the number of papers."""
     cells = [
         texts(
             step,
@@ -173,28 +175,28 @@ def libraries_table(costs: Sequence[LibraryCost]) -> Table:
     headings = ["step", *sizes, *(f"MB, {size}" for size in sizes)]
     on_disk = ", ".join(f"{cost.gigabytes:.2f}" for cost in costs)
     note = f"seconds / CPU seconds; MB: peak of the largest process; on disk {on_disk} GB"
-    return Table("libraries by their papers", headings, 1, cells, [note])
+    return Table("libraries by size", headings, 1, cells, [note])
 
 
 def serving_table(cost: ServingCost) -> Table:
-    """Return what a service costs beside its model."""
+    """Return the cost of a service relative to its model."""
     rows = [
-        texts("texts a second, one call", f"{cost.bulk:,.1f}"),
-        texts("texts a second, served", f"{cost.served:,.1f}"),
+        texts("texts per second, one call", f"{cost.bulk:,.1f}"),
+        texts("texts per second, served", f"{cost.served:,.1f}"),
         texts("share of the one call's rate", cost.share),
-        texts("processor time of the service to the call's", cost.cpu),
+        texts("CPU time of the service over the call's", cost.cpu),
         texts("p50, p99 in milliseconds", f"{cost.p50:,.0f}, {cost.p99:,.0f}"),
         texts("answers checked, wrong", f"{cost.checked:,}, {cost.wrong:,}"),
     ]
     title = f"{cost.clients} clients, {cost.texts:,} texts of {cost.tokens:.0f} tokens"
-    return Table(title, ["what", "value"], 1, rows)
+    return Table(title, ["quantity", "value"], 1, rows)
 
 
-def soak_table(found: Soak) -> Table:
+def soak_table(soak: Soak) -> Table:
     """Return the memory of a service over a long run."""
     cells = [
-        texts(f"{(place + 1) * found.requests // 10:,}", f"{size:,.1f}")
-        for place, size in enumerate(found.megabytes)
+        texts(f"{tenth * soak.requests // 10:,}", f"{size:,.1f}")
+        for tenth, size in enumerate(soak.megabytes, start=1)
     ]
-    note = f"{found.per_second:,.0f} requests a second, {found.wrong:,} answers wrong"
+    note = f"{soak.per_second:,.0f} requests per second, {soak.wrong:,} wrong answers"
     return Table("memory of the service", ["requests", "megabytes"], 1, cells, [note])

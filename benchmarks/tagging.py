@@ -1,9 +1,9 @@
-"""The tagger beside Annif and omikuji on real sets, at concepts seen in training and hidden.
+"""The tagger against Annif and omikuji on real sets, for seen and hidden concepts.
 
-``python -m benchmarks.tagging export SET FOLDER`` writes a set as Annif reads it; one of five
-concepts, by a hash of its id, is taken off the training papers. ``benchmarks/tagging_peers.py
-FOLDER``, in an environment of its own, writes what others suggest; ``python -m benchmarks.tagging
-score SET FOLDER --model MODEL`` trains ours and scores all. Sets lie in ``$SCIMULT_DATA``.
+``python -m benchmarks.tagging export SET FOLDER`` writes a set in Annif's format; one concept in
+five, by a hash of its id, is removed from the training papers. ``benchmarks/tagging_peers.py
+FOLDER``, in its own environment, writes suggestions of the others; ``python -m benchmarks.tagging
+score SET FOLDER --model MODEL`` trains ours and scores all. Sets are in ``$SCIMULT_DATA``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class TagSet:
-    """Papers with tags; hidden concepts are on no training paper."""
+    """Papers with tags; no training paper has a hidden concept."""
 
     vocabulary: Vocabulary
     train: Papers
@@ -52,12 +52,12 @@ class TagSet:
 
     @property
     def seen(self) -> set[str]:
-        """Ids of concepts that a training paper has."""
+        """Ids of concepts in training papers."""
         return {tag for paper in self.train for tag in paper["labels"]}
 
 
 def read_set(name: str) -> TagSet:
-    """Read ``acm``, ``arxiv`` or ``mesh``; the first papers by a hash of their ids are the test."""
+    """Read ``acm``, ``arxiv`` or ``mesh``; test papers are the first by a hash of their ids."""
     data = Path(os.environ["SCIMULT_DATA"])
     folder = data / {"acm": "train/acm", "arxiv": "train/arxiv", "mesh": "eval/pubmedqa_mesh"}[name]
     vocabulary = Vocabulary(
@@ -75,11 +75,11 @@ def read_set(name: str) -> TagSet:
         papers = [paper for paper in papers if paper["labels"]]
         test, train = papers[:_TEST], papers[_TEST:]
     hidden = frozenset(one.id for one in vocabulary if _hash(one.id) % 5 == 0)
-    shown = [
+    train = [
         {**paper, "labels": [tag for tag in paper["labels"] if tag not in hidden]}
         for paper in train[: _TRAIN.get(name)]
     ]
-    return TagSet(vocabulary, shown, test, hidden)
+    return TagSet(vocabulary, train, test, hidden)
 
 
 @app.command()
@@ -105,9 +105,11 @@ def score(
     name: str,
     folder: Path,
     model: Annotated[Path, typer.Option()],
-    only: Annotated[list[str] | None, typer.Option(help="Peers; default: all in folder.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Peer to score (repeatable). Default: all in FOLDER.")
+    ] = None,
 ) -> None:
-    """Train our tagger and print the scores of all, at seen, hidden and all concepts."""
+    """Train our tagger and print the scores of all, for seen, hidden and all concepts."""
     tagged = read_set(name)
     started = load_average(), time.process_time()
     encoder = SciMult.from_pretrained(model, dtype="auto")
@@ -117,25 +119,25 @@ def score(
         texts = [Text("paper", paper["title"], paper["abstract"]) for paper in papers]
         return stored.encode(texts, task="classification", role="query", show_progress=True)
 
-    encoded = vectors(tagged.train), vectors(tagged.test)
+    train_ND, test_ND = vectors(tagged.train), vectors(tagged.test)
     clock = [time.process_time()]
     ours = Tagger.train(
-        folder / "tagger", tagged.vocabulary, tagged.train, model=encoder, vectors=encoded[0]
+        folder / "tagger", tagged.vocabulary, tagged.train, model=encoder, vectors=train_ND
     )
     clock.append(time.process_time())
     ids = set(tagged.vocabulary.ids)
     groups = {"seen": tagged.seen, "hidden": set(tagged.hidden), "all": ids}
 
     def tag(group: set[str], tagger: Tagger) -> list[list[str]]:
-        found = tagger.tag(
-            _bare(tagged.test), k=_LONGEST, exclude=ids - group, evidence=False, vectors=encoded[1]
+        suggestions = tagger.tag(
+            _bare(tagged.test), k=_LONGEST, exclude=ids - group, evidence=False, vectors=test_ND
         )
-        return [[one.id for one in tags] for tags in found]
+        return [[one.id for one in tags] for tags in suggestions]
 
     zero = Tagger.train(folder / "zero_shot", tagged.vocabulary, model=encoder)
     systems: dict[str, Callable[[set[str]], list[list[str]]]] = {
         "scimult": lambda group: tag(group, ours),
-        "scimult, nothing tagged": lambda group: tag(group, zero),
+        "scimult, no tagged papers": lambda group: tag(group, zero),
     }
     for file in sorted(folder.glob("peer.*.jsonl")):
         peer = file.name.removeprefix("peer.").removesuffix(".jsonl")
@@ -153,7 +155,7 @@ def score(
     for system, lists_of in systems.items():
         cells = []
         for group, members in groups.items():
-            values = measured(lists_of(members), tagged, members)
+            values = metrics_of(lists_of(members), tagged, members)
             cells += [f"{group} {' '.join(f'{value:.3f}' for value in values)}"]
         typer.echo(f"{system:24s} {' | '.join(cells)}")
 
@@ -166,11 +168,11 @@ def scale(
     concepts: int = 5000,
     queries: int = 50_000,
 ) -> None:
-    """Train and tag at scale: texts and tags of ``acm``, random embeddings, added concepts."""
+    """Train and tag at scale: texts and tags of ``acm``, random embeddings, extra concepts."""
     tagged = read_set("acm")
     everything = [*tagged.test, *_papers_of_acm(tagged.vocabulary)][:papers]
-    made_up = (Concept(f"more-{n}", f"Subject {n}") for n in range(concepts))
-    vocabulary = Vocabulary([*tagged.vocabulary, *made_up][:concepts])
+    extra = (Concept(f"more-{n}", f"Subject {n}") for n in range(concepts))
+    vocabulary = Vocabulary([*tagged.vocabulary, *extra][:concepts])
     encoder = SciMult.from_pretrained(model, dtype="auto")
     rng = np.random.default_rng(0)
     vectors = unit_rows(rng.normal(size=(len(everything), encoder.width)).astype(np.float32))
@@ -180,30 +182,29 @@ def scale(
         folder, vocabulary, everything, model=encoder, vectors=vectors, show_progress=True
     )
     clock.append((time.process_time(), time.perf_counter()))
-    texts, some = _bare(everything[:queries]), vectors[:queries]
-    tagger.tag(texts, evidence=False, vectors=some, show_progress=True)
+    texts = _bare(everything[:queries])
+    tagger.tag(texts, evidence=False, vectors=vectors[:queries], show_progress=True)
     clock.append((time.process_time(), time.perf_counter()))
-    for what, before, after in zip(("training", "tagging"), clock, clock[1:], strict=False):
-        spent = f"{after[0] - before[0]:.0f} CPU s, {after[1] - before[1]:.0f} s"
-        typer.echo(f"{what}: {spent}")
+    for step, before, after in zip(("training", "tagging"), clock, clock[1:], strict=False):
+        typer.echo(f"{step}: {after[0] - before[0]:.0f} CPU s, {after[1] - before[1]:.0f} s")
     sizes = f"{len(everything)} papers, {len(texts)} tagged, {len(vocabulary)} concepts"
-    typer.echo(f"{sizes}; {peak_memory() / 1e6:.0f} MB at most; load {started:.1f}")
+    typer.echo(f"{sizes}; peak {peak_memory() / 1e6:.0f} MB; load {started:.1f}")
 
 
-def measured(lists: Sequence[Sequence[str]], tagged: TagSet, members: set[str]) -> list[float]:
+def metrics_of(lists: Sequence[Sequence[str]], tagged: TagSet, members: set[str]) -> list[float]:
     """Return the metrics over papers that have a tag among ``members``."""
-    row = {name: place for place, name in enumerate(tagged.vocabulary.ids)}
-    gold = [[row[tag] for tag in paper["labels"] if tag in members] for paper in tagged.test]
-    kept = [place for place, rows in enumerate(gold) if rows]
+    row_of = {name: row for row, name in enumerate(tagged.vocabulary.ids)}
+    gold = [[row_of[tag] for tag in paper["labels"] if tag in members] for paper in tagged.test]
+    kept = [paper for paper, rows in enumerate(gold) if rows]
     rows_QK = np.full((len(kept), _LONGEST), -1, dtype=np.int64)
-    for place, paper in enumerate(kept):
-        rows = [row[tag] for tag in lists[paper]][:_LONGEST]
-        rows_QK[place, : len(rows)] = rows
+    for query, paper in enumerate(kept):
+        rows = [row_of[tag] for tag in lists[paper]][:_LONGEST]
+        rows_QK[query, : len(rows)] = rows
     relevant = Ragged.from_lists(sorted(gold[paper]) for paper in kept)
     grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
     scores_QK = np.where(rows_QK >= 0, -np.arange(_LONGEST, dtype=np.float32), -np.inf)
     ranking = Ranking(rows_QK, scores_QK.astype(np.float32))
-    judged = judge(ranking, Qrels(relevant, grades, len(row)))
+    judged = judge(ranking, Qrels(relevant, grades, len(row_of)))
     return [float(compute(metric, judged).mean()) for metric in _METRICS]
 
 
@@ -215,9 +216,9 @@ def _peer(file: Path, tagged: TagSet) -> list[list[str]]:
 
 def _papers(path: Path, vocabulary: Vocabulary) -> Papers:
     known = set(vocabulary.ids)
-    papers: Iterator[dict[str, Any]] = (one.fields for one in read_jsonl(path, Rejects()))
-    read = [{**p, "labels": [tag for tag in p["labels"] if tag in known]} for p in papers]
-    return sorted(read, key=lambda paper: _hash(paper["id"]))
+    fields: Iterator[dict[str, Any]] = (one.fields for one in read_jsonl(path, Rejects()))
+    papers = [{**p, "labels": [tag for tag in p["labels"] if tag in known]} for p in fields]
+    return sorted(papers, key=lambda paper: _hash(paper["id"]))
 
 
 def _papers_of_acm(vocabulary: Vocabulary) -> Papers:

@@ -1,7 +1,7 @@
 """Annif's backends and omikuji on the files of ``benchmarks.tagging export``.
 
-A script of its own: Annif pins other versions of packages, so it runs in an environment that has
-``annif[omikuji]`` and needs nothing of ours.
+A separate script, as Annif pins other package versions: it runs in an environment with
+``annif[omikuji]`` and does not import ours.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ limit={limit}
 """
 
 
-def main(folder: Path, wanted: list[str]) -> None:
+def main(folder: Path, names: list[str]) -> None:
     """Train each peer in ``folder`` and write its suggestions for the test papers."""
     os.chdir(folder)
     projects = [_PROJECT.format(name=name, limit=_LIMIT) for name in _BACKENDS]
     Path("projects.cfg").write_text("\n".join(projects), encoding="utf-8")
     test = [json.loads(line) for line in _lines("test.jsonl")]
-    for name in wanted:
+    for name in names:
         started = time.process_time()
         suggest = _omikuji() if name == "omikuji-alone" else _annif(name)
         trained = time.process_time()
-        found = suggest([paper["text"] for paper in test])
+        suggestions = suggest([paper["text"] for paper in test])
         lines = [
             json.dumps({"id": paper["id"], "labels": labels}) + "\n"
-            for paper, labels in zip(test, found, strict=True)
+            for paper, labels in zip(test, suggestions, strict=True)
         ]
         Path(f"peer.{name}.jsonl").write_text("".join(lines), encoding="utf-8")
         seconds = trained - started, time.process_time() - trained
-        told = f"{name}: {seconds[0]:.1f} s of training, {seconds[1]:.1f} s for {len(test)} papers"
-        sys.stdout.write(told + "\n")
+        line = f"{name}: {seconds[0]:.1f} s of training, {seconds[1]:.1f} s for {len(test)} papers"
+        sys.stdout.write(line + "\n")
 
 
 def _annif(name: str) -> Any:
-    """Train a project by Annif's own commands, and return what asks it."""
+    """Train a project by Annif's own commands, and return its suggest function."""
     _without_downloads()
     annif, cli = import_module("annif"), import_module("annif.cli").cli
     if not Path("data/vocabs/terms").exists():
@@ -60,27 +60,27 @@ def _annif(name: str) -> Any:
     def suggest(texts: list[str]) -> list[list[tuple[str, float]]]:
         with annif.create_flask_app().app_context():
             project = import_module("annif.registry").get_project(name)
-            found = []
+            suggestions = []
             for start in range(0, len(texts), _BATCH):
                 papers = [document(text=text) for text in texts[start : start + _BATCH]]
-                found += [
+                suggestions += [
                     [(project.subjects[one.subject_id].uri, float(one.score)) for one in result]
                     for result in project.suggest(papers)
                 ]
-            return found
+            return suggestions
 
     return suggest
 
 
 def _without_downloads() -> None:
-    """Let NLTK part sentences by its untrained model: the trained one is a download."""
+    """Make NLTK split sentences with its untrained model, as the trained one is a download."""
     tokenize: Any = import_module("nltk.tokenize")
     punkt = import_module("nltk.tokenize.punkt").PunktSentenceTokenizer()
     tokenize.sent_tokenize = lambda text, *_: punkt.tokenize(text)
 
 
 def _omikuji() -> Any:
-    """Return omikuji by itself, on tf-idf of words and pairs of words, with its own settings."""
+    """Train omikuji without Annif, on tf-idf of words and bigrams, with its default settings."""
     text = import_module("sklearn.feature_extraction.text")
     omikuji = import_module("omikuji")
     rows = [line.split("\t") for line in _lines("train.tsv")]
@@ -89,16 +89,16 @@ def _omikuji() -> Any:
     )
     features = vectorizer.fit_transform(row[0] for row in rows)
     names = sorted({uri for row in rows for uri in row[1].split()})
-    place = {uri: number for number, uri in enumerate(names)}
+    number_of = {uri: number for number, uri in enumerate(names)}
     with Path("omikuji.txt").open("w", encoding="utf-8") as file:
         file.write(f"{len(rows)} {features.shape[1]} {len(names)}\n")
         for number, row in enumerate(rows):
-            labels = ",".join(str(place[uri]) for uri in row[1].split())
+            labels = ",".join(str(number_of[uri]) for uri in row[1].split())
             file.write(f"{labels} {_pairs(features[number])}\n")
     model = omikuji.Model.train_on_data("omikuji.txt", None, 1)
 
     def suggest(texts: list[str]) -> list[list[tuple[str, float]]]:
-        found = vectorizer.transform(texts)
+        rows = vectorizer.transform(texts)
         return [
             [
                 (names[label].strip("<>"), float(score))
@@ -106,7 +106,7 @@ def _omikuji() -> Any:
                     list(zip(row.indices.tolist(), row.data.tolist(), strict=True)), top_k=_LIMIT
                 )
             ]
-            for row in (found[number] for number in range(len(texts)))
+            for row in (rows[number] for number in range(len(texts)))
         ]
 
     return suggest

@@ -1,4 +1,4 @@
-"""Times of several pieces of work, taken in turns so that a busy machine slows all alike."""
+"""Timing of several pieces of work in turns, so that a busy machine slows all alike."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Literal
 import torch
 
 Work = Callable[[], object]
-# "cpu" counts what this process computed, all threads together, which other processes on the
-# machine hardly change; it says nothing about a GPU.
+# "cpu" counts the CPU time of all threads of this process, which other processes on the machine
+# hardly affect; it says nothing about a GPU.
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[Clock, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much longer one piece of work takes than another: median and range over rounds."""
+    """Relative time of one piece of work to another: median and range over rounds."""
 
     median: float
     low: float
@@ -36,7 +36,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds of each piece of work, one number per round.
 
-    Every round runs all of them, after one round that is not counted.
+    Every round runs all of them, after a warm-up round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     now = CLOCKS[clock]
@@ -58,7 +58,7 @@ def ratio(seconds: list[float], reference: list[float]) -> Ratio:
 
 
 def load_average() -> float:
-    """Return how many processes want to run, over the last minute; NaN where none is known."""
+    """Return the load average of the last minute; NaN where it is unknown."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
 
 
@@ -68,7 +68,7 @@ def _wait(device: torch.device) -> None:
 
 
 def median_seconds(work: Work, device: torch.device, rounds: int = 20, warm: int = 3) -> float:
-    """Return the median seconds of a piece of work: on a GPU between events, on a CPU by the wall.
+    """Return the median seconds of work, between events on a GPU or by wall clock on a CPU.
 
     The first ``warm`` rounds are not counted.
     """
@@ -91,7 +91,7 @@ def median_seconds(work: Work, device: torch.device, rounds: int = 20, warm: int
 
 
 def machine(device: torch.device) -> dict[str, str | int]:
-    """Return what a reader of times has to know of the machine."""
+    """Return the facts about the machine that belong to timings."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",

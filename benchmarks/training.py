@@ -1,4 +1,4 @@
-"""Training steps beside those of sentence-transformers: same weights, texts and batches."""
+"""Training steps, ours and sentence-transformers': same weights, texts and batches."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from scimult.training.weighting import Weighting
 from scimult.types import TokenIds
 
 _TEMPERATURE = 0.05
-# Far more than anybody times; the plan of a run has a length.
+# A run's plan needs a length; far more steps than are ever timed.
 _STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What both sides train: base checkpoint, prepared pairs, batch, dropout."""
+    """Settings of both sides: base checkpoint, prepared pairs, batch, dropout."""
 
     base: str
     prepared: str
@@ -56,7 +56,7 @@ class Setting:
     compiled: bool = False
 
     def config(self) -> PretrainConfig:
-        """Return the configuration of a run of ours."""
+        """Return the configuration of our run."""
         return validate(
             PretrainConfig,
             {
@@ -79,7 +79,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Batches:
-    """What a run of ours starts from, and what it does in each micro-batch."""
+    """Model, tokens and micro-batches of our run."""
 
     config: PretrainConfig
     pretrained: Pretrained
@@ -104,18 +104,18 @@ def batches_of(setting: Setting) -> Batches:
 
 
 class Reports(Callback):
-    """Keeps the report of every step."""
+    """Collects the reports of all steps."""
 
     def __init__(self) -> None:
-        self.taken: list[StepReport] = []
+        self.collected: list[StepReport] = []
 
     def on_step(self, report: StepReport) -> None:
-        """Keep it."""
-        self.taken.append(report)
+        """Collect a report."""
+        self.collected.append(report)
 
 
 class OurSteps:
-    """Whole optimizer steps of a run, one at a call, through DeepSpeed.
+    """Complete optimizer steps of a run through DeepSpeed, one per call.
 
     The process group must have been joined.
     """
@@ -159,10 +159,10 @@ class OurSteps:
         self._trainer.run(number, number + 1)
 
     def steps(self, first: int, count: int) -> list[StepReport]:
-        """Do steps in a row, as a run does, and return what each of them did."""
-        self.reports.taken.clear()
+        """Do consecutive steps, as a run does, and return their reports."""
+        self.reports.collected.clear()
         self._trainer.run(first, first + count)
-        return list(self.reports.taken)
+        return list(self.reports.collected)
 
     def columns(self, number: int) -> list[list[TokenIds]]:
         """Return this rank's texts of a step: queries, positives, hard negatives."""
@@ -186,10 +186,10 @@ class OurSteps:
 
 
 class TheirSteps:
-    """The same steps by sentence-transformers' own loss, padded, with torch's fused AdamW.
+    """The same steps with sentence-transformers' own loss, padded, and torch's fused AdamW.
 
-    It gets token ids: neither side spends time on tokenising. Each column is encoded by
-    itself: merged, as it does on GPUs, all would be padded to the longest text of any.
+    It gets token ids, so neither side spends time on tokenising. On a CPU, columns are encoded
+    separately: merged, as on GPUs, all would be padded to the longest text of any.
     """
 
     def __init__(
@@ -250,21 +250,21 @@ class TheirSteps:
 
 
 def in_turn(step: Callable[[int], None], first: int = 0) -> Work:
-    """Return a work that does the next step at every call."""
-    following = iter(range(first, _STEPS))
-    return lambda: step(next(following))
+    """Return a function that does the next step at every call."""
+    numbers = iter(range(first, _STEPS))
+    return lambda: step(next(numbers))
 
 
 @contextmanager
 def random_encoder(size: str, tokenizer_of: str) -> Iterator[str]:
-    """Yield a plain folder of a size of `variants.SIZES`: random weights, another's tokenizer."""
+    """Yield a plain folder with random weights of a size of `variants.SIZES`, and a tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         save_random_encoder(size, load_pretrained(tokenizer_of).tokenizer, Path(folder) / size)
         yield str(Path(folder) / size)
 
 
 def save_random_encoder(size: str, tokenizer: TextTokenizer, folder: Path) -> None:
-    """Write a plain folder of a size of `variants.SIZES` with random weights."""
+    """Write a plain folder with random weights of a size of `variants.SIZES`."""
     model = Encoder(EncoderConfig.model_validate(SIZES[size] | {"pooling": "mean"}))
     model.initialise(0)
     config = PretrainedConfig(encoder=model.config, tasks=list(default_tasks()))

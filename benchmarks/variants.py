@@ -1,4 +1,4 @@
-"""Sizes and speeds of the model variants, each beside a vanilla encoder of the same size."""
+"""Sizes and speeds of the model variants, relative to a vanilla encoder of the same size."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Load:
-    """What is timed: rows of random tokens, a third of them for each route when mixed."""
+    """Rows of random tokens to time; a mixed batch has a third of them for each route."""
 
     rows: list[TokenIds]
     device: torch.device
@@ -82,11 +82,12 @@ class Load:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row of the table; times are relative to vanilla, ``mixed`` to the same model's own.
+    """A row of the table.
 
-    So is ``encode_all``: embeddings for all routes in one pass beside those for one.
-    ``active`` counts the parameters that one row's gradient reaches. ``train`` is a forward
-    and a backward pass over rows of one task, without the optimizer.
+    Times are relative to vanilla, except ``mixed`` and ``encode_all`` (all routes in one pass),
+    which are relative to the same model with one route. ``active`` counts the parameters that one
+    row's gradient reaches. ``train`` is a forward and a backward pass over rows of one task,
+    without the optimizer.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Measurement:
 def make_load(
     tokens: int, max_length: int, device: torch.device, dtype: torch.dtype, vocab_size: int
 ) -> Load:
-    """Draw an even number of rows, of a quarter of ``max_length`` to all of it."""
+    """Sample an even number of rows, with lengths from a quarter of ``max_length`` to all of it."""
     rng = np.random.default_rng(0)
     rows: list[TokenIds] = []
     while len(rows) % 2 or sum(map(len, rows)) < tokens:
@@ -152,7 +153,7 @@ def measure(
     *,
     encode_only: bool = False,
 ) -> Measurement:
-    """Count one case, and time it beside vanilla."""
+    """Count the parameters of a case, and time it against vanilla."""
     model, vanilla = _ready(name, size, load), _ready("vanilla", size, load)
     routed = model.config.is_routed
     works: dict[str, Work] = {
@@ -168,7 +169,7 @@ def measure(
         works["encodes all"] = lambda: embed_tokens_each(model, load.rows, routes=range(ROUTES))
     seconds = interleaved(works, rounds, load.device, clock)
 
-    def beside(work: str, reference: str) -> Ratio | None:
+    def relative(work: str, reference: str) -> Ratio | None:
         return ratio(seconds[work], seconds[reference]) if work in seconds else None
 
     parameters = list(model.parameters())
@@ -180,23 +181,23 @@ def measure(
         trainable=sum(p.numel() for p in parameters if p.requires_grad),
         active=active_parameters(model, load),
         megabytes=total * 4 / 1e6,
-        train=beside("trains", "vanilla trains"),
+        train=relative("trains", "vanilla trains"),
         encode=ratio(seconds["encodes"], seconds["vanilla encodes"]),
-        mixed=beside("trains mixed", "trains"),
-        encode_all=beside("encodes all", "encodes"),
+        mixed=relative("trains mixed", "trains"),
+        encode_all=relative("encodes all", "encodes"),
     )
 
 
 def pooler_parameters(size: str) -> int:
-    """Count BERT's pooler, which SciMult never uses and we leave out: one dense layer."""
+    """Count BERT's pooler, a dense layer that SciMult never uses and we leave out."""
     width: int = SIZES[size]["hidden_size"]
     return width * width + width
 
 
 def active_parameters(model: Encoder, load: Load) -> int:
-    """Count the parameters that take part in embedding one row, by what its gradient reaches.
+    """Count the parameters that the gradient of one row's embedding reaches.
 
-    The tables of embeddings count whole.
+    Embedding tables count as a whole.
     """
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     for parameter in model.parameters():

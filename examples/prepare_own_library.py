@@ -1,11 +1,11 @@
-"""Prepare a CSV library of your own for training, with mined hard negatives, and look at some.
+"""Prepare your own CSV library for training, with mined hard negatives, and show some.
 
-    python examples/prepare_own_library.py            # on a small CSV that it makes itself
+    python examples/prepare_own_library.py            # on a small generated CSV
     python examples/prepare_own_library.py --input FOLDER
 
-FOLDER has library.csv (columns PMID, Title, Abstract, Terms; several terms are joined by ;) and
-citations.tsv (columns citing, cited). Files that name their columns otherwise: change COLUMNS.
-docs/sources.md lists every column, docs/mining.md every rule.
+FOLDER has library.csv (columns PMID, Title, Abstract, Terms; terms are separated by ;) and
+citations.tsv (columns citing, cited). For other column names, change COLUMNS. docs/sources.md
+lists all columns, docs/mining.md all rules.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MINING = [
 
 
 def main(library: Path, out: Path) -> None:
-    """Convert the tables to raw files, prepare and mine them, print a negative of each rule."""
+    """Convert the tables to raw files, prepare and mine them, and print a negative per rule."""
     table = SOURCES["table"]
     papers = {"file": "library.csv", "columns": COLUMNS}
     options = {"papers": papers, "citations": {"file": "citations.tsv"}}
@@ -41,7 +41,7 @@ def main(library: Path, out: Path) -> None:
 
 
 def make_library(folder: Path) -> None:
-    """Write the tables that a library of yours would hold."""
+    """Write example tables from a generated world."""
     world = make_world(WorldSettings(papers=300))
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "library.csv").open("w", encoding="utf-8", newline="") as file:
@@ -60,7 +60,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", type=Path, help="folder of the tables")
     parser.add_argument("--out", type=Path, default=Path("runs/examples/own"))
-    given = parser.parse_args()
-    if given.input is None:
-        make_library(given.out / "library")
-    main(given.input or given.out / "library", given.out)
+    options = parser.parse_args()
+    if options.input is None:
+        make_library(options.out / "library")
+    main(options.input or options.out / "library", options.out)

@@ -1,9 +1,9 @@
-"""Pre-train a tiny model in two stages on a generated world; the other examples use it.
+"""Pre-train a tiny model in two stages on a generated world, for the other examples.
 
     python examples/pretrain_two_stages.py            # a minute or two on a CPU
 
-Your own data: put your files in the place of the world (configs/data/scholarly.yaml shows which),
-start from a checkpoint (configs/pretrain/), and let deepspeed or torchrun start launch/pretrain.py.
+For your own data, replace the world by your files (configs/data/scholarly.yaml shows which), start
+from a checkpoint (configs/pretrain/), and run launch/pretrain.py under deepspeed or torchrun.
 """
 
 import argparse
@@ -31,11 +31,11 @@ def main(out: Path) -> None:
 
     paths = [f"data.prepared={prepared}", f"model.tokenizer={tokenizer}", f"output={out}"]
     stages = load_stages(REPOSITORY / "examples" / "two_stages.yaml", paths)
-    print("model saved in", run_stages(stages))  # finished stages are passed over
+    print("model saved in", run_stages(stages))  # skips finished stages
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # so small a model gains nothing from a GPU
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # the model is too small for a GPU to help
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/examples"))
     main(parser.parse_args().out)

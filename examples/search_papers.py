@@ -3,8 +3,8 @@
     python examples/search_papers.py                  # after examples/pretrain_two_stages.py
     python examples/search_papers.py --model MODEL --papers FOLDER "graph neural networks"
 
-MODEL: a run, a saved model, a Hugging Face or sentence-transformers folder, or a name on the hub.
-FOLDER: holds papers.jsonl, lines of {"id": ..., "title": ..., "abstract": ...}.
+MODEL is a run, a saved model, a Hugging Face or sentence-transformers folder, or a hub name.
+FOLDER has papers.jsonl, with lines of {"id": ..., "title": ..., "abstract": ...}.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from scimult.retrieval import ExactIndex
 
 
 def main(question: str, model_path: str, folder: str) -> None:
-    """Print the five papers that fit the question best."""
+    """Print the five best papers for the question."""
     model = SciMult.from_pretrained(model_path)
     papers = read_collection(folder, "paper", Rejects())
     papers_ND = model.encode(papers.texts, task="search", role="candidate", show_progress=True)
@@ -31,5 +31,5 @@ if __name__ == "__main__":
     parser.add_argument("question", nargs="?", default="gonfluic mixquoity in motreism")
     parser.add_argument("--model", default="runs/examples/mha_expert")
     parser.add_argument("--papers", default="runs/examples/world/train")
-    given = parser.parse_args()
-    main(given.question, given.model, given.papers)
+    options = parser.parse_args()
+    main(options.question, options.model, options.papers)

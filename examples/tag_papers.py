@@ -1,10 +1,10 @@
-"""Tag papers with labels, without training a classifier for them.
+"""Tag papers with labels, without training a classifier.
 
     python examples/tag_papers.py                     # after examples/pretrain_two_stages.py
     python examples/tag_papers.py --model MODEL --papers FOLDER --labels labels.jsonl
 
-A label is a line of {"id": ..., "name": ..., "definition": ...}. Labels are compared as texts: for
-other labels change the file and run again.
+A label is a line of {"id": ..., "name": ..., "definition": ...}. Labels are compared as texts; to
+use others, change the file and run again.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from scimult.retrieval import ExactIndex
 
 
 def main(model_path: str, papers_path: str, labels_path: str, top: int) -> None:
-    """Print the labels that fit each of the first ten papers best."""
+    """Print the best labels of each of the first ten papers."""
     model = SciMult.from_pretrained(model_path)
     papers = read_collection(papers_path, "paper", Rejects())
     labels = read_collection(labels_path, "label", Rejects())
@@ -34,5 +34,5 @@ if __name__ == "__main__":
     parser.add_argument("--papers", default="runs/examples/world/eval/fields_fine")
     parser.add_argument("--labels", default="runs/examples/world/eval/fields_fine")
     parser.add_argument("--top", type=int, default=2)
-    given = parser.parse_args()
-    main(given.model, given.papers, given.labels, given.top)
+    options = parser.parse_args()
+    main(options.model, options.papers, options.labels, options.top)

@@ -1,4 +1,4 @@
-"""Attention as the encoder calls it: against float64, with dropout, and its speed.
+"""Attention as the encoder calls it: errors against float64, dropout, and speed.
 
 Shape legend: T tokens of all rows, H heads, K width of a head.
 """
@@ -18,19 +18,19 @@ from scimult.models.attention import attend
 from scimult.models.packed_attention import reads_packed_rows
 from scimult.models.packing import PackingPlan
 
-# Of PALs, TinyBERT, MiniLM and BERT; and what no kernel takes.
+# Head widths of PALs, TinyBERT, MiniLM and BERT, and some that no kernel supports.
 _WIDTHS = (17, 26, 32, 64, 96, 128, 256)
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _WINDOWS = (None, 64)
 _LENGTHS = (1, 2, 17, 205, 128, 129, 512, 300, 64, 3)
 _HEADS = 4
-# One wrong token of one row is far above it; bfloat16 has 8 bits, float16 11, float32 24.
+# A single wrong token is far above it; bfloat16 has 8 bits, float16 11, float32 24.
 TOLERANCE = {"bfloat16": 0.02, "float16": 0.002, "float32": 1e-5}
 _KEEP_WITHIN = 0.02
 
 
 def errors(day: Day, step: str) -> None:
-    """Tell the error of output and gradient, relative to float64, by width, type and window."""
+    """Report errors of output and gradient relative to float64, by width, type and window."""
     device = torch.device(day.device)
     plan = PackingPlan.build(_LENGTHS, 0, device)
     wrong = []
@@ -48,7 +48,7 @@ def errors(day: Day, step: str) -> None:
         if not max(output, gradient) <= TOLERANCE[name]:
             wrong.append(case)
     if wrong:
-        raise SystemExit(f"{len(wrong)} cases of attention fail or are too far off: {wrong}")
+        raise SystemExit(f"{len(wrong)} cases of attention fail or are too inaccurate: {wrong}")
 
 
 def _against_float64(
@@ -58,25 +58,25 @@ def _against_float64(
     exact = torch.randn(sum(_LENGTHS), 3, _HEADS, width, generator=generator, dtype=torch.float64)
     low = exact.to(device, dtype).requires_grad_()
     high = low.detach().double().requires_grad_()
-    of_low = attend(low, plan, 0.0, window=window)
-    of_high = attend(high, plan, 0.0, window=window)
-    weights = torch.randn(of_high.shape, generator=generator, dtype=torch.float64).to(device)
-    torch.autograd.backward((of_low.double() * weights).sum())
-    torch.autograd.backward((of_high * weights).sum())
-    return _error(of_low, of_high), _error(low.grad, high.grad)
+    output = attend(low, plan, 0.0, window=window)
+    expected = attend(high, plan, 0.0, window=window)
+    weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64).to(device)
+    torch.autograd.backward((output.double() * weights).sum())
+    torch.autograd.backward((expected * weights).sum())
+    return _error(output, expected), _error(low.grad, high.grad)
 
 
-def _error(found: Tensor | None, expected: Tensor | None) -> float:
-    assert found is not None
+def _error(actual: Tensor | None, expected: Tensor | None) -> float:
+    assert actual is not None
     assert expected is not None
-    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+    return float((actual.detach().double() - expected.detach()).norm() / expected.detach().norm())
 
 
 def dropout(day: Day, step: str) -> None:
-    """Check dropout of attention weights: its seed, its mean, and that gradients share its mask.
+    """Check dropout of attention weights: its seed, its mean, and that gradients use its mask.
 
-    For one mask the output is linear in the values, so that the product of output and any
-    weights is that of the values and their gradient.
+    For a fixed mask the output is linear in the values, so its product with any weights equals
+    that of the values and their gradient.
     """
     device = torch.device(day.device)
     plan = PackingPlan.build(_LENGTHS, 0, device)
@@ -85,39 +85,39 @@ def dropout(day: Day, step: str) -> None:
     qkv[:, 2] += 1
     qkv.requires_grad_()
 
-    def drawn(seed: int) -> Tensor:
+    def attend_with(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return attend(qkv, plan, 0.1)
 
-    once = drawn(1)
+    once = attend_with(1)
     weights = torch.randn_like(once)
     torch.autograd.backward((once.float() * weights.float()).sum())
     assert qkv.grad is not None
     gradient, qkv = qkv.grad, qkv.detach()
-    once, again, other = once.detach(), drawn(1), drawn(2)
+    once, again, other = once.detach(), attend_with(1), attend_with(2)
     expected = float((once.double() * weights.double()).sum())
     through = float((gradient[:, 2].double() * qkv[:, 2].double()).sum())
     scale = float((once.double() * weights.double()).norm()) * np.sqrt(once.numel())
-    whole = attend(qkv, plan, 0.0)
-    found = {
+    undropped = attend(qkv, plan, 0.0)
+    facts = {
         "same_seed_same_mask": bool(torch.equal(once, again)),
         "other_seed_other_mask": not bool(torch.equal(once, other)),
-        "mean_over_undropped": float(once.double().mean() / whole.double().mean()),
+        "mean_over_undropped": float(once.double().mean() / undropped.double().mean()),
         "gradient_identity_error": abs(expected - through) / scale,
         "finite": bool(gradient.isfinite().all()),
     }
-    day.note(step, **found)
-    sound = found["same_seed_same_mask"] and found["other_seed_other_mask"] and found["finite"]
-    near = abs(found["mean_over_undropped"] - 1) < _KEEP_WITHIN
-    if not (sound and near and found["gradient_identity_error"] < TOLERANCE["bfloat16"]):
-        raise SystemExit(f"dropout of attention is not what it should be: {found}")
+    day.note(step, **facts)
+    sound = facts["same_seed_same_mask"] and facts["other_seed_other_mask"] and facts["finite"]
+    near = abs(facts["mean_over_undropped"] - 1) < _KEEP_WITHIN
+    if not (sound and near and facts["gradient_identity_error"] < TOLERANCE["bfloat16"]):
+        raise SystemExit(f"dropout of attention is wrong: {facts}")
 
 
 def speed(day: Day, step: str) -> None:
-    """Tell milliseconds and TFLOP/s of attention, forward and backward, at BERT's and MiniLM's.
+    """Report milliseconds and TFLOP/s of attention, both passes, at BERT's and MiniLM's widths.
 
-    Operations are those of the products, each pair of a row's tokens once; the backward pass
-    has five products for the forward pass's two.
+    Operations are those of the products, counting each pair of a row's tokens once; the backward
+    pass has five products, the forward pass two.
     """
     device = torch.device(day.device)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""One archive with what a machine without network lacks: packages, a model, data."""
+"""One archive with everything a machine without network lacks: packages, a model, data."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from benchmarks.gpu_day.day import DayError
 from benchmarks.gpu_day.provide import FACTS
 
 _WEIGHTS = "model.safetensors"
-# pip takes a wheel only if it names the very version of glibc's interface.
+# pip accepts a wheel only for exactly these glibc tags.
 _PLATFORMS = tuple(f"manylinux{name}_x86_64" for name in ("_2_28", "_2_27", "_2_17", "2014", "1"))
-# Numbers of two bytes: the model of the packer looks at every other byte. Half the size.
+# For two-byte numbers, model every other byte: halves the size.
 _FILTER = {"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 3, "lp": 1, "pb": 1}
 _MEGABYTE = 1_000_000
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes into a bundle.
+    """Contents of a bundle.
 
     Attributes
     ----------
     model, prepared, evaluation : Path
         Folders of a BERT-like encoder, of prepared data, and of a suite's data sets.
     suite, sets : str, tuple of str
-        Which evaluation sets to take.
+        Evaluation sets to include.
     packages : tuple of str
-        Names; the versions are those installed here.
+        Packages to include, in the versions installed here.
     python : str
-        Version that the wheels are for, such as ``3.12``.
+        Python version of the wheels, such as ``3.12``.
     """
 
     model: Path
@@ -51,14 +51,14 @@ class Contents:
 
 
 def make_bundle(contents: Contents, target: Path, limit: float) -> Iterator[str]:
-    """Write the archive and yield lines that tell what its parts take.
+    """Write the archive; yield lines with the sizes of its parts.
 
-    Weights go as bfloat16, tokens not at all: the machine makes them from the texts.
+    Weights are stored in bfloat16, and tokens are left out: the machine tokenises the texts.
 
     Raises
     ------
     DayError
-        If a folder or a set is missing, a package cannot be had, or the archive is larger than
+        If a folder or a set is missing, a package is unavailable, or the archive is larger than
         ``limit`` megabytes; then nothing is written.
     """
     _check(contents)
@@ -80,15 +80,15 @@ def make_bundle(contents: Contents, target: Path, limit: float) -> Iterator[str]
         size = packed.stat().st_size / _MEGABYTE
         if size > limit:
             fix = "prepare fewer sources, take fewer sets, a smaller model, or raise --limit"
-            raise DayError(f"the bundle has {size:.1f} MB, the limit is {limit:.0f}. Fix: {fix}")
+            raise DayError(f"the bundle has {size:.1f} MB, over the limit {limit:.0f}. Fix: {fix}")
         packed.replace(target)
     yield f"{target}: {size:.1f} MB"
 
 
 def _check(contents: Contents) -> None:
     needed = {
-        contents.model / _WEIGHTS: "name a folder with model.safetensors",
-        contents.prepared / "manifest.json": "name a folder made by scimult prepare",
+        contents.model / _WEIGHTS: "give a folder with model.safetensors",
+        contents.prepared / "manifest.json": "give a folder of scimult prepare",
     }
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite
@@ -99,11 +99,11 @@ def _check(contents: Contents) -> None:
             needed[Path(missing)] = f"get the data of set {name}: {suite.how_to_get}"
     for path, fix in needed.items():
         if not path.exists():
-            raise DayError(f"not there: {path}. Fix: {fix}")
+            raise DayError(f"missing: {path}. Fix: {fix}")
 
 
 def _parts(contents: Contents, wheels: Path) -> dict[str, dict[str, Path | bytes]]:
-    """Return the files of each part by their names in the archive; small parts first."""
+    """Return the files of each part by their names in the archive, small parts first."""
     facts = {"suite": contents.suite, "sets": list(contents.sets), "made_up": False}
     evaluation: dict[str, Path | bytes] = {}
     for name in contents.sets:
@@ -129,7 +129,7 @@ def _files(folder: Path, prefix: str) -> dict[str, Path | bytes]:
 
 
 def _is_needed(name: str) -> bool:
-    """Return whether a model's file is one that loading reads, not the same weights once more."""
+    """Return whether loading reads this file of a model, which other copies of weights are not."""
     return name.endswith((".json", ".txt", ".model", _WEIGHTS))
 
 
@@ -139,32 +139,32 @@ def _in_bfloat16(path: Path) -> bytes:
 
     weights = load_file(path)
     halves = {k: v.to(torch.bfloat16) if v.is_floating_point() else v for k, v in weights.items()}
-    # transformers asks for the framework that wrote the file.
+    # transformers requires the framework that wrote the file.
     return save(halves, metadata={"format": "pt"})
 
 
 def _get_wheels(packages: tuple[str, ...], python: str, folder: Path) -> None:
-    """Download wheels; build what has none here, if it is Python alone."""
+    """Download wheels, or build them here if they are pure Python."""
     folder.mkdir()
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     platforms = [part for name in _PLATFORMS for part in ("--platform", name)]
     for package in packages:
         try:
-            wanted = f"{package}=={importlib.metadata.version(package)}"
+            requirement = f"{package}=={importlib.metadata.version(package)}"
         except importlib.metadata.PackageNotFoundError:
             raise DayError(f"{package} is not installed here. Fix: pip install it") from None
         download = [*pip, "download", "--no-deps", "--only-binary=:all:", *platforms]
         download += ["--implementation", "cp", "--python-version", python]
-        if _runs([*download, "-d", str(folder), wanted]):
+        if _succeeds([*download, "-d", str(folder), requirement]):
             continue
-        if not _runs([*pip, "wheel", "--no-deps", "-w", str(folder), wanted]):
-            raise DayError(f"no wheel of {wanted} can be had. Fix: leave it out with --package")
+        if not _succeeds([*pip, "wheel", "--no-deps", "-w", str(folder), requirement]):
+            raise DayError(f"no wheel of {requirement}. Fix: leave it out with --package")
     foreign = [path.name for path in folder.glob("*.whl") if not _fits(path.name, python)]
     if foreign:
-        raise DayError(f"built for this machine alone: {foreign}. Fix: leave them out")
+        raise DayError(f"wheels only for this machine: {foreign}. Fix: leave them out")
 
 
-def _runs(command: list[str]) -> bool:
+def _succeeds(command: list[str]) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

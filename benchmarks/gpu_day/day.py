@@ -1,6 +1,6 @@
-"""What a call has and leaves behind: its folders, its device, and the lines of ``day.jsonl``.
+"""The state of a call: its folders, its device, and the lines of ``day.jsonl``.
 
-Standard library alone: the machine may lack what the steps need until `provide` installs it.
+Only the standard library: the machine may lack packages until `provide` installs them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class DayError(Exception):
-    """The user can mend it: ends the command with one line."""
+    """An error that the user can fix; ends the command with one line."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """One call: where things are, and how large they may be.
+    """Settings of one call.
 
     Attributes
     ----------
     out : Path
-        Gets ``day.jsonl``, ``report.md`` and little else.
+        Folder for ``day.jsonl`` and ``report.md``.
     work : Path
-        Gets packages, data, models and runs; may be deleted afterwards.
+        Folder for packages, data, models and runs; may be deleted afterwards.
     bundle : Path or None
-        What `bundle.make_bundle` wrote, or a folder with the same content.
+        Archive of `bundle.make_bundle`, or a folder with the same content.
     device : str
         ``cuda`` or ``cpu``.
     dry : bool
-        Small sizes, to see that every step runs; the figures say nothing.
+        Use small sizes, to test that every step runs; the figures mean nothing.
     ends : float
-        When the step's box is over, by ``time.monotonic()``.
+        End of the step's time limit, by ``time.monotonic()``.
     """
 
     out: Path
@@ -51,37 +51,37 @@ class Day:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the step is ended."""
+        """Seconds until the step is killed."""
         return self.ends - time.monotonic()
 
     @property
     def inputs(self) -> Path:
-        """Folder of model, prepared data and evaluation sets that all steps share."""
+        """Folder of the model, prepared data and evaluation sets of all steps."""
         return self.work / "inputs"
 
     @property
     def packages(self) -> Path:
-        """Folder of the packages that the bundle brought."""
+        """Folder of the packages from the bundle."""
         return self.work / "site"
 
     def size(self, full: T, small: T) -> T:
-        """Return what a step does on a GPU machine, or in a dry run."""
+        """Return ``full``, or ``small`` in a dry run."""
         return small if self.dry else full
 
     def write(self, step: str, **content: Any) -> None:
-        """Append one line to ``day.jsonl``; it is on disk when this returns."""
+        """Append one line to ``day.jsonl``, on disk when this returns."""
         self.out.mkdir(parents=True, exist_ok=True)
         line = {"step": step, "at": round(time.time(), 1), "dry": self.dry, **content}
         with (self.out / LINES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def note(self, step: str, **found: Any) -> None:
+    def note(self, step: str, **finding: Any) -> None:
         """Append one finding of a step."""
-        self.write(step, found=found)
+        self.write(step, found=finding)
 
 
 def read_lines(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a folder's ``day.jsonl``; one that was cut short is left out.
+    """Yield the lines of a folder's ``day.jsonl``, except truncated ones.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def read_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / LINES if folder.is_dir() else folder
     if not path.is_file():
-        raise DayError(f"no {LINES} there: {path}. Fix: name the folder given as --out")
+        raise DayError(f"no {LINES} at {path}. Fix: give the folder of --out")
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)

@@ -1,4 +1,4 @@
-"""Runs the steps of a call one after another, each in a process of its own with a time box."""
+"""Runs the steps of a call one after another, each in its own process with a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.gpu_day.day import REPOSITORY, Day
 from benchmarks.gpu_day.schedule import Step
 
-# Importing torch alone takes longer: a step with less time left would say nothing.
+# Importing torch takes almost as long, so a step with less time is useless.
 _LEAST_SECONDS = 8.0
 _GRACE_SECONDS = 2.0
 _TAIL = 1500
@@ -24,29 +24,29 @@ _TAIL = 1500
 def run_steps(
     day: Day, call: str, steps: Iterable[Step], budget: float, say: Callable[[str], None]
 ) -> list[Step]:
-    """Run steps and write a line about each; return those that failed.
+    """Run steps, write a line about each, and return those that failed.
 
     Parameters
     ----------
     day : Day
         Folders and device.
     call : str
-        Name that the lines bear.
+        Name of the call in the lines.
     steps : iterable of Step
-        In order. A step's box is cut to what is left of the budget.
+        Steps in order; each one's time limit is cut to the rest of the budget.
     budget : float
-        Seconds that all of them may take together.
+        Time limit of all steps together, in seconds.
     say : callable
         Shows a line to the user.
     """
-    # A dry run is no measurement, and the machine may be a busy laptop.
+    # A dry run measures nothing, and the machine may be a busy laptop.
     patience = day.size(1.0, 8.0)
     ends = time.monotonic() + budget * patience
     failed = []
     for step in steps:
-        wanted = step.box * patience
-        box = min(wanted, ends - time.monotonic())
-        if box < min(wanted, _LEAST_SECONDS):
+        limit = step.box * patience
+        box = min(limit, ends - time.monotonic())
+        if box < min(limit, _LEAST_SECONDS):
             day.write(step.name, call=call, rc="no time left", seconds=0.0, box=round(box, 1))
             say(f"{step.name}: not run, the call's {budget:.0f} s are used up")
             failed.append(step)
@@ -72,7 +72,7 @@ def _run_step(day: Day, call: str, step: Step, box: float) -> dict[str, Any]:
             ends = ["--ends", str(time.monotonic() + box)]
             rc = boxed([*command, *ends, *_options(day)], box, environment(day), file)
     finally:
-        # Also when the whole call is told to end: what the step found is told, and its end.
+        # Also if the whole call is killed, so that the step's end is recorded.
         end: dict[str, Any] = {"rc": rc, "seconds": round(time.monotonic() - started, 1)}
         end |= {"box": round(box, 1), "error": _tail(log) if rc != 0 else ""}
         day.write(step.name, call=call, **end)
@@ -80,9 +80,9 @@ def _run_step(day: Day, call: str, step: Step, box: float) -> dict[str, Any]:
 
 
 def boxed(command: Sequence[str], seconds: float, env: dict[str, str], log: Any) -> int | str:
-    """Run a command; return its exit code, or ``"timeout"`` once it was ended after ``seconds``.
+    """Run a command; return its exit code, or ``"timeout"`` if it was killed after ``seconds``.
 
-    Whatever it has started ends with it, in time or not.
+    All processes that it started are killed in any case.
     """
     process = subprocess.Popen(
         command, cwd=REPOSITORY, env=env, stdout=log, stderr=log, start_new_session=True
@@ -96,7 +96,7 @@ def boxed(command: Sequence[str], seconds: float, env: dict[str, str], log: Any)
 
 
 def _end_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process, its group, and descendants that left the group."""
+    """Kill a process, its group, and descendants that left the group."""
     others = [] if process.poll() is not None else descendants(process.pid)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -111,39 +111,39 @@ def _end_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the processes that ``root`` and its children have started, as Linux lists them."""
+    """Return all descendants of a process, from Linux's ``/proc``."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name before the last bracket may itself hold brackets and spaces.
+            # The process name may itself contain brackets and spaces.
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        started = children.get(waiting.pop(), [])
-        found += started
-        waiting += started
-    return found
+    pids: list[int] = []
+    pending = [root]
+    while pending:
+        started = children.get(pending.pop(), [])
+        pids += started
+        pending += started
+    return pids
 
 
 def environment(day: Day) -> dict[str, str]:
-    """Return the environment of a step: this checkout first, then what the bundle brought."""
+    """Return the environment of a step: this checkout first, then the bundle's packages."""
     paths = [str(REPOSITORY), str(day.packages.resolve()), os.environ.get("PYTHONPATH", "")]
-    own = {
+    variables = {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
     }
     if day.device == "cpu":
-        own["DS_ACCELERATOR"] = "cpu"
-    return {**os.environ, **own}
+        variables["DS_ACCELERATOR"] = "cpu"
+    return {**os.environ, **variables}
 
 
 def _options(day: Day) -> list[str]:
-    given = ["--out", str(day.out), "--work", str(day.work), "--device", day.device]
-    given += [] if day.bundle is None else ["--bundle", str(day.bundle)]
-    return given + (["--dry-run"] if day.dry else [])
+    options = ["--out", str(day.out), "--work", str(day.work), "--device", day.device]
+    options += [] if day.bundle is None else ["--bundle", str(day.bundle)]
+    return options + (["--dry-run"] if day.dry else [])
 
 
 def _tail(log: Path) -> str:

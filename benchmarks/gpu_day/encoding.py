@@ -1,4 +1,4 @@
-"""Encoding real texts: ours by token budget, sentence-transformers padded and without padding.
+"""Encoding real texts: ours by token budget, sentence-transformers with and without padding.
 
 Shape legend: N texts, D width.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu_day.day import Day
-from benchmarks.gpu_day.flash import write_stand_in
+from benchmarks.gpu_day.flash import write_substitute
 from benchmarks.gpu_day.provide import Inputs
 from benchmarks.timing import interleaved, ratio
 from scimult.checkpoints import load_pretrained
@@ -26,20 +27,20 @@ from scimult.types import FloatArray
 
 _MOST_TEXTS = 4603
 _TASK = "search"
-# Type and tokens of a batch.
+# Compute type and tokens per batch.
 _OURS = (
     ("bfloat16", 8192),
     ("bfloat16", 65_536),
     ("bfloat16", 262_144),
     ("float32", 65_536),
 )
-# Kernel of attention and texts of a batch.
+# Attention kernel and texts per batch.
 _PEERS = (("sdpa", 128), ("sdpa", 512), ("flash", 128), ("flash", 512))
 Encode = Callable[[], FloatArray]
 
 
 def encode(day: Day, step: str) -> None:
-    """Tell tokens a second of every setting, in turns, and the least cosine to float32."""
+    """Report every setting's tokens per second, in turns, and smallest cosine to float32."""
     inputs, device = Inputs.of(day.inputs), torch.device(day.device)
     texts = _texts(inputs, day.size(_MOST_TEXTS, 24))
     length = day.size(512, 64)
@@ -52,7 +53,7 @@ def encode(day: Day, step: str) -> None:
         try:
             work = make()
             embedded[name] = work()
-        # A peer that fails, in whatever way, must not cost the figures of the others.
+        # A failing peer, for whatever reason, must not cost the figures of the others.
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             day.note(step, setting=name, failed=reason[:200])
@@ -64,13 +65,13 @@ def encode(day: Day, step: str) -> None:
     peers = [name for name in works if not name.startswith("ours")]
     best = min(peers, key=lambda name: median(seconds[name]), default=None)
     day.note(step, texts=len(texts), tokens=tokens, best_peer=best)
-    for name, taken in seconds.items():
+    for name, times in seconds.items():
         day.note(
             step,
             setting=name,
-            texts_per_second=round(len(texts) / median(taken), 1),
-            tokens_per_second=round(tokens / median(taken)),
-            times_best_peer=best and round(ratio(seconds[best], taken).median, 3),
+            texts_per_second=round(len(texts) / median(times), 1),
+            tokens_per_second=round(tokens / median(times)),
+            times_best_peer=best and round(ratio(seconds[best], times).median, 3),
             least_cosine=round(_least_cosine(embedded[name], expected_ND), 6),
         )
 
@@ -78,7 +79,7 @@ def encode(day: Day, step: str) -> None:
 def _makers(
     day: Day, folder: Path, texts: list[str], device: torch.device, length: int
 ) -> dict[str, Callable[[], Encode]]:
-    """Return what loads each model and returns what encodes the texts with it."""
+    """Return functions that load each model and return its encoding of the texts."""
 
     def ours(dtype: str, budget: int) -> Encode:
         encoder = _ours(folder, dtype, budget, device, length)
@@ -108,10 +109,10 @@ def _theirs(
     max_length: int,
     texts: list[str],
 ) -> Encode:
-    """Return the same by sentence-transformers in bfloat16; ``flash`` must come unpadded."""
+    """Return sentence-transformers' encoding in bfloat16; ``flash`` must not pad."""
     if kernel == "flash":
         if device.type != "cuda":
-            raise ValueError("the kernel without padding needs a GPU")
+            raise ValueError("encoding without padding needs a GPU")
         _offer_flash(day)
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import (
@@ -134,29 +135,24 @@ def _theirs(
 
 
 def _offer_flash(day: Day) -> None:
-    """Put the stand-in for flash-attn on the path, unless the real one is installed."""
+    """Put the substitute for flash-attn on the path, unless the real one is installed."""
     from importlib.util import find_spec
 
     if find_spec("flash_attn") is None:
         folder = day.work / "flash"
-        write_stand_in(folder)
+        write_substitute(folder)
         sys.path.insert(0, str(folder.resolve()))
 
 
 def _texts(inputs: Inputs, most: int) -> list[str]:
-    """Return papers of the evaluation sets as plain strings, title and abstract."""
+    """Return papers of the largest evaluation set as strings of title and abstract."""
     corpora = sorted(inputs.evaluation.glob("*/corpus.jsonl*"))
     largest = max(corpora, key=lambda path: path.stat().st_size)
-    found = []
-    for record in read_jsonl(largest, Rejects(skip_bad=False)):
-        fields = record.fields
-        found.append(f"{fields.get('title', '')} {fields.get('text', '')}".strip())
-        if len(found) == most:
-            break
-    return found
+    records = islice(read_jsonl(largest, Rejects(skip_bad=False)), most)
+    return [f"{r.fields.get('title', '')} {r.fields.get('text', '')}".strip() for r in records]
 
 
-def _least_cosine(found_ND: FloatArray, expected_ND: FloatArray) -> float:
-    found_ND = np.asarray(found_ND, dtype=np.float64)
-    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
-    return float(((found_ND * expected_ND).sum(axis=1) / lengths_N).min())
+def _least_cosine(vectors_ND: FloatArray, expected_ND: FloatArray) -> float:
+    vectors_ND = np.asarray(vectors_ND, dtype=np.float64)
+    lengths_N = np.linalg.norm(vectors_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+    return float(((vectors_ND * expected_ND).sum(axis=1) / lengths_N).min())

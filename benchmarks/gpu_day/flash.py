@@ -1,7 +1,7 @@
-"""A package ``flash_attn`` over the kernels that torch carries, for the peers that ask for one.
+"""A substitute package ``flash_attn`` over torch's own kernels, for peers that require it.
 
-The real one has no wheel: it is compiled for every pair of torch and CUDA. transformers takes
-this one for it, so that sentence-transformers encodes without padding, at its best.
+The real one has no wheels and is compiled for every pair of torch and CUDA. transformers accepts
+this one, so that sentence-transformers encodes without padding, at its best.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 _VERSION = "2.8.3"
 _MODULE = '''\
-"""Stands in for flash-attn: FlashAttention-2 as torch ships it."""
+"""Substitute for flash-attn: FlashAttention-2 as shipped with torch."""
 
 import torch
 import torch.nn.functional as F
@@ -41,11 +41,11 @@ from transformers.modeling_flash_attention_utils import _unpad_input as unpad_in
 """
 
 
-def write_stand_in(folder: Path) -> None:
-    """Write the package and what package managers know of it; ``folder`` goes on the path."""
+def write_substitute(folder: Path) -> None:
+    """Write the package and its metadata below ``folder``, which belongs on the path."""
     package, facts = folder / "flash_attn", folder / f"flash_attn-{_VERSION}.dist-info"
-    for made in (package, facts):
-        made.mkdir(parents=True, exist_ok=True)
+    for path in (package, facts):
+        path.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text(_MODULE.format(version=_VERSION), encoding="utf-8")
     (package / "bert_padding.py").write_text(_PADDING, encoding="utf-8")
     metadata = f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {_VERSION}\n"

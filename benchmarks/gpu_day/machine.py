@@ -1,4 +1,4 @@
-"""What the machine is, and the most that its processor and memory do."""
+"""Facts about the machine, and the peak rates of its processor and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKAGES = (
     "pydantic",
     "numpy",
 )
-# Inputs and outputs of our linears: BERT-base's, then MiniLM's.
+# Inputs and outputs of our linear layers: BERT-base's, then MiniLM's.
 SHAPES = (
     (768, 2304),
     (768, 768),
@@ -37,14 +37,13 @@ SHAPES = (
 
 
 def describe(day: Day, step: str) -> None:
-    """Tell versions and what the device says of itself; join a process group on it."""
-    where = usable_device(day.device)
+    """Report versions and properties of the device; join a process group on it."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "versions": {name: _version(name) for name in _PACKAGES},
         "device": "cpu",
-        "bfloat16": multiplies_bfloat16(where),
+        "bfloat16": multiplies_bfloat16(usable_device(day.device)),
     }
     if day.device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -65,10 +64,10 @@ def describe(day: Day, step: str) -> None:
 
 
 def peaks(day: Day, step: str) -> None:
-    """Tell what bf16 products of our shapes reach, and a copy within the device's memory.
+    """Report rates of bf16 products in our shapes, and of copies within the device.
 
-    ``forward``, ``input`` and ``weight`` are the three products of a linear in training, in
-    TFLOP/s; copies count what is read and written.
+    ``forward``, ``input`` and ``weight`` are the three products of a linear layer in training, in
+    TFLOP/s; copies count bytes read and written.
     """
     device = torch.device(day.device)
     day.note(step, copy_tb_s=_copies(day.size(1 << 30, 1 << 22), device))

@@ -1,4 +1,4 @@
-"""Model and data for a machine that was brought none: a generated world and random weights."""
+"""Model and data for a machine without a bundle: a generated world and random weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scimult.preparation.vocabulary import read_texts, save_tokenizer, train_wor
 from scimult.preparation.world import WorldSettings, make_world, write_world
 
 _SUITE = "demo"
-# The smallest sets; the others would say nothing more about the machine.
+# The smallest sets; others would reveal nothing more about the machine.
 _SETS_OF_DRY_RUN = ["cite_rerank", "search"]
 
 

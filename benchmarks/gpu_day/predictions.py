@@ -1,4 +1,4 @@
-"""What was expected before any GPU ran it; a report shows each figure beside its range."""
+"""Predictions made before any GPU run; a report shows each figure next to its range."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# What steps found, by step.
+# Findings by step.
 Findings = Mapping[str, Sequence[Mapping[str, Any]]]
-# More than this from the range, and the reason is to be found before anything is built on it.
+# A figure further off than this factor needs an explanation before it is used.
 MISS = 1.5
 
 
@@ -19,13 +19,13 @@ class Prediction:
     Attributes
     ----------
     what : str
-        What it is, with its unit.
+        Name of the figure, with its unit.
     low, high : float or None
-        Range that is expected; ``None`` where the figure may be as small, or as large, as it is.
+        Expected range; ``None`` for no bound.
     figure : callable
-        Takes it from the findings; ``None`` if the step did not say it.
+        Takes the figure from the findings; returns ``None`` if it is not there.
     device : str or None
-        Part of the name of the only devices that the range is for.
+        Part of the names of the devices that the range is for.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Prediction:
 
     @property
     def range(self) -> str:
-        """The range as a reader likes it."""
+        """The range in words."""
         if self.low is None:
             return f"at most {self.high:g}"
         if self.high is None:
@@ -44,14 +44,14 @@ class Prediction:
         return f"{self.low:g} to {self.high:g}"
 
     def misses(self, figure: float) -> bool:
-        """Return whether a figure is further than `MISS` times from the range."""
+        """Return whether a figure is off the range by more than a factor of `MISS`."""
         below = self.low is not None and figure * MISS < self.low
         above = self.high is not None and figure > self.high * MISS
         return below or above
 
 
 def one(step: str, key: str, **where: Any) -> Callable[[Findings], float | None]:
-    """Return what takes ``key`` from the first finding of a step with the fields ``where``."""
+    """Return a function that takes ``key`` from a step's first finding with fields ``where``."""
 
     def figure(findings: Findings) -> float | None:
         for found in findings.get(step, ()):
@@ -66,7 +66,7 @@ def one(step: str, key: str, **where: Any) -> Callable[[Findings], float | None]
 def over(
     above: Callable[[Findings], float | None], below: Callable[[Findings], float | None]
 ) -> Callable[[Findings], float | None]:
-    """Return the quotient of two figures, if both are there."""
+    """Return a function that divides two figures, if both are there."""
 
     def figure(findings: Findings) -> float | None:
         numerator, denominator = above(findings), below(findings)
@@ -81,9 +81,9 @@ def extreme(
     keys: Sequence[str],
     **where: Sequence[Any],
 ) -> Callable[[Findings], float | None]:
-    """Return the least or largest of the keys over the findings of steps.
+    """Return a function that takes the extreme of the keys over the findings of steps.
 
-    Only findings whose fields ``where`` have one of the values listed there count.
+    Only findings whose fields ``where`` have one of the listed values count.
     """
 
     def figure(findings: Findings) -> float | None:
@@ -101,7 +101,7 @@ def extreme(
 
 
 _H200 = "H200"
-# Of BERT-base; 768 by 768 has too few tiles for all processors in its weight's gradient.
+# BERT-base's, without 768x768, whose weight gradient has too few tiles for all processors.
 _SHAPES = ("768x2304", "768x3072", "3072x768")
 _PRODUCTS = ("forward", "input", "weight")
 _ERRORS = ("output_error", "gradient_error")
@@ -151,16 +151,14 @@ PREDICTIONS: tuple[Prediction, ...] = (
         for dtype, error in (("bfloat16", 0.01), ("float16", 0.0015), ("float32", 2e-6))
     ),
     Prediction(
-        "losses beside the CPU's, largest relative difference of any run",
+        "losses against the CPU's, largest relative difference of any run",
         None,
         0.02,
         extreme(max, _RUNS, ("loss_difference",)),
     ),
-    Prediction(
-        "waits for the GPU in a step, ZeRO 1", None, 10, one("bf16_zero1", "waits_per_step")
-    ),
+    Prediction("waits for the GPU per step, ZeRO 1", None, 10, one("bf16_zero1", "waits_per_step")),
     Prediction("the same, ZeRO 0", None, 1, one("fp32_zero0", "waits_per_step")),
-    Prediction("share of a step that the GPU is busy", 0.9, 1.0, one("profile", "busy")),
+    Prediction("share of a step with a busy GPU", 0.9, 1.0, one("profile", "busy")),
     Prediction(
         "BERT-base, 128 pairs: share of the data sheet's peak",
         0.33,
@@ -182,7 +180,9 @@ PREDICTIONS: tuple[Prediction, ...] = (
         _rate(_BASE, "dropout 0.1", "of_sheet"),
         _H200,
     ),
-    Prediction("embedding cache: tokens a second, over without", 0.7, 0.8, over(_CACHE, _PLAIN)),
+    Prediction(
+        "tokens per second with the embedding cache over without", 0.7, 0.8, over(_CACHE, _PLAIN)
+    ),
     Prediction(
         "MiniLM, 512 pairs: share of the data sheet's peak",
         0.12,
@@ -190,7 +190,7 @@ PREDICTIONS: tuple[Prediction, ...] = (
         one(_MINILM, "of_sheet", pairs=512, options="plain"),
         _H200,
     ),
-    Prediction("encoding: 65,536 tokens a batch over 8,192", 2.5, None, over(_WIDE, _NARROW)),
+    Prediction("encoding: 65,536 tokens per batch over 8,192", 2.5, None, over(_WIDE, _NARROW)),
     Prediction(
         "encoding: times the best of sentence-transformers, bf16",
         1.3,
@@ -198,25 +198,25 @@ PREDICTIONS: tuple[Prediction, ...] = (
         one("encode", "times_best_peer", setting="ours bfloat16 65536"),
     ),
     Prediction(
-        "encoding: least cosine of bf16 to float32",
+        "encoding: smallest cosine of bf16 to float32",
         0.9995,
         1.0,
         extreme(min, ("encode",), ("least_cosine",), setting=("ours bfloat16 65536",)),
     ),
     Prediction(
-        "search, 1.4 million: speed over that of the bare float32 product",
+        "search, 1.4 million: speed over that of only the float32 product",
         0.8,
         None,
         one("search", "of_bare", candidates=1_413_087, queries=1024),
     ),
     Prediction(
-        "search: share of float64's best 100 that is found",
+        "search: share of float64's top 100 that is found",
         0.999,
         1.0,
         extreme(min, ("search",), ("of_best_in_float64",)),
     ),
     Prediction(
-        "resumed run: every step stands once", 1, 1, one("second_stage_resumed", "every_step_once")
+        "resumed run: every step once", 1, 1, one("second_stage_resumed", "every_step_once")
     ),
     Prediction(
         "first loss after resuming over the last before",

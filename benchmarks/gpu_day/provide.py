@@ -1,4 +1,4 @@
-"""What steps need and the machine may lack: packages, a model, prepared data, evaluation sets."""
+"""Packages, a model, prepared data and evaluation sets for the steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACTS = "inputs.json"
 
 @dataclass(frozen=True)
 class Inputs:
-    """The folders below ``inputs`` and which evaluation sets are in them."""
+    """Folders below ``inputs``, and the evaluation sets in them."""
 
     model: Path
     prepared: Path
@@ -29,7 +29,7 @@ class Inputs:
 
     @classmethod
     def of(cls, folder: Path) -> Inputs:
-        """Read what ``inputs.json`` says.
+        """Read ``inputs.json``.
 
         Raises
         ------
@@ -38,19 +38,19 @@ class Inputs:
         """
         path = folder / FACTS
         if not path.exists():
-            raise DayError(f"no {FACTS} in {folder}. Fix: run the step 'inputs' first")
+            raise DayError(f"no {FACTS} in {folder}. Fix: first run the step 'inputs'")
         facts = json.loads(path.read_text(encoding="utf-8"))
         return cls(folder / "model", folder / "prepared", folder / "eval", **facts)
 
 
 def write_facts(folder: Path, suite: str, sets: list[str], *, made_up: bool) -> None:
-    """Write ``inputs.json``; the last thing to be written, so that its folder is whole."""
+    """Write ``inputs.json``, last of all, so that it marks a complete folder."""
     facts = {"suite": suite, "sets": sets, "made_up": made_up}
     (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def install(day: Day, step: str) -> None:
-    """Install the bundle's packages into a folder that all steps find; nothing is downloaded."""
+    """Install the bundle's packages for all steps, without downloading."""
     wheels = sorted(str(path) for path in (_unpacked(day) or day.work).glob("wheels/*.whl"))
     if wheels:
         shutil.rmtree(day.packages, ignore_errors=True)
@@ -64,20 +64,20 @@ def install(day: Day, step: str) -> None:
 
 
 def inputs(day: Day, step: str) -> None:
-    """Put model and data in place: those of the bundle, else made-up ones."""
+    """Provide model and data, from the bundle or generated."""
     if not (day.inputs / FACTS).exists():
-        brought = _unpacked(day)
+        bundle = _unpacked(day)
         shutil.rmtree(day.inputs, ignore_errors=True)
-        if brought is None:
+        if bundle is None:
             from benchmarks.gpu_day.made_up import make_inputs
 
             make_inputs(day)
         else:
-            shutil.copytree(brought / "inputs", day.inputs)
-    found = Inputs.of(day.inputs)
-    facts = asdict(found)
+            shutil.copytree(bundle / "inputs", day.inputs)
+    provided = Inputs.of(day.inputs)
+    facts = asdict(provided)
     day.note(step, **{k: str(v) if isinstance(v, Path) else v for k, v in facts.items()})
-    day.note(step, tokens=_tokenise(found))
+    day.note(step, tokens=_tokenise(provided))
 
 
 def _tokenise(found: Inputs) -> int:
@@ -97,7 +97,7 @@ def _tokenise(found: Inputs) -> int:
 
 
 def _unpacked(day: Day) -> Path | None:
-    """Return the folder of the bundle's content, unpacked once; ``None`` without a bundle."""
+    """Return the folder of the unpacked bundle; ``None`` without a bundle."""
     if day.bundle is None or day.bundle.is_dir():
         return day.bundle
     target = day.work / "bundle"

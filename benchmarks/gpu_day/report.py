@@ -1,4 +1,4 @@
-"""``day.jsonl`` of one or more calls as a Markdown page: steps, predictions, all figures."""
+"""A Markdown page from the ``day.jsonl`` of calls: steps, predictions, all figures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.gpu_day.predictions import MISS, PREDICTIONS, Findings
 from benchmarks.gpu_day.schedule import CALLS
 
 _DRY = (
-    "**This was a dry run: small sizes, to see that the steps run. Its figures say nothing of any "
-    "machine, and no prediction is held against them.**"
+    "**This was a dry run with small sizes, to test that the steps run. Its figures say nothing "
+    "about any machine and are not compared with predictions.**"
 )
 _NOT_ENDED = "no end written"
 
 
 @dataclass
-class Told:
-    """The last attempt at one step of a call."""
+class Attempt:
+    """The last attempt at a step of a call."""
 
     call: str
     step: str
@@ -29,51 +29,53 @@ class Told:
     box: float | None = None
     error: str = ""
     dry: bool = False
-    found: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
 
 
 def make_report(folders: Iterable[Path]) -> str:
-    """Return the page.
+    """Return the report as Markdown.
 
     Raises
     ------
     DayError
         If a folder has no lines.
     """
-    told = last_attempts(line for folder in folders for line in read_lines(folder))
+    attempts = last_attempts(line for folder in folders for line in read_lines(folder))
     findings: dict[str, list[Mapping[str, Any]]] = {}
-    for one in told:
-        findings.setdefault(one.step, []).extend(one.found)
-    dry = any(one.dry for one in told)
+    for one in attempts:
+        findings.setdefault(one.step, []).extend(one.findings)
+    dry = any(one.dry for one in attempts)
     parts = ["# A GPU machine and SciMult", *([_DRY] if dry else []), _machine(findings)]
-    parts += ["## Steps", _steps(told)]
+    parts += ["## Steps", _steps(attempts)]
     parts += ["## Predictions", _predictions(findings, dry)]
-    parts += ["## Figures", *(_figures(one) for one in told if one.found)]
-    failed = [one for one in told if one.error]
+    parts += ["## Figures", *(_figures(one) for one in attempts if one.findings)]
+    failed = [one for one in attempts if one.error]
     if failed:
-        parts += ["## What failed", *(_failure(one) for one in failed)]
+        parts += ["## Failures", *(_failure(one) for one in failed)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Told]:
-    """Return what each step told when it was last started, in the calls' order."""
-    told: dict[tuple[str, str], Told] = {}
+def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """Return the last attempt at each step, in the order of the calls."""
+    attempts: dict[tuple[str, str], Attempt] = {}
     current: dict[str, tuple[str, str]] = {}
     for line in lines:
         step = line["step"]
         if "call" in line:
             current[step] = key = (line["call"], step)
-            if line.get("started") or key not in told or line["rc"] == "no time left":
-                told[key] = Told(*key, dry=line["dry"])
+            if line.get("started") or key not in attempts or line["rc"] == "no time left":
+                attempts[key] = Attempt(*key, dry=line["dry"])
             if "rc" in line:
-                one = told[key]
+                one = attempts[key]
                 one.rc, one.seconds, one.box = line["rc"], line["seconds"], line["box"]
                 one.error = line.get("error", "")
         elif step in current:
-            told[current[step]].found.append(line["found"])
+            attempts[current[step]].findings.append(line["found"])
     order = {(call, step.name): n for call in CALLS for n, step in enumerate(CALLS[call])}
     calls = list(CALLS)
-    return sorted(told.values(), key=lambda one: (calls.index(one.call), order[one.call, one.step]))
+    return sorted(
+        attempts.values(), key=lambda one: (calls.index(one.call), order[one.call, one.step])
+    )
 
 
 def _machine(findings: Findings) -> str:
@@ -81,18 +83,18 @@ def _machine(findings: Findings) -> str:
     for found in findings.get("machine", ()):
         facts |= found
     if not facts:
-        return "The step `machine` told nothing."
+        return "The step `machine` reported nothing."
     versions = facts.pop("versions", {})
     facts |= {name: version for name, version in versions.items() if version}
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _steps(told: Sequence[Told]) -> str:
+def _steps(attempts: Sequence[Attempt]) -> str:
     rows = []
-    for one in told:
+    for one in attempts:
         result = "ran" if one.rc == 0 else f"**{one.rc}**"
-        rows.append([one.call, one.step, result, one.seconds, one.box, len(one.found)])
-    return table(["call", "step", "end", "seconds", "at most", "lines"], rows)
+        rows.append([one.call, one.step, result, one.seconds, one.box, len(one.findings)])
+    return table(["call", "step", "end", "seconds", "limit", "lines"], rows)
 
 
 def _predictions(findings: Findings, dry: bool) -> str:
@@ -105,21 +107,20 @@ def _predictions(findings: Findings, dry: bool) -> str:
         elif dry:
             verdict = "dry run"
         elif one.device is not None and one.device not in device:
-            verdict = f"of an {one.device} alone"
+            verdict = f"only for an {one.device}"
         else:
             missed += one.misses(figure)
             verdict = f"**missed by more than {MISS:g} times**" if one.misses(figure) else "held"
         rows.append([one.what, one.range, figure, verdict])
-    shown = table(["figure", "expected", "found", ""], rows)
     count = "" if dry else f"{missed} missed by more than {MISS:g} times: find out why first.\n\n"
-    return count + shown
+    return count + table(["figure", "expected", "found", ""], rows)
 
 
-def _figures(one: Told) -> str:
-    """Return a step's findings: a table for those that share their keys, lists for the others."""
+def _figures(one: Attempt) -> str:
+    """Return a step's findings: tables of those that share their keys, lists of the others."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for found in one.found:
-        groups.setdefault(tuple(found), []).append(found)
+    for finding in one.findings:
+        groups.setdefault(tuple(finding), []).append(finding)
     parts = [f"### {one.call}: {one.step}"]
     for keys, rows in groups.items():
         if len(rows) == 1:
@@ -129,12 +130,12 @@ def _figures(one: Told) -> str:
     return "\n\n".join(parts)
 
 
-def _failure(one: Told) -> str:
+def _failure(one: Attempt) -> str:
     return f"### {one.call}: {one.step} ({one.rc})\n\n```\n{one.error.strip()}\n```"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a Markdown table; numbers stand at the right."""
+    """Return a Markdown table, with numbers right-aligned."""
     numbers = [
         any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in rows)
         for n in range(len(headings))
@@ -145,7 +146,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as a cell: four digits, commas at thousands, no bar that would end it."""
+    """Format a value as a cell: four digits, thousands separators, escaped bars."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Which steps the three calls have, in which order, and for how long each may run."""
+"""The steps of the three calls, with their time limits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _HERE = "benchmarks.gpu_day"
 
 @dataclass(frozen=True)
 class Step:
-    """One process.
+    """A step, run in its own process.
 
     Attributes
     ----------
     name : str
-        By which it is chosen.
+        Name of the step.
     box : float
-        Seconds after which it is ended, with all that it started.
+        Time limit in seconds, after which it and its children are killed.
     work : str
         ``module:function`` in this package, called with the day, its own name and ``options``.
     options : dict
-        What distinguishes steps of one function.
+        Options of the function.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Step:
 
     @property
     def module(self) -> str:
-        """Where the function is."""
+        """Module of the function."""
         return f"{_HERE}.{self.work.partition(':')[0]}"
 
     @property
     def function(self) -> str:
-        """Its name."""
+        """Name of the function."""
         return self.work.partition(":")[2]
 
 
@@ -50,7 +50,7 @@ _PROVIDE = (
     _step("machine", 40, "machine:describe"),
 )
 
-# The cheapest proof first: what comes late may find its time gone.
+# Cheap checks first, as the last steps may run out of time.
 CALLS: dict[str, tuple[Step, ...]] = {
     "run": (
         *_PROVIDE,

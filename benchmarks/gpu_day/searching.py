@@ -1,4 +1,4 @@
-"""Exact search on the device: time beside the bare products, and agreement with float64.
+"""Exact search on the device: time against plain products, and agreement with float64.
 
 Shape legend: Q queries, C candidates, D width, K results per query.
 """
@@ -20,12 +20,12 @@ from scimult.retrieval.exact import ExactIndex
 
 _K = 100
 _CHECKED = 32
-# Rows of float64 candidates that are multiplied at once.
+# Rows of float64 candidates to multiply at once.
 _EXACT_ROWS = 1 << 18
 
 
 def search(day: Day, step: str) -> None:
-    """Tell milliseconds of search and of bare products, and how many of the best K are right."""
+    """Report milliseconds of search and of plain products, and the recall of the top K."""
     device, width = torch.device(day.device), day.size(768, 64)
     generator = torch.Generator(device).manual_seed(0)
     for candidates in day.size((200_000, 1_413_087), (2000,)):
@@ -47,20 +47,20 @@ def search(day: Day, step: str) -> None:
                 queries=count,
                 built_seconds=round(built, 2),
                 search_ms=round(ours * 1e3, 3),
-                **{f"bare_{name}_ms": round(taken * 1e3, 3) for name, taken in bare.items()},
+                **{f"bare_{name}_ms": round(value * 1e3, 3) for name, value in bare.items()},
                 of_bare=round(bare["fp32"] / ours, 3),
             )
-        wanted_QK = _exact(queries_QD[:_CHECKED], embeddings_CD).cpu()
+        expected_QK = _exact(queries_QD[:_CHECKED], embeddings_CD).cpu()
         found_QK = torch.from_numpy(index.search(on_host[:_CHECKED], _K).rows_QK)
-        right_QK = (found_QK[:, :, None] == wanted_QK[:, None, :]).any(dim=2)
+        right_QK = (found_QK[:, :, None] == expected_QK[:, None, :]).any(dim=2)
         share = float(right_QK.double().mean())
         day.note(step, candidates=candidates, of_best_in_float64=share)
 
 
 def _bare_seconds(day: Day, queries_QD: Tensor, embeddings_CD: Tensor) -> dict[str, float]:
-    """Return the seconds of one product with all candidates, resident, and its best K."""
+    """Return the seconds of one product with all resident candidates, and its top K."""
     device, rounds = queries_QD.device, day.size(5, 2)
-    found = {}
+    seconds = {}
     for name, dtype, tf32 in (
         ("fp32", torch.float32, False),
         ("tf32", torch.float32, True),
@@ -69,8 +69,8 @@ def _bare_seconds(day: Day, queries_QD: Tensor, embeddings_CD: Tensor) -> dict[s
         queries, embeddings = queries_QD.to(dtype), embeddings_CD.to(dtype)
         with _tf32(tf32):
             work = partial(_best, queries, embeddings)
-            found[name] = median_seconds(work, device, rounds, 1)
-    return found
+            seconds[name] = median_seconds(work, device, rounds, 1)
+    return seconds
 
 
 def _best(queries_QD: Tensor, embeddings_CD: Tensor) -> Tensor:
@@ -85,9 +85,9 @@ def _exact(queries_QD: Tensor, embeddings_CD: Tensor) -> Tensor:
 
 
 @contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    """Let float32 products use 10 bits of each number, or not."""
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Allow TF32 in float32 products, or not."""
     before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = wanted
+    torch.backends.cuda.matmul.allow_tf32 = allowed
     yield
     torch.backends.cuda.matmul.allow_tf32 = before

@@ -1,4 +1,4 @@
-"""Training steps: where their time goes, and how fast they are by size, batch and options."""
+"""Training steps: a profile, and their speed by size, batch and options."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PAIRS = 128
 _WARM, _TIMED, _PROFILED = 3, 8, 3
 _KERNELS = 25
 _CHUNK_TOKENS = 131_072
-# Times the longest case so far that must be left for one more.
+# Time that must remain for another case, relative to the longest so far.
 _ROOM = 1.2
-# What is asked first, in case the time does not suffice for all.
+# Most important first, in case time runs out.
 _OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"compiled": True},
@@ -42,23 +42,23 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def profile_step(day: Day, step: str) -> None:
-    """Tell the busy share of the device in whole steps, their longest kernels, copies and waits."""
+    """Report the device's busy share in steps, the longest kernels, copies and waits."""
     with process_group(600) as device:
         setting = _setting(day, day.size("bert-base", "tiny"), day.size(_PAIRS, 8))
         ours = OurSteps(setting, device, "bf16")
         ours.steps(0, _WARM)
         on_gpu = device.type == "cuda"
-        watched = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         _wait(device)
-        with profile(activities=watched) as found:
+        with profile(activities=activities) as profiler:
             started = time.perf_counter()
             reports = ours.steps(_WARM, _PROFILED)
             _wait(device)
             seconds = time.perf_counter() - started
         ours.close()
     kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
-    # A named range on the device spans kernels and the gaps between them.
-    events = [e for e in found.events() or [] if not getattr(e, "is_user_annotation", False)]
+    # Named ranges on the device include the gaps between kernels.
+    events = [e for e in profiler.events() or [] if not getattr(e, "is_user_annotation", False)]
     spans = [(e.time_range.start, e.time_range.end) for e in events if e.device_type == kind]
     day.note(
         step,
@@ -72,7 +72,7 @@ def profile_step(day: Day, step: str) -> None:
 
 
 def covered(spans: list[tuple[float, float]]) -> float:
-    """Return how much of a line a set of spans covers, overlaps once."""
+    """Return the total length that spans cover, counting overlaps once."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(spans):
         total += max(0.0, stop - max(start, end))
@@ -81,7 +81,7 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 def _host_calls(events: list[FunctionEvent]) -> dict[str, float]:
-    """Return how often a step copies and waits, by the runtime's name of the call."""
+    """Return the numbers of copies and waits per step, by runtime call."""
     counts: dict[str, float] = {}
     for event in events:
         if event.name.startswith("cuda") and ("Sync" in event.name or "Memcpy" in event.name):
@@ -114,11 +114,11 @@ def _length(event: FunctionEvent) -> float:
 
 
 def sweep(day: Day, step: str, *, size: str) -> None:
-    """Tell tokens a second and utilisation by pairs of a step and options, the chief ones first.
+    """Report tokens per second and utilisation by pairs per step and options, in that order.
 
-    What would not fit into the step's box is left out, and named.
+    Cases that would exceed the time limit are left out and listed.
     """
-    trained = day.size(size, "tiny")
+    trained_size = day.size(size, "tiny")
     options = day.size(_OPTIONS, ({}, {"dropout": 0.1}, {"chunk_tokens": 200}))
     cases = list(product(day.size((_PAIRS, 512, 32), (8,)), options))
     longest = 0.0
@@ -127,29 +127,26 @@ def sweep(day: Day, step: str, *, size: str) -> None:
         measured = measured_peak(device, torch.bfloat16)
         for number, (pairs, chosen) in enumerate(cases):
             if day.seconds_left < _ROOM * longest:
-                day.note(step, left_out=[f"{p}: {_named(o)}" for p, o in cases[number:]])
+                day.note(step, left_out=[f"{p}: {_describe(o)}" for p, o in cases[number:]])
                 break
             started = time.monotonic()
-            setting = replace(_setting(day, trained, pairs), **_of_setting(chosen))
+            changes = {key: value for key, value in chosen.items() if key != "precision"}
+            setting = replace(_setting(day, trained_size, pairs), **changes)
             try:
                 precision = chosen.get("precision", "bf16")
-                found = _rate(setting, device, precision, day.size(_TIMED, 2))
+                figures = _rate(setting, device, precision, day.size(_TIMED, 2))
             except torch.OutOfMemoryError:
-                found = {"failed": "out of memory"}
+                figures = {"failed": "out of memory"}
                 torch.cuda.empty_cache()
-            if "tflops" in found:
-                found["of_measured"] = round(found["tflops"] * 1e12 / measured, 4)
-                found["of_sheet"] = _share(found["tflops"], sheet)
-            day.note(step, size=trained, pairs=pairs, options=_named(chosen), **found)
+            if "tflops" in figures:
+                figures["of_measured"] = round(figures["tflops"] * 1e12 / measured, 4)
+                figures["of_sheet"] = _share(figures["tflops"], sheet)
+            day.note(step, size=trained_size, pairs=pairs, options=_describe(chosen), **figures)
             longest = max(longest, time.monotonic() - started)
 
 
-def _named(options: dict[str, Any]) -> str:
+def _describe(options: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
-
-
-def _of_setting(options: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in options.items() if key != "precision"}
 
 
 def _share(tflops: float, sheet: float | None) -> float | None:
@@ -177,12 +174,12 @@ def _rate(setting: Setting, device: torch.device, precision: str, steps: int) ->
 
 
 def _tokens(reports: list[StepReport]) -> float:
-    """Return the real tokens that passed the encoder."""
+    """Return the real tokens encoded."""
     return sum(report.usage["tokens_per_second"] * report.seconds for report in reports)
 
 
 def _setting(day: Day, size: str, pairs: int) -> Setting:
-    """Return steps of a random encoder of a size, saved once, on the prepared pairs."""
+    """Return the setting of a random encoder of a size, saved once, on the prepared pairs."""
     inputs = Inputs.of(day.inputs)
     folder = day.work / "random" / size
     if not folder.exists():
@@ -197,7 +194,7 @@ def _wait(device: torch.device) -> None:
 
 
 def peer(day: Day, step: str) -> None:
-    """Tell steps of ours and of sentence-transformers in turns, by launch/benchmark.py."""
+    """Report our steps and sentence-transformers' in turns, by launch/benchmark.py."""
     inputs = Inputs.of(day.inputs)
     sizes = {
         "--pairs": day.size(256, 4),

@@ -1,4 +1,4 @@
-"""A real run of two stages: trained, stopped by SIGTERM, resumed, evaluated beside BM25."""
+"""A real run of two stages: trained, stopped by SIGTERM, resumed, evaluated against BM25."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEV = "dev/mean/mrr"
 
 
 def config(day: Day, stage: str) -> dict[str, Any]:
-    """Return the configuration of a stage: shared blocks first, then attention experts on them."""
+    """Return the configuration of a stage: shared blocks, then attention experts on them."""
     inputs = Inputs.of(day.inputs)
     first = stage == "vanilla"
     steps = day.size(300, 8) if first else day.size(150, 12)
@@ -48,17 +48,17 @@ def config(day: Day, stage: str) -> dict[str, Any]:
 
 
 def train(day: Day, step: str, *, stage: str) -> None:
-    """Run a stage from its start, or on from where it stands."""
-    done = _start(day, stage).wait()
-    _tell(day, step, stage)
-    raise SystemExit(done)
+    """Run a stage from its start, or resume it."""
+    rc = _start(day, stage).wait()
+    _report(day, step, stage)
+    raise SystemExit(rc)
 
 
 def stop(day: Day, step: str, *, stage: str) -> None:
-    """Ask a stage to stop by SIGTERM after a third of its steps; it must leave a checkpoint."""
+    """Stop a stage by SIGTERM after a third of its steps; it must leave a checkpoint."""
     process = _start(day, stage)
-    wanted = config(day, stage)["schedule"]["steps"] // 3
-    while process.poll() is None and len(_lines(day, stage)) < wanted:
+    third = config(day, stage)["schedule"]["steps"] // 3
+    while process.poll() is None and len(_lines(day, stage)) < third:
         time.sleep(0.05)
     process.terminate()
     rc = process.wait()
@@ -66,11 +66,12 @@ def stop(day: Day, step: str, *, stage: str) -> None:
     checkpoints = sorted(path.name for path in _folder(day, stage).glob("checkpoints/*"))
     day.note(step, exit_code=rc, last_step=max(steps, default=0), checkpoints=checkpoints)
     if rc != _STOPPED_BY_SIGTERM or not checkpoints:
-        raise SystemExit(f"the run ended with {rc}; expected {_STOPPED_BY_SIGTERM}, a checkpoint")
+        expected = f"expected {_STOPPED_BY_SIGTERM} and a checkpoint"
+        raise SystemExit(f"the run ended with {rc}; {expected}")
 
 
 def resume(day: Day, step: str, *, stage: str) -> None:
-    """Give the same command again; every step must stand once, and losses go on as before."""
+    """Repeat the command; every step must be logged once, and losses must continue as before."""
     before = [line["loss"] for line in _lines(day, stage)]
     rc = _start(day, stage).wait()
     steps = [line["step"] for line in _lines(day, stage)]
@@ -83,7 +84,7 @@ def resume(day: Day, step: str, *, stage: str) -> None:
         loss_before=round(fmean(before[-_COMPARED:]), 4),
         loss_after=round(fmean(after[:_COMPARED]), 4) if after else None,
     )
-    _tell(day, step, stage)
+    _report(day, step, stage)
     if rc == 0 and not whole:
         raise SystemExit(f"steps of the resumed run are {steps}")
     raise SystemExit(rc)
@@ -97,7 +98,7 @@ def evaluate(day: Day, step: str) -> None:
     command = [sys.executable, "launch/evaluate.py", "--suite", inputs.suite, "--bm25"]
     command += ["--data", str(inputs.evaluation), "--out", str(results), "--replace"]
     command += [part for name in inputs.sets for part in ("--sets", name)]
-    command += [part for name, of in models.items() for part in ("--model", f"{name}={of}")]
+    command += [part for name, spec in models.items() for part in ("--model", f"{name}={spec}")]
     rc = subprocess.run([*command, "--device", day.device], check=False).returncode
     for path in sorted(results.glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -121,14 +122,14 @@ def _start(day: Day, stage: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "launch/pretrain.py", "--config", str(settings)])
 
 
-def _tell(day: Day, step: str, stage: str) -> None:
-    """Tell what the run's own lines say of its speed and its loss."""
+def _report(day: Day, step: str, stage: str) -> None:
+    """Report speed and loss from the run's own lines."""
     lines = _lines(day, stage)
     if len(lines) < 2:
         return
     steady = [line["usage"] for line in lines[len(lines) // 4 :]]
     few = min(_COMPARED, len(lines) // 2)
-    found = {
+    facts = {
         "steps": len(lines),
         "first_loss": round(fmean(line["loss"] for line in lines[:few]), 4),
         "last_loss": round(fmean(line["loss"] for line in lines[-few:]), 4),
@@ -136,8 +137,8 @@ def _tell(day: Day, step: str, stage: str) -> None:
     }
     for name in ("tokens_per_second", "model_flop_utilisation", "peak_gpu_memory_bytes"):
         values = [usage[name] for usage in steady if name in usage]
-        found[name] = float(f"{median(values):.4g}") if values else None
-    day.note(step, stage=stage, **found)
+        facts[name] = float(f"{median(values):.4g}") if values else None
+    day.note(step, stage=stage, **facts)
 
 
 def _folder(day: Day, stage: str) -> Path:
@@ -145,14 +146,14 @@ def _folder(day: Day, stage: str) -> Path:
 
 
 def _lines(day: Day, stage: str) -> list[dict[str, Any]]:
-    """Return the run's lines from step 1 so far; one that is being written is left out."""
+    """Return the run's lines from step 1 on, except one that is being written."""
     path = _folder(day, stage) / "metrics.jsonl"
     if not path.exists():
         return []
-    found = []
+    lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            found.append(json.loads(text))
+            lines.append(json.loads(text))
         except ValueError:
             continue
-    return [line for line in found if line["step"] > 0]
+    return [line for line in lines if line["step"] > 0]

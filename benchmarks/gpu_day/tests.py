@@ -29,7 +29,7 @@ def _pytest(day: Day, step: str, arguments: list[str]) -> None:
     options = ["-q", "-p", "no:cacheprovider", f"--junitxml={results}"]
     rc = subprocess.run([sys.executable, "-m", "pytest", *options, *arguments]).returncode
     if not results.exists():
-        raise SystemExit(f"pytest ended with {rc} before it wrote its results")
+        raise SystemExit(f"pytest ended with {rc} without results")
     cases = list(ElementTree.parse(results).getroot().iter("testcase"))
     failed = [case for case in cases if {child.tag for child in case} & {"failure", "error"}]
     skipped = [case for case in cases if any(child.tag == "skipped" for child in case)]

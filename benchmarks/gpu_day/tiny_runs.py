@@ -1,4 +1,4 @@
-"""Six steps of a tiny run under every ZeRO stage, precision and option, beside the CPU's losses."""
+"""Six steps of a tiny run by ZeRO stage, precision and option, against the CPU's losses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from benchmarks.gpu_day.provide import Inputs
 
 _STEPS = 6
 _REFERENCE = "reference"
-# Of six losses near 4 in bfloat16, after updates that differ in their last bits.
+# For six losses near 4 in bfloat16, after updates that differ in their last bits.
 LOSS_WITHIN = 0.02
-# The usual scale of 2^16 overflows in the first steps, which are then left out.
+# The usual scale of 2^16 overflows in the first steps, which are then skipped.
 _DEEPSPEED = {"fp16": {"enabled": "auto", "initial_scale_power": 10}}
 _ARCHITECTURE = {
     "hidden_size": 64,
@@ -29,7 +29,7 @@ _ARCHITECTURE = {
 
 
 def reference(day: Day, step: str) -> None:
-    """Train on the CPU in float32: what the others' losses are compared with."""
+    """Train on the CPU in float32, as the reference for the losses of the others."""
     environment = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     _run(day, step, config(day, step, precision="fp32"), environment)
     day.note(step, losses=_losses(day, _REFERENCE))
@@ -47,24 +47,24 @@ def train(
     compile: bool = False,
     recompute: bool = False,
 ) -> None:
-    """Train on the device; tell losses, the worst difference, seconds and waits by line."""
+    """Train on the device; report losses, the worst difference, seconds and waits by line."""
     if precision == "fp16" and day.device == "cpu":
-        day.note(step, left_out="DeepSpeed knows fp16 on GPUs alone")
+        day.note(step, left_out="DeepSpeed supports fp16 only on GPUs")
         return
     tree = config(day, step, precision, stage, variant, dropout, chunk_tokens)
     tree["engine"] |= {"compile": compile, "activation_checkpointing": recompute}
     _run(day, step, tree, {})
     losses = _losses(day, step)
-    found: dict[str, Any] = {"losses": losses, "loss_difference": None}
+    difference = None
     same = variant == "mha_expert" and dropout == 0.0
     if same and (day.work / "runs" / _REFERENCE / "metrics.jsonl").exists():
         expected = _losses(day, _REFERENCE)
-        worst = max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
-        found["loss_difference"] = round(worst, 5)
-    found["seconds_of_steps"] = [round(line["seconds"], 3) for line in _metrics(day, step)]
-    day.note(step, **found, **_waits(day, step))
-    if found["loss_difference"] is not None and found["loss_difference"] > LOSS_WITHIN:
-        raise SystemExit(f"losses differ from the CPU's by {found['loss_difference']:.1%}")
+        difference = round(max(abs(a - b) / b for a, b in zip(losses, expected, strict=True)), 5)
+    seconds = [round(line["seconds"], 3) for line in _metrics(day, step)]
+    facts = {"losses": losses, "loss_difference": difference, "seconds_of_steps": seconds}
+    day.note(step, **facts, **_waits(day, step))
+    if difference is not None and difference > LOSS_WITHIN:
+        raise SystemExit(f"losses differ from the CPU's by {difference:.1%}")
 
 
 def config(
@@ -105,7 +105,7 @@ def config(
 
 
 def _run(day: Day, step: str, tree: dict[str, Any], environment: dict[str, str]) -> None:
-    """Run launch/pretrain.py, with its waits counted; end with its exit code if it fails."""
+    """Run launch/pretrain.py and count its waits; exit with its code if it fails."""
     settings = day.work / "configs" / f"{step}.json"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(json.dumps(tree, indent=1), encoding="utf-8")
@@ -137,10 +137,10 @@ def _losses(day: Day, step: str) -> list[float]:
 
 
 def _waits(day: Day, step: str) -> dict[str, Any]:
-    """Return waits per step and their places; nothing where there is no GPU to wait for."""
+    """Return waits per step and their locations; none without a GPU."""
     if day.device == "cpu" or not _counts(day, step).exists():
         return {"waits_per_step": None, "waits": []}
     counted = json.loads(_counts(day, step).read_text(encoding="utf-8"))
     steps = counted["steps"]
-    places = [[place, round(count / steps, 2)] for place, count in counted["places"]]
-    return {"waits_per_step": round(sum(count for _, count in places), 2), "waits": places}
+    waits = [[location, round(count / steps, 2)] for location, count in counted["places"]]
+    return {"waits_per_step": round(sum(count for _, count in waits), 2), "waits": waits}

@@ -1,8 +1,8 @@
-"""Runs a script of ours and counts, by line, where its training steps wait for the GPU.
+"""Run one of our scripts and count, by line, where its training steps wait for the GPU.
 
 ``python -m benchmarks.gpu_day.waits COUNTS.json SCRIPT [ARGUMENT]...``. torch itself warns where
-an operation waits; explicit synchronisation is counted beside it. The first steps are left out:
-they compile kernels and fill caches.
+an operation waits; explicit synchronisation is counted too. The first steps do not count, as they
+compile kernels and fill caches.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ _FIRST_STEPS = 2
 
 
 class Waits:
-    """Counts since the updates of the first steps; written after every later update.
+    """Counts waits after the first steps; writes them after every later update.
 
     Parameters
     ----------
     path : Path
-        JSON: ``steps`` that were counted, and ``places`` with how often each waited.
+        JSON file: number of counted ``steps``, and ``places`` (lines) with their numbers of waits.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._updates = 0
-        self._places: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def waited(self, at: str) -> None:
-        """Count one wait, by the line of ours that led to it and the line ``at`` that did it."""
+        """Count a wait by our line that led to it and the line ``at`` that caused it."""
         ours = [
             f"{Path(frame.filename).relative_to(REPOSITORY)}:{frame.lineno}"
             for frame in traceback.extract_stack()
             if Path(frame.filename).is_relative_to(REPOSITORY / "scimult")
         ]
-        self._places[f"{ours[-1] if ours else 'outside'} ({at})"] += 1
+        self._counts[f"{ours[-1] if ours else 'outside'} ({at})"] += 1
 
     def updated(self) -> None:
-        """Note that a step has done its update."""
+        """Register the update of a step."""
         self._updates += 1
         if self._updates <= _FIRST_STEPS:
-            self._places.clear()
+            self._counts.clear()
             return
-        found = {"steps": self._updates - _FIRST_STEPS, "places": self._places.most_common()}
-        self._path.write_text(json.dumps(found), encoding="utf-8")
+        content = {"steps": self._updates - _FIRST_STEPS, "places": self._counts.most_common()}
+        self._path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def watch(waits: Waits) -> None:
-    """Tell ``waits`` of every wait and every update in this process from now on."""
+    """Register every wait and every update of this process in ``waits`` from now on."""
     import torch
 
     from scimult.training.engine import DeepSpeedEngine
 
     show = warnings.showwarning
 
-    def shown(
+    def count_or_show(
         message: Warning | str,
         category: type[Warning],
         filename: str,
@@ -77,7 +77,7 @@ def watch(waits: Waits) -> None:
         else:
             show(message, category, filename, lineno, file, line)
 
-    warnings.showwarning = shown
+    warnings.showwarning = count_or_show
     warnings.filterwarnings("always", message=f".*{WARNING}")
     if torch.cuda.is_available():
         torch.cuda.set_sync_debug_mode("warn")

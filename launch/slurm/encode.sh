@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Encode a library with many GPUs: a task of the array for each part. docs/clusters.md
+# Encode a library with many GPUs: one array task per part. docs/clusters.md
 #   sbatch --array=0-15 launch/slurm/encode.sh PAPERS --model M --task search --out OUT
 #SBATCH --job-name=scimult-encode
 #SBATCH --ntasks=1
@@ -10,6 +10,6 @@
 #SBATCH --requeue
 set -euo pipefail
 
-# Shards that are there are not encoded again, so a task that was preempted goes on with what is left.
+# Finished shards are skipped, so a preempted task resumes.
 exec srun scimult encode "$@" \
   --part "$((SLURM_ARRAY_TASK_ID - SLURM_ARRAY_TASK_MIN))/$SLURM_ARRAY_TASK_COUNT"

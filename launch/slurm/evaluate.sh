@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Evaluate many models on one suite: a task of the array for each. docs/clusters.md
+# Evaluate many models on one suite: one array task per model. docs/clusters.md
 #   sbatch --array=0-2 launch/slurm/evaluate.sh SUITE DATA OUT NAME=FOLDER NAME=FOLDER NAME=FOLDER
 #   scimult report OUT          # when all are done
 #SBATCH --job-name=scimult-evaluate
@@ -17,6 +17,6 @@ if ((SLURM_ARRAY_TASK_ID >= ${#models[@]})); then
   echo "error: no model number $SLURM_ARRAY_TASK_ID of ${#models[@]}. Fix: sbatch --array=0-$((${#models[@]} - 1))" >&2
   exit 1
 fi
-# Kept scores are not repeated, so a task that was preempted goes on with what is left.
+# Existing scores are kept, so a preempted task resumes.
 exec srun scimult evaluate --suite "$suite" --data "$data" --out "$out" --resume \
   --model "${models[$SLURM_ARRAY_TASK_ID]}"

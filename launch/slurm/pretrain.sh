@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-train on several nodes: one torchrun on each, one rank for each GPU. docs/clusters.md
+# Pre-train on several nodes: one torchrun per node, one rank per GPU. docs/clusters.md
 #   sbatch launch/slurm/pretrain.sh --config configs/pretrain/scholarly_vanilla.yaml [key=value ...]
 # Submit it in the checkout, with the environment activated.
 #SBATCH --job-name=scimult
@@ -18,7 +18,7 @@ ranks_per_node=${SLURM_GPUS_ON_NODE:-1}
 read -r first_node < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 20000))
 
-# Before the time is up, or when the job is preempted: the step ends, a checkpoint is written.
+# Before the time limit or at a preemption, end the step, which writes a checkpoint.
 stopped=
 trap 'stopped=yes; kill -TERM "$step" 2>/dev/null || true' TERM
 

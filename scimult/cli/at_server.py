@@ -1,4 +1,4 @@
-"""Questions to a running service from the command line: nothing is loaded, so answers are quick."""
+"""Requests to a running service: nothing is loaded locally, so answers are quick."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from scimult.errors import ConfigError, DataError, StorageError
 
 KEY = "SCIMULT_API_KEY"
 _SECONDS = 120
-# Of the error at an option that a service does not take from afar.
+# For errors about options that cannot be sent to a service.
 NO_SERVER = "--library or --papers, not with --server"
-OWN_REQUEST = "; filters go into a request of your own"
+OWN_REQUEST = "; to filter, send your own HTTP request"
 
 
 def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer of a service.
+    """Post a question to a service and return its answer.
 
     Parameters
     ----------
     server : str
-        Its address.
+        Address of the service.
     verb : str
-        Path of the question.
+        Path of the request.
     question : mapping
-        Its fields.
+        Fields of the request.
 
     Raises
     ------
     ConfigError
-        If the address is none.
+        If the address is invalid.
     StorageError
-        If nothing answers there.
+        If no service answers there.
     DataError
         If the service refuses; with its problem and fix.
     """
     address = urlsplit(server)
     if address.scheme not in ("http", "https") or not address.netloc:
         fix = "write an address such as http://127.0.0.1:8000"
-        raise ConfigError("no address of a service", value=server, fix=fix)
+        raise ConfigError("not the address of a service", value=server, fix=fix)
     headers = {"Content-Type": "application/json"}
     if os.environ.get(KEY):
         headers["Authorization"] = f"Bearer {os.environ[KEY]}"
@@ -55,17 +55,17 @@ def ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     except HTTPError as error:
         raise _refusal(error, url) from error
     except (URLError, OSError, ValueError) as error:
-        fix = "start it with scimult serve LIBRARY, or name its address"
+        fix = "start it with scimult serve LIBRARY, or correct the address"
         reason = getattr(error, "reason", error)
         raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
     if not isinstance(reply, dict) or "papers" not in reply:
-        fix = "name the address of scimult serve"
+        fix = "give the address of scimult serve"
         raise StorageError(f"something else answers at {url}", fix=fix)
     return reply
 
 
 def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the papers of an answer as a library's own search shows them."""
+    """Return an answer's papers in the form of a library's own hits."""
     rows = []
     for paper in answer["papers"]:
         row = {"rank": paper["rank"], "score": round(paper["score"], 4)}
@@ -77,8 +77,9 @@ def rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _refusal(error: HTTPError, url: str) -> DataError:
     try:
-        told = json.loads(error.read())
-        return DataError(f"{url}: {told['problem']}", value=told.get("value"), fix=told["fix"])
+        refusal = json.loads(error.read())
+        problem, fix = f"{url}: {refusal['problem']}", refusal["fix"]
+        return DataError(problem, value=refusal.get("value"), fix=fix)
     except (ValueError, KeyError, TypeError):
-        fix = "name the address of scimult serve"
+        fix = "give the address of scimult serve"
         return DataError(f"{url} answers {error.code} {error.reason}", fix=fix)

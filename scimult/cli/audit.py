@@ -1,4 +1,4 @@
-"""``scimult evaluate --audit``: what a prepared folder holds of evaluation sets."""
+"""``scimult evaluate --audit``: how much of the evaluation sets is in a prepared folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def audit_sets(folder: Path, sets: Mapping[str, LoadedSet]) -> dict[str, Contamination]:
-    """Look for the texts and pairs of loaded sets in a prepared folder.
+    """Count the texts and pairs of loaded sets that are in a prepared folder.
 
     Raises
     ------
     DataError
-        If it is no prepared folder.
+        If it is not a prepared folder.
     """
     from scimult.data.prepared import PreparedData
     from scimult.evaluation.contamination import Contamination
@@ -27,12 +27,12 @@ def audit_sets(folder: Path, sets: Mapping[str, LoadedSet]) -> dict[str, Contami
 
     data = PreparedData.open(folder)
     counts = audit(data, {name: _audited(entry.dataset) for name, entry in sets.items()})
-    named = {"folder": folder.resolve().name, "fingerprint": data.fingerprint}
-    return {name: Contamination(**named, **entry) for name, entry in counts.items()}
+    source = {"folder": folder.resolve().name, "fingerprint": data.fingerprint}
+    return {name: Contamination(**source, **entry) for name, entry in counts.items()}
 
 
 def _audited(data: TaskData) -> AuditedSet:
-    """Return the texts of a set; what a linear model is fitted to are candidates."""
+    """Return a set's texts to audit; training papers of linear models count as candidates."""
     from scimult.evaluation.task_data import Dataset, PaperSet
     from scimult.preparation.hygiene.audit import AuditedSet
 

@@ -1,4 +1,4 @@
-"""``scimult card``: a prepared folder described in Markdown, with plots."""
+"""``scimult card``: a data card of a prepared folder, in Markdown with plots."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ def card(
     folder: opt.Prepared,
     out: Annotated[
         Path | None,
-        typer.Option(help="Markdown file; default: FOLDER/card.md.", show_default=False),
+        typer.Option(help="Markdown file to write. Default: FOLDER/card.md.", show_default=False),
     ] = None,
-    sample: Annotated[int, typer.Option(min=0, help="Papers whose language is identified.")] = 2000,
+    sample: Annotated[
+        int, typer.Option(min=0, help="Number of papers for language identification.")
+    ] = 2000,
     negatives: Annotated[
         int,
-        typer.Option(min=0, help="Hard negatives of each rule to show, as titles of the data."),
+        typer.Option(min=0, help="Hard negatives to show per rule, by their titles."),
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Which hard negatives are shown.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for choosing the hard negatives.")] = 0,
 ) -> None:
-    """Write counts, lengths, labels, languages, duplicates and overlap of a prepared folder."""
+    """Write a prepared folder's counts, lengths, labels, languages, duplicates and overlap."""
     path = out or folder / "card.md"
     check_own_file(path, "a data card", b"Written by `scimult card`")
     from scimult.data.prepared import PreparedData

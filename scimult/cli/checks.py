@@ -1,4 +1,4 @@
-"""What can be known to be wrong before torch is loaded, which takes seconds."""
+"""Checks of arguments that run before torch, which takes seconds to load."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from scimult.errors import CheckpointError, ConfigError, DataError, StorageError
 
 DEVICES = ("cpu", "cuda", "cuda:0")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-# What people call them.
 _ALIASES = {"gpu": "cuda", "gpu:0": "cuda", "nvidia": "cuda", "processor": "cpu"}
 
 
 def check_use(model: Path, *texts: Path) -> list[Path]:
-    """Check that a model and texts are where they should be; return the files of the texts.
+    """Check the paths of a model and of texts; return the files of the texts.
 
     Raises
     ------
     CheckpointError
-        If the model is a file, or neither there nor a name on the hub.
+        If the model is a file, or neither a folder nor a hub name.
     DataError
         If texts are missing or of another format.
     """
@@ -31,7 +30,7 @@ def check_use(model: Path, *texts: Path) -> list[Path]:
 
 
 def check_inputs(files: Iterable[Path]) -> None:
-    """Check that files or patterns of files meet something, whatever their format.
+    """Check that every file exists and every pattern matches, whatever the format.
 
     Raises
     ------
@@ -45,19 +44,19 @@ def check_inputs(files: Iterable[Path]) -> None:
 
 def check_model(model: Path) -> None:
     """Check that a path can be a model's; see ``check_use``."""
-    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if str(model).startswith("package:"):
         return
+    fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if model.is_file():
-        raise CheckpointError("is a file; a model is a folder", path=model, fix=fix)
+        raise CheckpointError("a model is a folder, not a file", path=model, fix=fix)
     if not model.exists() and (model.is_absolute() or len(model.parts) != 2):
         raise CheckpointError("folder does not exist", path=model, fix=fix)
 
 
 def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path]) -> None:
-    """Check that a file may be written: never over an input, over another only if wanted.
+    """Check that a file may be written: never over an input, over others only on request.
 
-    ``overwrite`` is ``None`` for a verb that has no such option.
+    ``overwrite`` is None for a verb without that option.
 
     Raises
     ------
@@ -77,17 +76,17 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
         raise StorageError("output exists already", path=out, fix=fix)
 
 
-def only_with(what: str, options: Mapping[str, object], hint: str = "") -> None:
-    """Refuse options that would change nothing here.
+def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None:
+    """Refuse options that would have no effect.
 
     Parameters
     ----------
-    what : str
-        Whose options these are, for the message.
+    owner : str
+        What the options belong to, for the message.
     options : mapping
-        Their values by name; those that were not given are None, false, zero or empty.
+        Name to value; options that were not given are None, false, zero or empty.
     hint : str
-        Ends the fix.
+        Appended to the fix.
 
     Raises
     ------
@@ -97,47 +96,47 @@ def only_with(what: str, options: Mapping[str, object], hint: str = "") -> None:
     given = [name for name, value in options.items() if value not in (None, False, 0, [], ())]
     if given:
         fix = f"leave out {', '.join(given)}{hint}"
-        raise ConfigError(f"{', '.join(given)} goes with {what}", fix=fix)
+        raise ConfigError(f"{', '.join(given)} can only be used with {owner}", fix=fix)
 
 
 def named_values(
-    specs: Iterable[str], what: str, form: str, example: str, fits: Callable[[str], object] = bool
+    specs: Iterable[str], noun: str, form: str, example: str, fits: Callable[[str], object] = bool
 ) -> dict[str, str]:
-    """Return what options such as ``--map NAME=FOLDER`` give, by name.
+    """Parse options such as ``--map NAME=FOLDER`` into a dict.
 
     Parameters
     ----------
     specs : iterable of str
-        As they were typed.
-    what, form, example : str
-        For messages: "a map", "NAME=FOLDER", and a value that would do.
+        As typed.
+    noun, form, example : str
+        For messages: "a map", "NAME=FOLDER", and a valid value.
     fits : callable
-        Whether a value is one; by default if there is any.
+        Tells whether a value is valid; by default any but the empty one.
 
     Raises
     ------
     ConfigError
-        If one has another form, or two have one name.
+        If one has another form, or two have the same name.
     """
     values: dict[str, str] = {}
     for spec in specs:
         name, separator, value = spec.partition("=")
         if not (name and separator and fits(value)):
-            raise ConfigError(f"{what} is {form}", value=spec, fix=f"write {example}")
+            raise ConfigError(f"{noun} is {form}", value=spec, fix=f"write {example}")
         if name in values:
-            problem = f"two {what.split()[-1]}s have the same name"
+            problem = f"two {noun.split()[-1]}s have the same name"
             raise ConfigError(problem, value=name, fix="rename one, or leave it out")
         values[name] = value
     return values
 
 
 def known_device(name: str | None) -> str | None:
-    """Return a device's name; for ``--device``.
+    """Check the name of a device, for ``--device``; not whether the machine has it.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If there is no such device; whether the machine has it is found out later.
+        If no device has such a name.
     """
     if name is None or _DEVICE.fullmatch(name):
         return name
@@ -149,17 +148,17 @@ def known_device(name: str | None) -> str | None:
 
 
 def real_text(words: str | None) -> str | None:
-    """Return words of the command line that go to a model; for options and arguments.
+    """Check a command-line argument that goes to a model.
 
     Raises
     ------
     DataError
-        If bytes of them are no text in the terminal's encoding.
+        If some of its bytes could not be decoded in the terminal's encoding.
     """
     try:
         if words is not None:
             words.encode()
     except UnicodeEncodeError:
-        fix = "type them in UTF-8; the terminal or the script that calls has another encoding"
+        fix = "use UTF-8; the terminal or the calling script has another encoding"
         raise DataError("words are not valid UTF-8", value=words, fix=fix) from None
     return words

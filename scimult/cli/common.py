@@ -1,4 +1,4 @@
-"""What the verbs that use a trained model share: what their options open."""
+"""Helpers of the verbs that use a trained model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_model(
     pooling: Literal["cls", "mean"] | None,
     similarity: Literal["dot", "cosine", "l2"] | None,
 ) -> SciMult:
-    """Load the model that a verb uses."""
+    """Load a verb's model."""
     from scimult.inference import SciMult
 
     return SciMult.from_pretrained(
@@ -36,7 +36,7 @@ def open_model(
 
 @contextmanager
 def rejecting(skip_bad: bool) -> Iterator[Rejects]:
-    """Yield what takes bad records; what was left out is named on stderr at the end."""
+    """Yield a collector of bad records; report the skipped ones on stderr at the end."""
     from scimult.data.lines import Rejects
 
     rejects = Rejects(skip_bad)
@@ -48,7 +48,7 @@ def rejecting(skip_bad: bool) -> Iterator[Rejects]:
 
 
 def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
-    """Read papers or labels; what ``--skip-bad`` left out is named on stderr."""
+    """Read papers or labels; records skipped by ``--skip-bad`` are reported on stderr."""
     from scimult.inference.collection import read_collection
 
     with rejecting(skip_bad) as rejects:
@@ -56,7 +56,7 @@ def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
 
 
 def read_labels(path: Path, skip_bad: bool) -> list[dict[str, str]]:
-    """Read labels as a library and its service take them."""
+    """Read labels as the dicts that libraries and services take."""
     space = open_collection(path, "label", skip_bad)
     return [
         {"id": name, "name": text.title, "definition": text.body}
@@ -67,7 +67,7 @@ def read_labels(path: Path, skip_bad: bool) -> list[dict[str, str]]:
 def embed(
     model: SciMult, collection: Collection, task: str, role: Role, no_cache: bool
 ) -> FloatArray:
-    """Encode a collection, or read its embeddings from the user's cache."""
+    """Return a collection's embeddings, from the user's cache where possible."""
     from scimult.inference.cache import EmbeddingCache, encode_collection
 
     cache = None if no_cache else EmbeddingCache.of_user()
@@ -82,9 +82,9 @@ def ranked(
     top: int,
     own_row: int = -1,
 ) -> list[list[dict[str, Any]]]:
-    """Return the best candidates of every query as rows of a table, one list per query.
+    """Return each query's best candidates as table rows, one list per query.
 
-    ``own_row`` is a candidate that is left out of every list; -1 for none.
+    ``own_row`` is a candidate to leave out of every list; -1 for none.
     """
     import numpy as np
 
@@ -96,12 +96,12 @@ def ranked(
     return [
         [
             {
-                "rank": place,
+                "rank": rank,
                 "score": round(float(score), 4),
                 "id": candidates.ids[row],
                 "title": candidates.texts[row].title,
             }
-            for place, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
+            for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
             if row >= 0
         ]
         for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True)
@@ -118,11 +118,11 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
 
 
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:
-    """Print a ranked list; a table says what its scores are."""
+    """Print a ranked list; a table's heading names the similarity."""
     from scimult.library.results import SCORES
 
     if not rows:
-        echo("nothing to rank: there is no other paper", err=True)
+        echo("nothing to rank: there are no other papers", err=True)
     if not as_json:
         heading = f"score ({SCORES[similarity]})"
         rows = [{heading if key == "score" else key: v for key, v in row.items()} for row in rows]

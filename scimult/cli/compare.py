@@ -1,4 +1,4 @@
-"""``scimult compare``, ``correlate`` and ``export-results``: what is made of results."""
+"""``scimult compare``, ``correlate`` and ``export-results``: analyses and exports of results."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def compare(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders that scimult evaluate wrote; several of other suites are averaged, too.",
+            help="Result folders of scimult evaluate; several suites are averaged, too.",
             show_default=False,
         ),
     ],
     baseline: Annotated[
         str,
-        typer.Option(help="The system or run that others are compared with.", show_default=False),
+        typer.Option(help="System or run to compare the others with.", show_default=False),
     ],
     runs: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=SYSTEM,SYSTEM or NAME=PATTERN-*: systems that differ by their seed alone "
-            "(repeatable). Mean ± sd over seeds, and a test over queries and seeds."
+            help="NAME=SYSTEM,SYSTEM or NAME=PATTERN-*: systems that differ only in their seed "
+            "(repeatable). Gives mean ± sd over seeds and a test over queries and seeds."
         ),
     ] = None,
     systems: Annotated[
@@ -40,22 +40,20 @@ def compare(
         typer.Option(help="Only this system or run (repeatable)."),
     ] = None,
     metric: Annotated[
-        Literal["main", "all"], typer.Option(help="The main metric of each set, or every metric.")
+        Literal["main", "all"], typer.Option(help="Main metric of each set, or all metrics.")
     ] = "main",
     resamples: Annotated[
         int | None,
-        typer.Option(min=100, help="Draws of the bootstrap and of the test; default: 10,000."),
+        typer.Option(min=100, help="Draws of the bootstrap and of the test. Default: 10,000."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Where the draws start; default: 0.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draws. Default: 0.")] = None,
     confidence: opt.Confidence = 0.95,
 ) -> None:
-    """Differences to a baseline with intervals and corrected tests; writes JSON and Markdown."""
+    """Compare systems with a baseline: intervals and corrected tests, as JSON and Markdown."""
     if runs or len(results) > 1:
         if metric == "all" or resamples is not None or seed is not None:
             fix = "leave out --metric all, --resamples and --seed, or --runs and further folders"
-            raise ConfigError("runs of several seeds or suites are compared without draws", fix=fix)
+            raise ConfigError("several seeds or suites are compared without draws", fix=fix)
         _compare_runs(results, _patterns(runs or []), baseline, systems or [], confidence)
         return
     from scimult.evaluation.comparison import Settings, save_comparison
@@ -103,8 +101,8 @@ def _compare_runs(
     suites = compare_runs(folders, patterns, baseline, systems, confidence)
     tables = [table for one in suites for table in (score_table(one), difference_table(one))]
     path = folders[0] / f"runs_{baseline}.json"
-    told = {"format": "scimult-runs/1", "suites": [asdict(one) for one in suites]}
-    write_json(path, {**told, "provenance": provenance()})
+    record = {"format": "scimult-runs/1", "suites": [asdict(one) for one in suites]}
+    write_json(path, {**record, "provenance": provenance()})
     write_text(path.with_suffix(".md"), "\n".join(to_markdown(table) for table in tables))
     write_text(path.with_suffix(".tex"), "\n".join(map(to_latex, tables)))
     write_text(path.with_suffix(".csv"), to_csv(suites))
@@ -115,13 +113,13 @@ def _compare_runs(
 
 def correlate(
     results: Annotated[
-        Path, typer.Argument(help="Folder that scimult evaluate wrote.", show_default=False)
+        Path, typer.Argument(help="Result folder of scimult evaluate.", show_default=False)
     ],
     method: Annotated[
-        Literal["pearson", "spearman", "kendall"], typer.Option(help="What is printed.")
+        Literal["pearson", "spearman", "kendall"], typer.Option(help="Method to print.")
     ] = "pearson",
 ) -> None:
-    """Correlations between data sets over systems; writes all methods as JSON and Markdown."""
+    """Correlate data sets over systems; write all methods as JSON and Markdown."""
     from scimult.evaluation.correlation import METHODS, correlation_table
     from scimult.evaluation.correlation import correlate as correlate_sets
     from scimult.files import write_json, write_text
@@ -132,7 +130,7 @@ def correlate(
     pages = [to_markdown(correlation_table(correlation, name), level=1) for name in METHODS]
     write_text(results / "correlation.md", "\n".join(pages))
     print_table(correlation_table(correlation, method))
-    echo(f"all methods in {results / 'correlation.md'}, full precision beside it")
+    echo(f"all methods in {results / 'correlation.md'}, full precision in correlation.json")
 
 
 def export_results(
@@ -140,8 +138,8 @@ def export_results(
     to: Annotated[
         Literal["csv", "mteb", "beir"],
         typer.Option(
-            help="csv: all scores; mteb: result files of MTEB; beir: ranked lists as JSON, query "
-            "to document to score (what PMC-Patients asks for, too)."
+            help="csv: all scores; mteb: MTEB's result files; beir: ranked lists as JSON, query "
+            "to document to score (also the format of PMC-Patients)."
         ),
     ],
     out: opt.NewFolder,
@@ -151,15 +149,15 @@ def export_results(
     sets: opt.Sets = None,
     names: Annotated[
         list[str] | None,
-        typer.Option(help="SET=NAME: what MTEB calls a set (repeatable); default: the same."),
+        typer.Option(help="SET=NAME: MTEB's name of a set (repeatable). Default: the same."),
     ] = None,
 ) -> None:
-    """Write CSV, MTEB's result files, or runs as BEIR and PMC-Patients read them."""
+    """Export results as CSV, as MTEB's result files, or as runs for BEIR and PMC-Patients."""
     from scimult.evaluation import exports
 
     form, example = "SET=NAME, letters and digits", "scifact=SciFact"
-    called = named_values(names or [], "a name", form, example, str.isidentifier)
+    mteb_names = named_values(names or [], "a name", form, example, str.isidentifier)
     written = exports.export_results(
-        results, to, out, systems=systems or [], sets=sets or [], names=called
+        results, to, out, systems=systems or [], sets=sets or [], names=mteb_names
     )
     echo(f"{len(written):,} file{'s' if len(written) > 1 else ''} in {out}")

@@ -1,4 +1,4 @@
-"""``scimult cross-routes``: every benchmark encoded with every task's route."""
+"""``scimult cross-routes``: score every benchmark by every task's route."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from scimult.errors import DataError
 def cross_routes(
     model: opt.Model,
     data: Annotated[
-        Path, typer.Option(help="Folder that holds the suite's data sets.", show_default=False)
+        Path, typer.Option(help="Folder with the suite's data sets.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the results.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the results.", show_default=False)],
     suite: opt.SuiteName = "first",
     sets: opt.Sets = None,
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Evaluate a model once per task's route and print a table of sets by routes."""
+    """Evaluate a model by each task's route and print a table of sets by routes."""
     check_model(model)
     if not data.is_dir():
         raise DataError("folder does not exist", path=data, fix="check the path")

@@ -1,4 +1,4 @@
-"""``scimult generate`` and ``demo``: an invented world, and the whole job on it by commands."""
+"""``scimult generate`` and ``demo``: a generated world, and the whole workflow on it."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from scimult.cli import options as opt
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 
-# One thread per rank, or the ranks fight over the cores; no GPU, so that every machine agrees.
+# One thread per rank, as ranks compete for cores; no GPU, so that all machines agree.
 ENVIRONMENT = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CONFIGS = Path("configs")
 LAUNCHER = Path("launch/pretrain.py")
-# Of configs/demo/curriculum.yaml: what is trained and evaluated.
+# Stages of configs/demo/curriculum.yaml.
 STAGES = ("untrained", "vanilla", "mha_expert")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo writes.")] = Path(
         "runs/demo"
     ),
-    ranks: Annotated[int, typer.Option(min=1, help="Processes of the training runs.")] = 2,
+    ranks: Annotated[int, typer.Option(min=1, help="Number of training processes.")] = 2,
 ) -> None:
-    """Generate a world, pre-train vanilla then experts under DeepSpeed, evaluate beside BM25.
+    """Generate a world, pre-train vanilla, then experts under DeepSpeed, evaluate against BM25.
 
     Takes about five minutes on two cores. Run it in a checkout of the project; run it again
-    to continue where it was interrupted.
+    to continue after an interruption.
     """
     for path in (LAUNCHER, CONFIGS / "demo"):
         if not path.exists():
-            fix = "change to the folder of a checkout, where configs/ and launch/ are"
+            fix = "run it in a checkout, which has configs/ and launch/"
             raise ConfigError("the demo needs files of the project", path=path, fix=fix)
     from scimult.distributed import free_port
 
     environment = os.environ | ENVIRONMENT
-    # The commands say `scimult` and `deepspeed`: those of this Python, activated or not.
+    # Use this Python's `scimult` and `deepspeed`, even if its environment is not activated.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     for name, value in ENVIRONMENT.items():
         typer.secho(f"$ export {name}={value}", bold=True)
     started = time.perf_counter()
-    # DeepSpeed always takes the same port, which another run may hold.
+    # DeepSpeed's default port may be held by another run.
     for command in commands(out, ranks, free_port()):
         _run(command, environment)
     minutes, seconds = divmod(round(time.perf_counter() - started), 60)
-    typer.echo(f"done in {minutes} min {seconds} s; delete {out} to start from nothing")
+    typer.echo(f"done in {minutes} min {seconds} s; delete {out} to start from scratch")
 
 
 def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
-    """Return the commands of the demo, in order."""
+    """Return the demo's commands, in order."""
     world, prepared, tokenizer = out / "world", out / "prepared", out / "tokenizer"
     launch = f"deepspeed --num_gpus {ranks} --master_port {port} {LAUNCHER}".split()
     curriculum = ["--config", f"{CONFIGS}/demo/curriculum.yaml", "--stage", STAGES[-1]]
@@ -63,7 +63,7 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
     raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
     vocabulary = ["--texts", f"{prepared}", "--vocab-size", "4000"]
     benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
-    # In bfloat16, where a machine has it, scores would be others in the second decimal.
+    # bfloat16, the default where supported, would change scores in the second decimal.
     models = [f"{stage}={out / stage},dtype=float32" for stage in STAGES]
     models = [word for model in models for word in ("--model", model)]
     return [
@@ -76,13 +76,13 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    """Print a command, run it and wait; its output goes where ours goes."""
+    """Print a command and run it."""
     line = shlex.join(command)
     typer.secho(f"\n$ {line}", bold=True)
     started = time.perf_counter()
     code = subprocess.run(command, env=environment, check=False).returncode
     if code != 0:
-        fix = "read its last lines; it can be run by hand, and the demo continues from there"
+        fix = "read its last lines; run it by hand if you like, the demo continues from there"
         raise SciMultError(f"command failed with exit code {code}", value=line, fix=fix)
     typer.echo(f"({time.perf_counter() - started:.0f} s)")
 
@@ -90,11 +90,11 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 def generate(
     out: opt.NewFolder,
     papers: Annotated[int, typer.Option(help="Number of papers, at least 300.")] = 3000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
-    """Write papers, citations, fields, queries and clicks, with evaluation sets held out.
+    """Generate papers, citations, fields, queries and clicks, with evaluation sets held out.
 
-    OUT/train is input of scimult prepare, OUT/eval of scimult evaluate.
+    OUT/train is the input of scimult prepare, OUT/eval that of scimult evaluate.
     """
     from scimult.config import validate
     from scimult.files import check_replaceable

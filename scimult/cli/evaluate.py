@@ -1,4 +1,4 @@
-"""``scimult evaluate``: score encoders, stored embeddings and BM25 on a suite of benchmarks."""
+"""``scimult evaluate``: score encoders, stored embeddings and BM25 on a benchmark suite."""
 
 from __future__ import annotations
 
@@ -28,57 +28,54 @@ if TYPE_CHECKING:
 def evaluate(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes to the suite: benchmarks.NAME.key=value.", show_default=False),
+        typer.Argument(help="Suite overrides: benchmarks.NAME.key=value.", show_default=False),
     ] = None,
     suite: opt.SuiteName = "first",
-    data: Annotated[Path, typer.Option(help="Folder that holds the suite's data sets.")] = Path(
-        "."
-    ),
+    data: Annotated[Path, typer.Option(help="Folder with the suite's data sets.")] = Path("."),
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the results; its table shows every system in it."),
+        typer.Option(help="Folder for the results; its table shows every system in it."),
     ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16]; "
-            "NAME=FOLDER+FOLDER[,combine=concatenation] averages the embeddings of two models, or "
-            "joins them."
+            help="NAME=FOLDER[,pooling=mean][,similarity=cosine][,dtype=bfloat16], or an ensemble "
+            "NAME=FOLDER+FOLDER, averaged by default, joined with ,combine=concatenation."
         ),
     ] = None,
     embeddings: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FOLDER[,similarity=dot] of stored embeddings."),
+        typer.Option(help="NAME=FOLDER[,similarity=dot]: stored embeddings."),
     ] = None,
     encoder: Annotated[
         list[str] | None,
         typer.Option(
             help="NAME=PRESET, NAME=FILE.yaml or NAME=MODEL (a folder, or organisation/name on the "
-            "hub) of a third-party encoder, static embeddings among them; ,key=value changes it. "
-            "Several joined by + are one: their average, or with ,combine=concatenation all."
+            "hub): a third-party encoder or static embeddings; ,key=value changes a setting. "
+            "Joined by + they are an ensemble, as for --model."
         ),
     ] = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Score BM25 too.")] = False,
     lexical: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=words or NAME=beir of a BM25 that reads texts so; ,stemmer=english, "
+            help="NAME=words or NAME=beir: BM25 with this text analysis; ,stemmer=english, "
             ",stop_words=english, ,tokens=lucene, ,k1=1.2 and ,b=0.75 change it."
         ),
     ] = None,
     fuse: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=SYSTEM+SYSTEM of this call, fused by reciprocal rank; with ,by=weights two, "
-            "by the weight that is best on the other half of the queries, or with ,dev=SPLIT on "
-            "that split."
+            help="NAME=SYSTEM+SYSTEM: systems of this call, fused by reciprocal rank. With "
+            ",by=weights: two systems, by the weight that is best on the other half of the "
+            "queries, or with ,dev=SPLIT on that split."
         ),
     ] = None,
     rerank: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=SYSTEM+MODEL[,top=100]: the first results of a system of this call, ordered "
-            "by a cross-encoder of sentence-transformers."
+            help="NAME=SYSTEM+MODEL[,top=100]: first results of a system of this call, reordered "
+            "by a sentence-transformers cross-encoder."
         ),
     ] = None,
     sets: opt.Sets = None,
@@ -87,28 +84,29 @@ def evaluate(
     ] = False,
     confidence: Annotated[
         float | None,
-        typer.Option(min=0.5, max=0.999, help="Keep an interval of every score, such as 0.95."),
+        typer.Option(min=0.5, max=0.999, help="Confidence of intervals to keep, such as 0.95."),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Folder that keeps embeddings: each text is encoded once, ever."),
+        typer.Option(help="Folder to keep embeddings in, so that each text is encoded only once."),
     ] = None,
     precision: Annotated[
         Literal["float32", "float16", "bfloat16"],
-        typer.Option(help="Type of the numbers in --store; scores are of what is stored."),
+        typer.Option(help="Number type in --store; the stored numbers are scored."),
     ] = "float32",
     audit: Annotated[
         Path | None,
         typer.Option(
-            help="Prepared folder: how many texts and relevant pairs of each set are in it. "
+            help="Prepared folder: count the texts and relevant pairs of each set in it. "
             "Without a system nothing is scored."
         ),
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="First get missing files that have a public address.")
+        bool,
+        typer.Option("--download", help="Download missing files that have a public address."),
     ] = False,
     available: Annotated[
-        bool, typer.Option("--available", help="Score the sets whose data is there; name the rest.")
+        bool, typer.Option("--available", help="Score only sets with data; list the others.")
     ] = False,
     resume: Annotated[
         bool,
@@ -116,19 +114,19 @@ def evaluate(
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Drop the results that systems of these names have."),
+        typer.Option("--replace", help="Drop earlier results of systems with the same names."),
     ] = False,
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
     show_list: Annotated[
-        bool, typer.Option("--list", help="Show the suites and whether their data is in --data.")
+        bool, typer.Option("--list", help="List the suites and whether their data is in --data.")
     ] = False,
 ) -> None:
     """Score systems on a suite; print a table and write JSON, Markdown and per-query scores.
 
-    Every set is written when it is done; sets that a system was scored on before stay beside it.
-    Under a launcher with several processes all of them encode into --store, and the first one
-    scores; without a store the first one does the work.
+    Each set is written when it is done, and earlier sets of a system stay. Under a launcher with
+    several processes, all encode into --store and the first one scores; without --store the first
+    one does all the work.
     """
     from scimult import distributed
 
@@ -137,8 +135,8 @@ def evaluate(
     if show_list:
         _show_suites(suite, data)
         return
-    asked = (model, embeddings, encoder, fuse, rerank)
-    if audit is not None and not (bm25 or any(asked)):
+    named = (model, embeddings, encoder, lexical, fuse, rerank)
+    if audit is not None and not (bm25 or any(named)):
         from scimult.evaluation.suites import load_suite
 
         config = load_suite(suite, overrides or [])
@@ -146,7 +144,7 @@ def evaluate(
         _show_audit(audit, loaded, missing)
         return
     if out is None:
-        raise ConfigError("no folder for the results", fix="pass --out DIR")
+        raise ConfigError("no folder for the results", fix="pass --out FOLDER")
     earlier = _earlier(resume, replace)
     from scimult.evaluation.harness import encode_on_all_ranks
     from scimult.evaluation.harness import evaluate as score
@@ -161,7 +159,7 @@ def evaluate(
     )
     dev = add_hybrids(makers, fuse or [], rerank or [], device)
     config = load_suite(suite, overrides or [])
-    with nullcontext() if store is None else _ranks_together(), ExitStack() as held:
+    with nullcontext() if store is None else _joined_ranks(), ExitStack() as locks:
         if download:
             _download(config.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(config, data, sets or [], available, skip_bad)
@@ -171,8 +169,8 @@ def evaluate(
         facts = {name: entry.facts for name, entry in loaded.items()}
         check_comparable(others, config.name, facts)
         for folder in [folder_of(out, name) for name in makers]:
-            lock = partial(held.enter_context, only_writer(folder))
-            # Without a store the main rank is alone, whatever the launcher started.
+            lock = partial(locks.enter_context, only_writer(folder))
+            # Without a store only the main rank gets here.
             lock() if store is None else distributed.on_main(lock)
         failed: list[str] = []
         for name, make in makers.items():
@@ -189,9 +187,9 @@ def evaluate(
                     save_runs=save_runs,
                     confidence=confidence,
                     contamination=audited,
-                    on_set=partial(_tell, name),
+                    on_set=partial(_report_set, name),
                 )
-                _tell_not_scored(result)
+                _report_not_scored(result)
                 failed += [f"{name}: {key}" for key in result.failed if key in loaded]
     if distributed.is_main():
         _show_table(out, failed)
@@ -209,12 +207,12 @@ def _show_audit(folder: Path, loaded: Mapping[str, LoadedSet], missing: Mapping[
 
 def _earlier(resume: bool, replace: bool) -> Earlier:
     if resume and replace:
-        raise ConfigError("--resume keeps what --replace drops", fix="pass one of them")
+        raise ConfigError("--resume and --replace are mutually exclusive", fix="pass one of them")
     return "resume" if resume else "replace" if replace else "merge"
 
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
-    """Write and print the table of all results; raise if a set failed."""
+    """Write and print the table of all results; raise if sets failed."""
     from scimult.evaluation.report import audit_table, score_table, update_table
     from scimult.evaluation.results import load_results
 
@@ -222,22 +220,22 @@ def _show_table(out: Path, failed: Sequence[str]) -> None:
     print_table(score_table(report))
     if audited := audit_table(load_results(out)):
         print_table(audited)
-    echo(f"table in {out / 'table.md'}, scores and provenance beside it")
+    echo(f"table in {out / 'table.md'}, scores and provenance next to it")
     if failed:
-        fix = "fix what is reported above, then run the command again with --resume"
+        fix = "fix the errors above, then run the command again with --resume"
         raise SciMultError(f"{len(failed)} sets failed: {'; '.join(failed)}", fix=fix)
 
 
 def _load(
     suite: Suite, data: Path, names: Sequence[str], available: bool, skip_bad: bool
 ) -> tuple[dict[str, LoadedSet], dict[str, str]]:
-    """Read the sets that are asked for, or of them those that are there; say what is missing."""
+    """Load the requested sets, or the available ones; also return why others are missing."""
     from scimult.evaluation.harness import load_sets, missing_sets
 
     missing = missing_sets(suite, data, names) if available else {}
     wanted = [name for name in suite.select(names) if name not in missing]
     if not wanted:
-        problem = f"no data of suite {suite.name!r} is there"
+        problem = f"no data of suite {suite.name!r} here"
         raise DataError(problem, path=data, fix=suite.how_to_get)
     return load_sets(suite, data, wanted, skip_bad=skip_bad), missing
 
@@ -248,7 +246,7 @@ def _fill(
     data: Path,
     skip_bad: bool,
 ) -> None:
-    """Read the splits that weights are chosen on, before anything is encoded."""
+    """Read the splits that fusion weights are chosen on, before anything is encoded."""
     from scimult.evaluation.hybrid import read_dev_sets
 
     benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
@@ -256,9 +254,9 @@ def _fill(
         sets.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
 
 
-def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
+def _report_set(system: str, name: str, result: SetResult | Exception | None) -> None:
     if result is None:
-        line = "kept as it was scored"
+        line = "earlier score kept"
     elif isinstance(result, Exception):
         line = failure(result)
     else:
@@ -267,31 +265,31 @@ def _tell(system: str, name: str, result: SetResult | Exception | None) -> None:
     echo(f"{system}: {name}: {line}", err=True)
 
 
-def _tell_not_scored(result: Result) -> None:
+def _report_not_scored(result: Result) -> None:
     for name, reason in result.not_scored.items():
         echo(f"{result.system}: {name}: not scored: {reason}", err=True)
 
 
 def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) -> None:
-    """Get missing files, on the main rank; the others wait if they work too."""
+    """Download missing files on the main rank; with ``wait`` the other ranks wait."""
     from scimult import distributed
     from scimult.downloads import download as download_files
     from scimult.evaluation.datasets import download_from_hub, remote_files
 
-    def tell(path: Path) -> None:
+    def announce(path: Path) -> None:
         echo(f"downloading {path}", err=True)
 
     if distributed.is_main():
-        download_from_hub(benchmarks, data, tell)
+        download_from_hub(benchmarks, data, announce)
         files = [file for entry in benchmarks.values() for file in remote_files(entry, data)]
-        download_files(dict.fromkeys(files), data, tell)
+        download_files(dict.fromkeys(files), data, announce)
     if wait:
         distributed.barrier()
 
 
 @contextmanager
-def _ranks_together() -> Iterator[None]:
-    """Join the ranks of a launcher, so that they can share the work of encoding."""
+def _joined_ranks() -> Iterator[None]:
+    """Join the ranks of a launcher, so that they share the encoding."""
     import torch
 
     from scimult import distributed
@@ -299,30 +297,30 @@ def _ranks_together() -> Iterator[None]:
     if distributed.world_size() == 1:
         yield
         return
-    # Embeddings are shared between hosts.
-    made = distributed.initialise(torch.device("cpu"), timeout_seconds=24 * 3600)
+    # A rank may wait for hours while another one encodes its share.
+    initialised = distributed.initialise(torch.device("cpu"), timeout_seconds=24 * 3600)
     try:
         yield
     finally:
-        if made:
+        if initialised:
             distributed.shut_down()
 
 
 def _show_suites(given: str, data: Path) -> None:
-    """Print every suite: its sets, how they are scored, their origin, whether they are here."""
+    """Print every suite's sets with their scoring, origin and availability."""
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
-    echo(f"looked for below {data} (--data)")
+    echo(f"data searched for below {data} (--data)")
     for name in dict.fromkeys([*suite_names(), given]):
         suite = load_suite(name)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")
         for key, entry in suite.benchmarks.items():
-            here = "missing" if missing_files(entry, data) else "here"
+            state = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task
             if entry.fallback_task is not None:
                 task += f" (else {entry.fallback_task})"
-            echo(f"  {key} [{here}{hub}]: {task}, {entry.protocol}")
+            echo(f"  {key} [{state}{hub}]: {task}, {entry.protocol}")
             echo(f"    {', '.join(entry.metrics)}; {entry.source}; {entry.licence}")

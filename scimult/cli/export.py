@@ -1,4 +1,4 @@
-"""``scimult export`` and ``package``: a model for other libraries, or as a wheel."""
+"""``scimult export`` and ``package``: write a model for other libraries, or as a wheel."""
 
 from __future__ import annotations
 
@@ -25,34 +25,37 @@ _OF_ONE_ROUTE = ("folded", "onnx")
 def export(
     model: Annotated[
         str,
-        typer.Argument(help="A run, a saved model, a Hugging Face folder or a name on the hub."),
+        typer.Argument(help="Run, saved model, Hugging Face folder or hub name."),
     ],
-    to: Annotated[Target, typer.Option(help="Form of the output.", show_default=False)],
+    to: Annotated[Target, typer.Option(help="Output format.", show_default=False)],
     out: Annotated[
-        Path, typer.Option(help="Folder to write; a file for released.", show_default=False)
+        Path, typer.Option(help="Output folder; for released, a file.", show_default=False)
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="Whose route: for folded and onnx.", show_default=False),
+        typer.Option(
+            help="With folded and onnx: task whose route is exported.", show_default=False
+        ),
     ] = None,
     side: Annotated[
         Side | None,
         typer.Option(
-            help="Which side of the task: for models that tell them apart.", show_default=False
+            help="With folded and onnx: side of the task, if the model distinguishes sides.",
+            show_default=False,
         ),
     ] = None,
     step: Annotated[
         int | None,
-        typer.Option(min=0, help="The run's checkpoint of this step, not its final model."),
+        typer.Option(min=0, help="Export the run's checkpoint of this step, not its final model."),
     ] = None,
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
 ) -> None:
-    """Write a model in another form.
+    """Export a model to another format.
 
     pretrained: our own folder. folded: one task as a plain encoder, for any library.
     sentence-transformers: all tasks, encode(texts, task=...). onnx: one task as a graph.
-    released: the file form of SciMult's authors.
+    released: the file format of SciMult's authors.
     """
     if to == "released":
         check_output_file(out, overwrite=None, inputs=[])
@@ -62,7 +65,7 @@ def export(
     if to not in _OF_ONE_ROUTE:
         only_with(" and ".join(_OF_ONE_ROUTE), {"--task": task, "--side": side})
     if step is not None and (pooling or similarity):
-        fix = "leave --pooling and --similarity out: a run was trained with its own"
+        fix = "leave out --pooling and --similarity: a run was trained with its own"
         raise ConfigError("a run's checkpoint keeps its settings", value=model, fix=fix)
     for line in _write(to, out, _open(model, step, pooling, similarity), task, side):
         echo(line)
@@ -114,21 +117,22 @@ def _write(
 def package(
     model: Annotated[
         Path,
-        typer.Argument(help="A run, a saved model, a Hugging Face folder or a name on the hub."),
+        typer.Argument(help="Run, saved model, Hugging Face folder or hub name."),
     ],
     name: Annotated[
-        str, typer.Option(help="Of the model: package:NAME opens it.", show_default=False)
+        str, typer.Option(help="Name of the model, opened as package:NAME.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="Folder that gets the wheel.")] = Path("dist"),
+    out: Annotated[Path, typer.Option(help="Folder for the wheel.")] = Path("dist"),
     package_version: Annotated[str, typer.Option(help="Version of the package.")] = "1.0",
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
 ) -> None:
-    """Write a wheel that holds a model: pip install it, then use --model package:NAME."""
+    """Package a model as a wheel: pip install it, then use --model package:NAME."""
     check_model(model)
     from scimult.checkpoints import load_pretrained
     from scimult.checkpoints.package import write_wheel
 
     pretrained = load_pretrained(model, pooling=pooling, similarity=similarity)
     wheel = write_wheel(out, pretrained, name, package_version)
-    echo(f"{wheel}: {wheel.stat().st_size / 1e6:,.1f} MB; once installed, --model package:{name}")
+    size = wheel.stat().st_size / 1e6
+    echo(f"{wheel}: {size:,.1f} MB; once installed, use --model package:{name}")

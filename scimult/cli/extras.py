@@ -1,10 +1,10 @@
-"""Packages that only some verbs need, and the extras of ours that install them."""
+"""Packages that only some verbs need, and our extras that install them."""
 
 from __future__ import annotations
 
 from scimult.errors import ConfigError
 
-# Names to import, and the extra that brings the package; where several do, the one for most verbs.
+# Import name to extra; where several extras have the package, the one that most verbs need.
 EXTRA_OF = {
     "Stemmer": "eval",
     "accelerate": "train",
@@ -40,10 +40,10 @@ EXTRA_OF = {
 
 
 def not_installed(error: ImportError, verb: str | None) -> ConfigError | None:
-    """Return what to say of a package that an extra brings; None for any other.
+    """Return the error for a missing package of an extra; None for any other package.
 
-    ``verb`` is the one that asked for it: for those of evaluation the extra is ``eval``, for those
-    that use taggers ``tagging``.
+    ``verb`` is the one that needs it: evaluation verbs name the extra ``eval``, verbs that use
+    taggers ``tagging``.
     """
     name = (error.name or "").partition(".")[0]
     if name not in EXTRA_OF:

@@ -1,4 +1,4 @@
-"""``scimult import``: third-party checkpoints, made into a folder of ours."""
+"""``scimult import``: convert third-party checkpoints to our own folder format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def import_(
     released: Annotated[
         Path | None,
         typer.Option(
-            help="File in the form of SciMult's released checkpoints (scimult_vanilla, "
+            help="File in the format of SciMult's released checkpoints (scimult_vanilla, "
             "scimult_moe).",
             show_default=False,
         ),
@@ -30,15 +30,14 @@ def import_(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="With --released: folder with the base model's tokenizer, which the file does "
-            "not hold.",
+            help="With --released: folder with the base model's tokenizer, which the file lacks.",
             show_default=False,
         ),
     ] = None,
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --released: task of an expert, once per expert, in order. Default: search, "
+            help="With --released: task of each expert, in order (repeatable). Default: search, "
             "link_prediction, classification.",
             show_default=False,
         ),
@@ -47,44 +46,43 @@ def import_(
         int | None,
         typer.Option(
             min=1,
-            help="With --released: attention heads, if neither 64 wide nor in the tokenizer's "
-            "folder.",
+            help="With --released: number of attention heads, unless they are 64 wide or the "
+            "tokenizer's folder states it.",
         ),
     ] = None,
     base: Annotated[
         str | None,
         typer.Option(
-            help="Model that AdapterHub adapters were trained on: a Hugging Face folder or name.",
+            help="Base model of AdapterHub adapters: a Hugging Face folder or name.",
             show_default=False,
         ),
     ] = None,
     adapter: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --base: TASK=FOLDER or TASK/SIDE=FOLDER of an AdapterHub adapter, SIDE "
-            "being query or candidate (repeatable).",
+            help="With --base: TASK=FOLDER or TASK/SIDE=FOLDER of an AdapterHub adapter; SIDE is "
+            "query or candidate (repeatable).",
             show_default=False,
         ),
     ] = None,
     similarity: Annotated[
         Literal["dot", "cosine", "l2"] | None,
-        typer.Option(help="With --base: how embeddings are compared. Default: dot."),
+        typer.Option(help="With --base: similarity of embeddings. Default: dot."),
     ] = None,
 ) -> None:
     """Import a released SciMult checkpoint, or a BERT with AdapterHub adapters such as SPECTER2.
 
-    Files are opened safely: none of the code that a pickle may hold runs.
+    Files are opened safely: code inside a pickle never runs.
     """
     for_released = {"--tokenizer": tokenizer, "--task": task, "--num-heads": num_heads}
     for_base = {"--adapter": adapter, "--similarity": similarity}
     if (released is None) == (base is None):
-        raise ConfigError(
-            "one thing is imported at a time", fix="give --released FILE, or --base MODEL"
-        )
+        fix = "give --released FILE, or --base MODEL"
+        raise ConfigError("exactly one of --released and --base is needed", fix=fix)
     only_with("--base", for_base) if base is None else only_with("--released", for_released)
     check_replaceable(out)
     if base is not None:
-        adapters = _named(base, adapter or [])
+        adapters = _adapter_folders(base, adapter or [])
         check_model(Path(base))
         pretrained, lines = _adapters(base, adapters, similarity or "dot")
     else:
@@ -112,10 +110,10 @@ def _released(
     return pretrained, report.lines()
 
 
-def _named(base: str, named: list[str]) -> dict[str, str]:
-    """Return the adapters' folders by task or task and side."""
+def _adapter_folders(base: str, specs: list[str]) -> dict[str, str]:
+    """Return the adapters' folders by task, or task and side."""
     form, example = "TASK=FOLDER or TASK/SIDE=FOLDER", "--adapter classification=FOLDER"
-    adapters = named_values(named, "an adapter", form, example)
+    adapters = named_values(specs, "an adapter", form, example)
     if not adapters:
         raise ConfigError("no adapters for the base", value=base, fix="pass --adapter TASK=FOLDER")
     return adapters

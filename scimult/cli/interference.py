@@ -1,4 +1,4 @@
-"""``scimult interference``: where the tasks of a mixture pull a model in different directions."""
+"""``scimult interference``: find where tasks pull a model in different directions."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from scimult.cli.output import echo, print_table
 def interference(
     model: Annotated[
         Path,
-        typer.Option(help="A run, a saved model or a Hugging Face folder.", show_default=False),
+        typer.Option(help="Run, saved model or Hugging Face folder.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the report.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the report.", show_default=False)],
     overrides: opt.Overrides = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML of a run: tasks, mixture, loss, batches. Default: the run's own."),
+        typer.Option(help="Run config: tasks, mixture, loss, batches. Default: the run's own."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Prepared folder, instead of data.prepared.")
+        Path | None, typer.Option(help="Folder with the prepared data, instead of data.prepared.")
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, help="Rounds of two batches of each task; more narrow intervals.")
+        int, typer.Option(min=2, help="Rounds of two batches per task; more narrow the intervals.")
     ] = 8,
     base: Annotated[
-        Path | None, typer.Option(help="Also measure how far embeddings moved from this model.")
+        Path | None, typer.Option(help="Model to measure the drift of embeddings from.")
     ] = None,
     affinity_steps: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Also train on each task, each pair and all for so many steps, and score every "
-            "model on every task (SciRepEval, Table 11).",
+            help="Steps to train on each task, each pair and all, scoring every model on every "
+            "task (SciRepEval, Table 11). 0: none.",
         ),
     ] = 0,
     device: opt.Device = None,
 ) -> None:
-    """Compare the gradients of tasks block by block, and suggest where experts should be."""
+    """Compare the gradients of tasks block by block and suggest where to put experts."""
     check_model(model)
     if base is not None:
         check_model(base)

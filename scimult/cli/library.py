@@ -1,4 +1,4 @@
-"""``scimult library``: papers that are encoded once, kept fresh, and searched."""
+"""``scimult library``: papers that are encoded once, kept up to date, and searched."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from scimult.errors import DataError, StorageError
 
 if TYPE_CHECKING:
     from scimult.library.records import Paper
-    from scimult.library.writing import Changes
 
 library = typer.Typer(
     name="library",
-    help="Papers that are encoded once, kept fresh, and searched.",
+    help="Encode papers once, keep them up to date, and search them.",
     no_args_is_help=True,
 )
 
@@ -36,10 +35,10 @@ def create(
     column: opt.Columns = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="Task that papers are encoded for; default: all that have papers."),
+        typer.Option(help="Task to encode for (repeatable). Default: all tasks that have papers."),
     ] = None,
     precision: Annotated[
-        Literal["float32", "float16"], typer.Option(help="Type of the vectors on disk.")
+        Literal["float32", "float16"], typer.Option(help="Number type on disk.")
     ] = "float32",
     device: opt.Device = None,
     dtype: opt.Dtype = "auto",
@@ -48,19 +47,19 @@ def create(
     vectors: opt.Vectors = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Make a library of papers; given again after a kill, sync goes on."""
+    """Create a library of papers; after an interruption, continue with sync."""
     from scimult.files import check_replaceable
     from scimult.library.manifest import FILE
 
     check_model(model)
     if (folder / FILE).is_file():
-        fix = "scimult library sync makes it hold the papers; or choose another folder"
-        raise StorageError("a library is here already", path=folder, fix=fix)
+        fix = "update it with scimult library sync, or choose another folder"
+        raise StorageError("library already exists", path=folder, fix=fix)
     check_replaceable(folder)
     with incoming(papers, form, column, skip_bad) as read:
         from scimult.library import Library
 
-        made = Library.create(
+        created = Library.create(
             folder,
             read,
             model=model,
@@ -72,7 +71,8 @@ def create(
             vectors=vectors,
             show_progress=True,
         )
-    echo(f"{folder}: {len(made):,} papers, encoded for {', '.join(made.state.manifest.sides)}")
+    sides = ", ".join(created.state.manifest.sides)
+    echo(f"{folder}: {len(created):,} papers, encoded for {sides}")
 
 
 @library.command()
@@ -86,7 +86,7 @@ def add(
     vectors: opt.Vectors = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Take papers in: new ones, and others of ids that are there."""
+    """Add new papers, and replace those whose id is already there."""
     _change("add", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
@@ -101,7 +101,7 @@ def sync(
     vectors: opt.Vectors = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Make the library hold exactly these papers: encode what changed, remove what is gone."""
+    """Make the library hold exactly these papers: encode changed ones, remove missing ones."""
     _change("sync", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
@@ -119,7 +119,7 @@ def _change(
     with files as read:
         change = opened.add if how == "add" else opened.sync
         changes = change(read, vectors=vectors, show_progress=True)
-    _tell(folder, len(opened), changes)
+    echo(f"{folder}: {len(opened):,} papers ({changes})")
 
 
 @library.command()
@@ -128,44 +128,44 @@ def remove(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Ids of papers.", show_default=False)
     ] = None,
-    where: Annotated[
-        str | None, typer.Option(help='A condition in SQL, such as "year < 1990".')
-    ] = None,
+    where: Annotated[str | None, typer.Option(help='SQL condition, such as "year < 1990".')] = None,
 ) -> None:
-    """Remove papers by id or by a filter."""
+    """Remove papers by id or by a condition."""
     from scimult.library import Library
 
     if bool(ids) == (where is not None):
-        raise DataError("no papers are named", fix="give ids, or a condition with --where")
+        fix = "give ids, or a condition with --where"
+        raise DataError("exactly one of ids and --where is needed", fix=fix)
     opened = Library.open(folder)
     names = ids or opened.ids(where=where)
     changes = opened.remove(names)
     if ids and changes.removed < len(set(ids)):
-        echo(f"{len(set(ids)) - changes.removed} of {len(set(ids))} ids are not in it", err=True)
-    _tell(folder, len(opened), changes)
+        missing = len(set(ids)) - changes.removed
+        echo(f"{missing} of {len(set(ids))} ids are not in the library", err=True)
+    echo(f"{folder}: {len(opened):,} papers ({changes})")
 
 
 @library.command()
 def index(
     folder: opt.Folder,
-    task: Annotated[str, typer.Option(help="Task whose search is to be quicker.")] = "search",
+    task: Annotated[str, typer.Option(help="Task to build the index for.")] = "search",
     kind: Annotated[
         Literal["rabitq", "pq", "hnsw"],
         typer.Option(
-            help="pq: four bits for each four numbers; rabitq: one bit a number; hnsw: a graph."
+            help="pq: four bits per four numbers; rabitq: one bit per number; hnsw: a graph."
         ),
     ] = "pq",
     target_recall: Annotated[
-        float, typer.Option(help="Share of the exact best 10 that it has to find.")
+        float, typer.Option(help="Share of the exact top 10 that it must find.")
     ] = 0.95,
     part: Annotated[
         str | None,
-        typer.Option(help="i/n: fill a part; the process that ends last makes the index."),
+        typer.Option(help="I/N: build one part; the last process to finish writes the index."),
     ] = None,
     model: opt.OtherModel = None,
     device: opt.Device = None,
 ) -> None:
-    """Make the approximate index of a task, for libraries of more than 20,000 papers."""
+    """Build a task's approximate index, for libraries of more than 20,000 papers."""
     from scimult.inference.bulk import Part
     from scimult.library import Library
 
@@ -173,27 +173,27 @@ def index(
     mine = Part.parse(part)
     facts = opened.index(task=task, kind=kind, target_recall=target_recall, part=mine)
     if isinstance(facts, list):
-        echo(f"{folder}: part {part} is there; {len(facts)} of the others are missing")
+        echo(f"{folder}: part {part} is done; {len(facts)} of the others are missing")
         return
-    told = f"recall {facts.recall:.3f} of the best 10 on {facts.queries} queries"
-    settings = f"{facts.effort} lists, {facts.candidates} candidates for a result"
-    echo(f"{folder}: {kind} of {facts.papers:,} papers, {told} ({settings})")
+    recall = f"recall {facts.recall:.3f} of the top 10 on {facts.queries} queries"
+    settings = f"{facts.effort} lists, {facts.candidates} candidates per result"
+    echo(f"{folder}: {kind} of {facts.papers:,} papers, {recall} ({settings})")
     if facts.recall < target_recall:
-        echo(f"{target_recall} was not reached; --kind hnsw may", err=True)
+        echo(f"{target_recall} was not reached; --kind hnsw may reach it", err=True)
 
 
 @library.command()
 def tune(
     folder: opt.Folder,
     queries: Annotated[
-        Path, typer.Option(help="JSON lines with query, and the ids of papers that answer it.")
+        Path, typer.Option(help="JSON lines with query and ids, those of the relevant papers.")
     ],
     task: opt.Task = "search",
     model: opt.OtherModel = None,
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Choose the share of BM25 on queries, for search --words tuned."""
+    """Tune the share of BM25 on your queries, for search --words tuned."""
     from scimult.data.lines import read_jsonl
     from scimult.library import Library
     from scimult.library.tuning import Question
@@ -214,7 +214,7 @@ def tune(
 
 @library.command()
 def info(folder: opt.Folder, as_json: opt.AsJson = False) -> None:
-    """Say what a library holds and what made it."""
+    """Show what a library holds and how it was made."""
     from scimult.library import Library
 
     facts = Library.open(folder).info()
@@ -227,21 +227,21 @@ def info(folder: opt.Folder, as_json: opt.AsJson = False) -> None:
 
 @library.command()
 def check(folder: opt.Folder) -> None:
-    """Read everything and name what is damaged; exit code 1 if something is."""
+    """Read all files and report damaged ones; exit with code 1 if there are any."""
     from scimult.library import Library
 
     opened = Library.open(folder)
     damaged = opened.check()
     for problem in damaged:
         echo(problem, err=True)
-    echo(f"{folder}: {len(opened):,} papers can be used, {len(damaged)} files are damaged")
+    echo(f"{folder}: {len(opened):,} usable papers, {len(damaged)} damaged files")
     if damaged:
         raise typer.Exit(1)
 
 
 @library.command()
 def compact(folder: opt.Folder) -> None:
-    """Rewrite a library without removed papers, and small segments as one."""
+    """Drop removed papers from disk and merge small segments."""
     from scimult.library import Library
 
     opened = Library.open(folder)
@@ -257,18 +257,19 @@ def migrate(
         bool,
         typer.Option(
             "--adapter",
-            help="Encode no paper: fit a map by which its queries search the old vectors.",
+            help="Encode no papers: fit a map from the model's queries to the old vectors.",
         ),
     ] = False,
     precision: Annotated[
-        Literal["float32", "float16"] | None, typer.Option(help="Default: as it is.")
+        Literal["float32", "float16"] | None,
+        typer.Option(help="Number type on disk. Default: unchanged."),
     ] = None,
     device: opt.Device = None,
     dtype: opt.Dtype = "auto",
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
 ) -> None:
-    """Encode a library with another model and switch to it; killed, it goes on."""
+    """Encode a library with another model and switch to it; resumes after an interruption."""
     check_model(model)
     from scimult.library import Library
 
@@ -276,8 +277,8 @@ def migrate(
     settings = {"pooling": pooling, "similarity": similarity}
     if adapter:
         for task, fitted in opened.adapt(model, dtype=dtype, settings=settings).items():
-            told = f"{fitted.kind} finds {fitted.recall:.3f} of the best 10 of {model.name}"
-            echo(f"{folder}: {task}: {told}, on papers that were held out")
+            recall = f"{fitted.kind} finds {fitted.recall:.3f} of the top 10 of {model.name}"
+            echo(f"{folder}: {task}: {recall}, on held-out papers")
         echo(f"search with --model {model}")
         return
     done = opened.migrate(
@@ -291,23 +292,23 @@ def export(
     folder: opt.Folder,
     to: Annotated[
         Literal["qdrant", "milvus", "opensearch", "pgvector"],
-        typer.Option(help="Data base that the papers and vectors go to.", show_default=False),
+        typer.Option(help="Target database.", show_default=False),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the files that it loads; of qdrant its local mode."),
+        typer.Option(help="Folder for the files to load; for qdrant, its local-mode database."),
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Server of qdrant.")] = None,
-    task: Annotated[str, typer.Option(help="Task whose vectors go out.")] = "search",
-    name: Annotated[str, typer.Option(help="Of the collection, index or table there.")] = "papers",
+    url: Annotated[str | None, typer.Option(help="Address of a Qdrant server.")] = None,
+    task: Annotated[str, typer.Option(help="Task whose vectors are exported.")] = "search",
+    name: Annotated[str, typer.Option(help="Name of the collection, index or table.")] = "papers",
     where: Annotated[
-        str | None, typer.Option(help='A condition in SQL, such as "year >= 2020".')
+        str | None, typer.Option(help='SQL condition, such as "year >= 2020".')
     ] = None,
 ) -> None:
-    """Hand papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
+    """Export papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
     if (out is None) == (url is None) or (url is not None and to != "qdrant"):
         fix = "give --out, or --url of a Qdrant server"
-        raise DataError("no place to export to", fix=fix)
+        raise DataError("exactly one target is needed", fix=fix)
     from scimult.library import Library
     from scimult.library.feeds import feed_files, feed_qdrant
 
@@ -324,7 +325,7 @@ def export(
 def incoming(
     files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
 ) -> Iterator[Iterator[Paper]]:
-    """Yield the papers of files; what was left out of them is named at the end."""
+    """Yield the papers of files; report the skipped records at the end."""
     from scimult.data.importers.files import find_files
     from scimult.library.records import read_files
 
@@ -334,15 +335,11 @@ def incoming(
         yield read_files(files, rejects, format=form, columns=columns)
 
 
-def columns_of(given: list[str] | None) -> dict[str, str | None]:
-    """Return the fields of options such as ``--column abstract=summary``; None if empty."""
+def columns_of(specs: list[str] | None) -> dict[str, str | None]:
+    """Parse options such as ``--column abstract=summary``; an empty field becomes None."""
     example = "--column abstract=summary"
-    fields = named_values(given or (), "a column", "NAME=FIELD", example, lambda field: True)
+    fields = named_values(specs or (), "a column", "NAME=FIELD", example, lambda field: True)
     return {name.strip(): field.strip() or None for name, field in fields.items()}
-
-
-def _tell(folder: Path, count: int, changes: Changes) -> None:
-    echo(f"{folder}: {count:,} papers ({changes})")
 
 
 def _words(value: Any) -> str:

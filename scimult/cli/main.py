@@ -1,6 +1,6 @@
-"""The command ``scimult``: thin files of verbs, and one place where errors become messages.
+"""The ``scimult`` command: registers the verbs and turns errors into messages.
 
-A verb's file imports what is heavy (torch, our models) inside its function, so that
+Verbs import heavy modules (torch, our models) inside their functions, so that
 ``scimult --help`` stays instant.
 """
 
@@ -50,7 +50,7 @@ from scimult.cli.teach import teach
 from scimult.cli.train_tokenizer import train_tokenizer
 from scimult.errors import SciMultError
 
-# What timeout, schedulers, containers and a closing terminal send.
+# Sent by timeout, schedulers, containers and closing terminals.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _FIXES = {
     errno.ENAMETOOLONG: "use a shorter name",
@@ -66,10 +66,10 @@ _FIXES = {
 
 @contextmanager
 def cleaned_up_when_killed() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the body as an exception does: nothing half-written stays.
+    """Turn SIGTERM and SIGHUP into an exception in the body, so that it cleans up.
 
-    Who handles these signals on its own, as training does, is not disturbed. A second signal
-    kills at once.
+    Signals that already have a handler, as in training, are left alone. A second signal kills
+    at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -86,12 +86,12 @@ def cleaned_up_when_killed() -> Iterator[None]:
 
 
 def describe(error: OSError) -> SciMultError:
-    """Return an error of the system with the place and a fix."""
+    """Return a system error as ours, with its path and a fix."""
     name = error.filename if isinstance(error.filename, str) else None
     number = -1 if error.errno is None else error.errno
     fix = _FIXES.get(number, "check the path, the disk and the network")
-    place = None if name is None else name if len(name) <= 200 else f"{name[:200]}…"
-    return SciMultError(error.strerror or str(error), path=place, fix=fix)
+    path = None if name is None else name if len(name) <= 200 else f"{name[:200]}…"
+    return SciMultError(error.strerror or str(error), path=path, fix=fix)
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
@@ -100,10 +100,10 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 
 
 class Verbs(TyperGroup):
-    """Runs a verb; an error that input or the file system caused is one line and exit code 1."""
+    """Runs a verb; input and file-system errors print one line and exit with code 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen verb; with ``--debug`` its errors keep their traceback."""
+        """Run the chosen verb; ``--debug`` keeps the traceback of errors."""
         try:
             show_messages()
             with cleaned_up_when_killed():
@@ -123,17 +123,17 @@ class Verbs(TyperGroup):
 
 
 class CommandLine(typer.Typer):
-    """Builds the one verb that is called: all of them take a sixth of a second."""
+    """Builds only the verb that is called: building all takes a sixth of a second."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line; the arguments are those of click's."""
-        given = kwargs.get("args", args[0] if args else None)
-        words = sys.argv[1:] if given is None else given
+        """Run the command line; takes click's arguments."""
+        argv = kwargs.get("args", args[0] if args else None)
+        words = sys.argv[1:] if argv is None else argv
         called = next((word for word in words if not word.startswith("-")), None)
         verbs, groups = self.registered_commands, self.registered_groups
-        only = [verb for verb in verbs if verb.name == called]
-        if only:
-            self.registered_commands, self.registered_groups = only, []
+        matching = [verb for verb in verbs if verb.name == called]
+        if matching:
+            self.registered_commands, self.registered_groups = matching, []
         try:
             return super().__call__(*args, **kwargs)
         finally:
@@ -161,12 +161,12 @@ def options(
     version: bool = typer.Option(
         False, "--version", callback=_show_version, is_eager=True, help="Show the version."
     ),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks of errors."),
 ) -> None:
-    """Options that stand before the verb."""
+    """Define the options that precede the verb."""
 
 
-# In the order of a project; what is rarely wanted stands last.
+# In the order of a project's work, rarely used verbs last.
 VERBS = {
     "Data": (generate, prepare, mine, train_tokenizer, teach, card),
     "Training": (demo, pretrain, study, runs, grow_task, merge, interference),
@@ -186,16 +186,16 @@ app.add_typer(tagger, rich_help_panel="Use")
 
 
 def launch(verb: str) -> NoReturn:
-    """Run a verb as the script of a launcher, and end the process at once with its exit code.
+    """Run a verb under a launcher and end the process at once with its exit code.
 
-    Threads of a process group that nobody joins sometimes abort a rank at its very end (signal
-    6), after everything was written; the launcher would then call the run failed.
+    Unjoined threads of a process group sometimes abort a rank at exit (signal 6), after
+    everything was written, and the launcher would then report a failed run.
     """
     code: object = 0
     try:
         app([verb, *sys.argv[1:]])
-    except SystemExit as done:
-        code = done.code
+    except SystemExit as ended:
+        code = ended.code
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))

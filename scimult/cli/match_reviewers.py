@@ -1,4 +1,4 @@
-"""``scimult match-reviewers``: who could review what, and the best assignment."""
+"""``scimult match-reviewers``: score reviewers for submissions and assign them."""
 
 from __future__ import annotations
 
@@ -26,48 +26,49 @@ def match_reviewers(
     venue: Annotated[
         Path | None,
         typer.Option(
-            help="OpenReview's folder: archives/REVIEWER.jsonl and submissions.jsonl.",
+            help="OpenReview folder: archives/REVIEWER.jsonl and submissions.jsonl.",
             show_default=False,
         ),
     ] = None,
     papers: Annotated[
         Path | None,
         typer.Option(
-            help="Instead: the submissions, in any format that library reads.", show_default=False
+            help="Instead of --venue: submissions, in any format that scimult library reads.",
+            show_default=False,
         ),
     ] = None,
     publications: Annotated[
         Path | None,
         typer.Option(
-            help="With --papers: what reviewers wrote, with a column reviewer.",
+            help="With --papers: publications of the reviewers, with a column reviewer.",
             show_default=False,
         ),
     ] = None,
     score: Annotated[
         str,
         typer.Option(
-            help="A reviewer's score: top3 (mean of the best three), max, mean, percentile:75."
+            help="Score of a reviewer: top3 (mean of the best three), max, mean or percentile:75."
         ),
     ] = "top3",
     half_life: Annotated[
         float | None,
-        typer.Option(min=0.01, help="Years in which a publication loses half of its weight."),
+        typer.Option(min=0.01, help="Years after which a publication counts half."),
     ] = None,
     venue_weights: Annotated[
-        Path | None, typer.Option(help="CSV of venue (NAME or NAME*) and weight, no header.")
+        Path | None, typer.Option(help="CSV without header: venue (NAME or NAME*), weight.")
     ] = None,
     conflicts: Annotated[
-        Path | None, typer.Option(help="CSV of submission and reviewer, no header.")
+        Path | None, typer.Option(help="CSV without header: submission, reviewer.")
     ] = None,
     reviewers: Annotated[
-        int | None, typer.Option(min=1, help="Assign so many reviewers to each submission.")
+        int | None, typer.Option(min=1, help="Reviewers to assign to each submission.")
     ] = None,
     max_papers: Annotated[
-        int | None, typer.Option(min=1, help="Submissions that a reviewer takes at most.")
+        int | None, typer.Option(min=1, help="Most submissions per reviewer.")
     ] = None,
-    min_papers: Annotated[int, typer.Option(min=0, help="And at least.")] = 0,
+    min_papers: Annotated[int, typer.Option(min=0, help="Fewest submissions per reviewer.")] = 0,
     top: Annotated[
-        int, typer.Option(min=1, help="Scores to write of each submission and each reviewer.")
+        int, typer.Option(min=1, help="Scores to write per submission and per reviewer.")
     ] = 100,
     task: opt.Task = "link_prediction",
     device: opt.Device = None,
@@ -76,14 +77,14 @@ def match_reviewers(
     no_cache: opt.NoCache = False,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Score reviewers for submissions by what they wrote, and assign them.
+    """Score reviewers for submissions by their publications, and assign them.
 
-    Publications are encoded once and kept in a cache. The assignment has the largest total
-    score that loads and conflicts allow.
+    Publications are encoded once and cached. The assignment has the largest total score that
+    loads and conflicts allow.
     """
     if (reviewers is None) != (max_papers is None) or (min_papers and reviewers is None):
-        fix = "give --reviewers and --max-papers, or none of the loads"
-        raise ConfigError("an assignment needs both loads", fix=fix)
+        fix = "give --reviewers and --max-papers, or neither and no --min-papers"
+        raise ConfigError("an assignment needs --reviewers and --max-papers", fix=fix)
     check_model(model)
     from scimult.inference.collection import Collection
     from scimult.matching.affinity import Rule
@@ -93,23 +94,23 @@ def match_reviewers(
     check_replaceable(out, MATCHED)
     rule = Rule.parse(score)
     with rejecting(skip_bad) as rejects:
-        read = _read(venue, papers, publications, rejects)
-        pairs = read_conflicts(conflicts, read, rejects) if conflicts else set()
+        people = _read(venue, papers, publications, rejects)
+        pairs = read_conflicts(conflicts, people, rejects) if conflicts else set()
         venues = {} if venue_weights is None else _venue_weights(venue_weights, rejects)
     weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
     encoder = open_model(model, device, dtype, pooling, "cosine")
-    place = venue or papers
-    assert place is not None
-    papers_of = {name: publication.text for name, publication in read.publications.items()}
-    queries = Collection(place, list(read.submissions), list(read.submissions.values()))
-    candidates = Collection(place, list(papers_of), list(papers_of.values()))
+    source = venue or papers
+    assert source is not None
+    texts = [publication.text for publication in people.publications.values()]
+    queries = Collection(source, list(people.submissions), list(people.submissions.values()))
+    candidates = Collection(source, list(people.publications), texts)
     queries_SD = embed(encoder, queries, task, "query", no_cache)
     candidates_PD = embed(encoder, candidates, task, "candidate", no_cache)
     wanted = None
     if reviewers is not None and max_papers is not None:
         wanted = Wanted(reviewers, max_papers, min_papers)
     summary = match(
-        read,
+        people,
         (queries_SD, candidates_PD),
         out,
         rule=rule,
@@ -137,7 +138,7 @@ def _read(
     if venue is None and papers is not None and publications is not None:
         return read_tables(papers, publications, rejects)
     fix = "give --venue, or --papers and --publications"
-    raise ConfigError("what is matched is not clear", fix=fix)
+    raise ConfigError("exactly one source of submissions is needed", fix=fix)
 
 
 def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
@@ -153,24 +154,24 @@ def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
     rows = read_delimited(path, ",", rejects, header=("venue", "weight"))
     weights = dict(rejects.keep(rows, parse))
     if not weights:
-        raise DataError("no weight is left", path=path, fix="write lines such as ACL*,1.5")
+        raise DataError("no valid weights", path=path, fix="write lines such as ACL*,1.5")
     return weights
 
 
 def _show(summary: dict[str, Any], out: Path) -> None:
     from scimult.table import Table, texts
 
-    def shown(value: object) -> str:
+    def cell(value: object) -> str:
         if isinstance(value, float):
             return f"{value:.4f}"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
-    silent = summary["reviewers_without_publications"]
-    facts = {**summary, "reviewers_without_publications": len(silent)}
+    without = summary["reviewers_without_publications"]
+    facts = {**summary, "reviewers_without_publications": len(without)}
     del facts["settings"]
     facts.update(facts.pop("assignment", {}))
-    rows = [texts(name.replace("_", " "), shown(value)) for name, value in facts.items()]
-    print_table(Table(f"{out}", ["what", "value"], 1, rows))
-    if silent:
-        named = ", ".join(silent[:3]) + (", ..." if len(silent) > 3 else "")
-        echo(f"without publications, so matched with nothing: {named}", err=True)
+    rows = [texts(name.replace("_", " "), cell(value)) for name, value in facts.items()]
+    print_table(Table(f"{out}", ["quantity", "value"], 1, rows))
+    if without:
+        names = ", ".join(without[:3]) + (", ..." if len(without) > 3 else "")
+        echo(f"not matched, as they have no publications: {names}", err=True)

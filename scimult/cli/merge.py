@@ -1,4 +1,4 @@
-"""``scimult merge`` and ``grow-task``: one model out of several, or with a task more."""
+"""``scimult merge`` and ``grow-task``: merge models, or add a task to one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MERGED = "merged"
-"""What results call the merged model."""
+"""Name of the merged model in results."""
 
 
 def merge(
@@ -27,47 +27,53 @@ def merge(
         typer.Argument(help="Runs, saved models or Hugging Face folders.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write the merged model to.", show_default=False)
+        Path | None, typer.Option(help="Output folder for the merged model.", show_default=False)
     ] = None,
     share: Annotated[
         list[float] | None,
         typer.Option(help="Share of each model, or scale of its task vector (repeatable)."),
     ] = None,
     method: Annotated[
-        Literal["average", "task_vectors", "slerp"], typer.Option(help="How weights are combined.")
+        Literal["average", "task_vectors", "slerp"], typer.Option(help="How to combine weights.")
     ] = "average",
-    base: Annotated[Path | None, typer.Option(help="What task vectors are taken from.")] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Base model to subtract for task vectors.")
+    ] = None,
     share_experts: Annotated[
         bool,
         typer.Option("--share-experts", help="Average the experts of one model into a shared one."),
     ] = False,
     expert: Annotated[
         list[str] | None,
-        typer.Option(help="TASK=MODEL: make experts of models of single tasks (repeatable)."),
+        typer.Option(help="TASK=MODEL: use this model's layers as the task's expert (repeatable)."),
     ] = None,
     variant: Annotated[
-        str | None, typer.Option(help="Which layers --expert makes experts of: mha_expert, ...")
+        str | None, typer.Option(help="With --expert: layers to turn into experts: mha_expert, ...")
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="Evaluate the merged model first.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the suite's data sets.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Suite to evaluate the merged model on before writing it.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the suite's data sets.")] = None,
     sets: opt.Sets = None,
     not_worse_than: Annotated[
         list[Path] | None,
-        typer.Option(help="Write nothing if the merged model is worse than this one on a set."),
+        typer.Option(
+            help="Write nothing if the merged model is worse than this one on a set (repeatable)."
+        ),
     ] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder of these results.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder for these results.")] = None,
+    device: opt.Device = None,
 ) -> None:
-    """Average or interpolate models; average experts into one, or make experts of models."""
+    """Average or interpolate models, average a model's experts, or turn models into experts."""
     if out is None:
-        raise ConfigError("no folder for the merged model", fix="pass --out DIR")
+        raise ConfigError("no folder for the merged model", fix="pass --out FOLDER")
     check_replaceable(out)
-    given = named_values(expert or [], "an expert", "TASK=MODEL", "--expert search=runs/search")
-    experts = {task: Path(path) for task, path in given.items()}
+    named = named_values(expert or [], "an expert", "TASK=MODEL", "--expert search=runs/search")
+    experts = {task: Path(path) for task, path in named.items()}
     one_model = len(models or []) == 1
     if bool(models) == bool(experts) or (share_experts and not one_model):
         fix = "name models, or one model with --share-experts, or --expert TASK=MODEL for each task"
-        raise ConfigError("one way of merging at a time", fix=fix)
+        raise ConfigError("exactly one way of merging is needed", fix=fix)
     if share_experts or experts:
         shares = bool(share and experts)
         only_with(
@@ -102,9 +108,9 @@ def _check_gate(
 ) -> None:
     given = [suite is not None, data is not None, results is not None]
     if any(given) != all(given) or (others and not suite):
-        fix = "pass all of --suite, --data and --results, or none and no --not-worse-than"
-        raise ConfigError("an evaluation needs a suite, its data and a folder", fix=fix)
-    # Results are kept by name: of two with one name the later would take the other's place.
+        fix = "pass --suite, --data and --results, or none of them and no --not-worse-than"
+        raise ConfigError("an evaluation needs a suite, its data and a result folder", fix=fix)
+    # Results are stored by name: the later of two with the same name would replace the other.
     names = [MERGED, *(path.resolve().name for path in others)]
     if len(set(names)) < len(names):
         fix = "give each folder its own name, other than 'merged'"
@@ -134,7 +140,7 @@ def _gate(
     results: Path,
     device: str | None,
 ) -> None:
-    """Evaluate, and raise if the merged model is worse than another one, or has no score."""
+    """Evaluate, and raise if the merged model lacks a score or is worse than another model."""
     from scimult.cli.output import print_table
     from scimult.evaluation.comparison import Settings, compare
     from scimult.evaluation.harness import evaluate, load_sets
@@ -148,23 +154,23 @@ def _gate(
     loaded = load_sets(config, data, sets)
     encoders = [SciMult(merged, name=MERGED, device=device)]
     encoders += [SciMult.from_pretrained(path, device=device) for path in others]
-    unknown: list[str] = []
+    not_scored: list[str] = []
     for encoder in encoders:
         settings = {"fingerprint": encoder.fingerprint}
-        where = str(usable_device(device))
-        system = DenseSystem(encoder, settings, device=where, show_progress=True)
+        on = str(usable_device(device))
+        system = DenseSystem(encoder, settings, device=on, show_progress=True)
         scores = evaluate(system, config, loaded, results, earlier="replace")
-        unknown += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
+        not_scored += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
     print_table(score_table(update_table(results)))
-    if unknown:
-        fix = "mend what failed, or leave these sets out with --sets; nothing was written"
-        raise SciMultError(f"the gate has no score of {'; '.join(unknown)}", fix=fix)
+    if not_scored:
+        fix = "fix the failure, or choose other sets with --sets; nothing was written"
+        raise SciMultError(f"no score for {'; '.join(not_scored)}", fix=fix)
     worse = []
     for encoder in encoders[1:]:
         compared = compare(results, Settings(baseline=encoder.name), [MERGED])
         tested = {row.name for row in compared.rows}
         for name in loaded.keys() - tested:
-            echo(f"{name}: not tested against {encoder.name}: no scores per query", err=True)
+            echo(f"{name}: not tested against {encoder.name}: no per-query scores", err=True)
         worse += [
             f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
             for row in compared.rows
@@ -173,31 +179,28 @@ def _gate(
             and row.p_holm <= compared.settings.level
         ]
     if worse:
-        fix = "try other shares, or leave --not-worse-than out; nothing was written"
+        fix = "try other shares, or leave out --not-worse-than; nothing was written"
         raise SciMultError(f"the merged model is worse on {'; '.join(worse)}", fix=fix)
 
 
 def grow_task(
-    model: Annotated[Path, typer.Argument(help="A run, a saved model or a Hugging Face folder.")],
+    model: Annotated[Path, typer.Argument(help="Run, saved model or Hugging Face folder.")],
     name: Annotated[str, typer.Option(help="Name of the new task.")],
     like: Annotated[str, typer.Option(help="Known task whose weights are copied.")],
-    out: Annotated[Path, typer.Option(help="Folder to write the grown model to.")],
+    out: Annotated[Path, typer.Option(help="Output folder for the grown model.")],
     instruction: Annotated[
-        str | None,
-        typer.Option(help="What the task asks for; by default that of --like."),
+        str | None, typer.Option(help="Instruction of the task. Default: that of --like.")
     ] = None,
     query_kind: Annotated[
-        str | None,
-        typer.Option(help="paper, label or query; by default as --like."),
+        str | None, typer.Option(help="paper, label or query. Default: as for --like.")
     ] = None,
     candidate_kind: Annotated[
-        str | None,
-        typer.Option(help="paper, label or query; by default as --like."),
+        str | None, typer.Option(help="paper, label or query. Default: as for --like.")
     ] = None,
 ) -> None:
-    """Add a task to a model: its own weights start as a copy of a known task's.
+    """Add a task to a model, initialised with a known task's weights.
 
-    Then name the grown model as model.base of a run whose tasks list the new one.
+    Then train it in a run that has the grown model as model.base and lists the new task.
     """
     check_replaceable(out)
     check_model(model)

@@ -1,4 +1,4 @@
-"""``scimult mine``: mine the hard negatives of a prepared folder again, with other choices."""
+"""``scimult mine``: mine a prepared folder's hard negatives again, with other settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scimult.preparation.mining.dense import MiningEncoder
     from scimult.preparation.mining.steps import Shard
 
-# Variables with the number of a process and how many there are: torchrun, Slurm's arrays, srun.
+# Variables of a process's index and of their count: torchrun, Slurm arrays, srun.
 _RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
@@ -27,50 +27,47 @@ def mine(
     folder: opt.Prepared,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="key=value, such as max_negatives=8.", show_default=False),
+        typer.Argument(help="Overrides: key=value, such as max_negatives=8.", show_default=False),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML file of rules; default: the choices of the last mining."),
+        typer.Option(help="Mining config (YAML). Default: the settings of the last mining."),
     ] = None,
     steps: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps what is mined, which a later run reuses. Default: .FOLDER.steps beside it.",
+            help="Folder to keep finished steps in, for reuse. Default: .FOLDER.steps next to "
+            "FOLDER.",
             show_default=False,
         ),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
-            help="Most memory of this process, mapped files included, such as 4GB; what is beyond "
-            "it goes to disk. Default: no limit, but of the engine, four fifths of the machine's.",
+            help="Memory limit of this process, mapped files included, such as 4GB; the rest goes "
+            "to disk. Default: no limit, except four fifths of the machine's for the engine.",
             show_default=False,
         ),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Threads of the engine. Default: one per core.", show_default=False
-        ),
+        typer.Option(min=1, help="Engine threads. Default: one per core.", show_default=False),
     ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Mine every N-th block from block I on (0/N to N-1/N), into --steps alone, or "
-            "'auto': as the ranks of torchrun or Slurm. When all are done, mine without it.",
+            help="Mine every N-th block from block I on (0/N to N-1/N) into --steps; 'auto': by "
+            "the ranks of torchrun or Slurm. When all are done, mine without --shard.",
             show_default=False,
         ),
     ] = None,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Read files that look unchanged: size and time are not enough."
-        ),
+        typer.Option("--verify", help="Compare contents of files, not just their size and time."),
     ] = False,
 ) -> None:
-    """Replace the hard negatives of a prepared folder; texts and tokens stay."""
+    """Replace a prepared folder's hard negatives; texts and tokens stay."""
     from scimult.cli.output import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
@@ -92,28 +89,28 @@ def mine(
     print_prepared(PreparedData.open(folder))
 
 
-def _shard(named: str) -> Shard:
-    """Return the shard that the user, or what started this process, names."""
+def _shard(spec: str) -> Shard:
+    """Parse I/N; for ``auto``, read the rank from the launcher's environment."""
     from scimult.errors import ConfigError
     from scimult.preparation.mining.steps import Shard
 
-    if named == "auto":
+    if spec == "auto":
         ranks = [(os.environ.get(a), os.environ.get(b)) for a, b in _RANKS]
-        named = next((f"{a}/{b}" for a, b in ranks if a and b), named)
-    index, _, count = named.partition("/")
+        spec = next((f"{a}/{b}" for a, b in ranks if a and b), spec)
+    index, _, count = spec.partition("/")
     if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
         fix = "write 0/4, 1/4, 2/4 or 3/4; auto needs torchrun or Slurm"
-        raise ConfigError("not a shard", value=named, fix=fix)
+        raise ConfigError("not a shard", value=spec, fix=fix)
     return Shard(int(index), int(count))
 
 
 def open_encoder(rule: DenseConfig) -> MiningEncoder:
-    """Open the model of a ``dense`` rule: mining may use an encoder, but knows none.
+    """Open the model of a ``dense`` rule, for mining, which may not import encoders itself.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no model that fits.
+        If the folder holds no suitable model.
     """
     from scimult.inference import SciMult
 

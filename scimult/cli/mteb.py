@@ -1,4 +1,4 @@
-"""``scimult mteb``: score a model on tasks of MTEB, with MTEB."""
+"""``scimult mteb``: score a model on MTEB's tasks, by MTEB's own code."""
 
 from __future__ import annotations
 
@@ -24,50 +24,49 @@ def mteb(
     model: Annotated[
         Path | None,
         typer.Argument(
-            help="A run, a saved model, a Hugging Face or sentence-transformers folder, or a name "
-            "on the hub.",
+            help=opt.ANY_MODEL,
             show_default=False,
         ),
     ] = None,
     tasks: Annotated[
         list[str] | None,
-        typer.Option(help="Task of MTEB, or group of --list (repeatable).", show_default=False),
+        typer.Option(help="MTEB task, or group of --list (repeatable).", show_default=False),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the results; its table shows every model in it."),
+        typer.Option(help="Folder for the results; its table shows every model in it."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Column of the table; default: the model's own name.")
+        str | None, typer.Option(help="Name in the table. Default: the model's own name.")
     ] = None,
     route: Annotated[
         list[str] | None,
-        typer.Option(help="TASK=OURS: the task of ours that a task or type of MTEB is encoded by."),
+        typer.Option(help="TASK=OURS: encode an MTEB task or type by our task (repeatable)."),
     ] = None,
     language: Annotated[
         list[str] | None,
-        typer.Option(help="Of tasks in several languages (ISO 639-3); default: eng."),
+        typer.Option(help="Language of multilingual tasks (ISO 639-3, repeatable). Default: eng."),
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="MTEB's result cache; default: OUT/mteb.")
+        Path | None, typer.Option(help="MTEB's result cache. Default: OUT/mteb.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Score what the cache has too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Score cached tasks again.")] = False,
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
     dtype: opt.Dtype = "auto",
     device: opt.Device = None,
     show_list: Annotated[
-        bool, typer.Option("--list", help="Show the scientific tasks, and how each is encoded.")
+        bool, typer.Option("--list", help="List the scientific tasks and how each is encoded.")
     ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Score a model on tasks of MTEB: its code, its cache and its files, and our table."""
+    """Score a model on MTEB's tasks, with MTEB's code, cache and files, and our table."""
     if show_list:
         _show_tasks(as_json)
         return
     if model is None or not tasks or out is None:
-        fix = "write scimult mteb MODEL --tasks GROUP --out DIR; --list shows the groups"
-        raise ConfigError("a model, tasks and a folder for the results are needed", fix=fix)
+        fix = "write scimult mteb MODEL --tasks GROUP --out FOLDER; --list shows the groups"
+        raise ConfigError("MODEL, --tasks and --out are needed", fix=fix)
     check_model(model)
     routes = named_values(route or [], "a route", "TASK=OURS", "SCIDOCS=link_prediction")
     from scimult.evaluation.mteb_suite import MtebSystem, score
@@ -76,9 +75,9 @@ def mteb(
     from scimult.inference.mteb_model import MtebEncoder
     from scimult.inference.mteb_tasks import find_tasks
 
-    wanted = find_tasks(tasks, language or ["eng"])
+    requested = find_tasks(tasks, language or ["eng"])
     encoder = open_model(model, device, dtype, pooling, similarity)
-    called = name or encoder.name
+    system = name or encoder.name
     settings: dict[str, Any] = {
         "fingerprint": encoder.fingerprint,
         "folder": str(model),
@@ -87,21 +86,21 @@ def mteb(
     settings |= {"similarity": encoder.similarity, "unit_vectors": encoder.unit_vectors}
     if routes:
         settings["routes"] = routes
-    with only_writer(folder_of(out, called)):
+    with only_writer(folder_of(out, system)):
         result = score(
-            MtebSystem(called, settings),
+            MtebSystem(system, settings),
             MtebEncoder(encoder, routes),
-            wanted,
+            requested,
             out,
             cache or out / "mteb",
             again=again,
-            on_task=partial(_tell, called),
+            on_task=partial(_report_task, system),
         )
-    asked = {task.metadata.name for task in wanted}
-    _show_table(out, [key for key in result.failed if key in asked], as_json)
+    names = {task.metadata.name for task in requested}
+    _show_table(out, [key for key in result.failed if key in names], as_json)
 
 
-def _tell(system: str, name: str, result: SetResult | Exception) -> None:
+def _report_task(system: str, name: str, result: SetResult | Exception) -> None:
     if isinstance(result, Exception):
         line = failure(result)
     else:
@@ -121,12 +120,12 @@ def _show_table(out: Path, failed: Sequence[str], as_json: bool) -> None:
         print_table(score_table(report))
     echo(f"table in {out / 'table.md'}, MTEB's own files in its cache", err=as_json)
     if failed:
-        fix = "fix what is reported above, then run the command again"
+        fix = "fix the errors above, then run the command again"
         raise SciMultError(f"{len(failed)} tasks failed: {', '.join(failed)}", fix=fix)
 
 
 def _show_tasks(as_json: bool) -> None:
-    """Print the list: no package and no network is needed for it."""
+    """Print the list, which needs neither MTEB nor a network."""
     from scimult.inference.mteb_tasks import scientific_tasks
     from scimult.table import Table, texts
 
@@ -146,6 +145,6 @@ def _show_tasks(as_json: bool) -> None:
         )
         for key, task in listed.tasks.items()
     ]
-    headings = ["group", "task", "type", "queries as", "documents as", "what is asked"]
+    headings = ["group", "task", "type", "queries as", "documents as", "question"]
     notes = [f"{group}: {what}." for group, what in listed.groups.items()]
     print_table(Table("Scientific tasks of MTEB", headings, 6, rows, notes, group=1))

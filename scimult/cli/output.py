@@ -1,6 +1,6 @@
-"""What verbs print: the one place where untrusted text is made harmless for the terminal.
+"""Printing: the one place that makes untrusted text safe for the terminal.
 
-JSON goes out as it is, through ``typer.echo``.
+JSON is printed unchanged, through ``typer.echo``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from scimult.preparation.sources import PublicSource
 
 
-# Where nobody looks at a terminal, tables are as wide as they need to be.
+# Width of tables that do not go to a terminal.
 _WIDE = 200
 
 
 def show_messages() -> None:
-    """Print the library's messages as lines on stderr, beside any running bar."""
+    """Print the package's log messages on stderr, above any progress bar."""
     logger = logging.getLogger("scimult")
     if not any(isinstance(handler, _Lines) for handler in logger.handlers):
         logger.addHandler(_Lines())
@@ -51,7 +51,7 @@ def echo(message: object, *, err: bool = False) -> None:
 
 
 def failure(error: Exception) -> str:
-    """Return what is told of work that failed; of what input cannot cause, with its traceback."""
+    """Describe a failure; errors that input cannot cause keep their traceback."""
     if isinstance(error, SciMultError):
         return f"failed: {error}"
     return "failed:\n" + "".join(traceback.format_exception(error))
@@ -66,7 +66,7 @@ def print_table(table: Table) -> None:
 
 
 def print_records(rows: list[dict[str, Any]], title: str) -> None:
-    """Print rows with the same keys as a table; numbers stand to the right."""
+    """Print rows with the same keys as a table, numbers right-aligned."""
     table = RichTable(title=Text(visible(title)), title_justify="left", box=box.SIMPLE)
     for name, value in rows[0].items() if rows else ():
         numeric = isinstance(value, (int, float))
@@ -78,7 +78,7 @@ def print_records(rows: list[dict[str, Any]], title: str) -> None:
 
 
 def print_prepared(data: PreparedData) -> None:
-    """Print what a prepared folder holds: counts per source, then pairs and negatives."""
+    """Print a prepared folder's counts by source, its pairs and its targets."""
     title = f"{data.folder}: {len(data.texts):,} texts"
     print_counts(title, {source.name: source.counts for source in data.manifest.sources})
     names = ["queries", "groups", "pairs"]
@@ -103,18 +103,18 @@ def print_prepared(data: PreparedData) -> None:
 
 
 def print_sources(sources: Sequence[PublicSource]) -> None:
-    """Print every public source with its terms, its address and the files it needs."""
+    """Print the address, the licence and the files of every public source."""
     for source in sources:
         files = "\n".join(f"    {file}" for file in source.files)
-        by_us = "" if source.download is None else " (or --download)"
-        echo(f"{source.name}: {source.title}\n  get it: {source.url}{by_us}")
+        option = "" if source.download is None else " (or --download)"
+        echo(f"{source.name}: {source.title}\n  get it: {source.url}{option}")
         echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print what was counted of every source, zeros left out."""
+    """Print the non-zero counts of every source."""
     rows = [
-        texts(name, ", ".join(f"{count:,} {what}" for what, count in numbers.items() if count))
+        texts(name, ", ".join(f"{count:,} {noun}" for noun, count in numbers.items() if count))
         for name, numbers in counts.items()
     ]
     print_table(Table(title, ["source", "count"], 2, rows))

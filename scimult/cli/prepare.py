@@ -1,4 +1,4 @@
-"""``scimult prepare``: raw files, or a public data set, to a folder for training."""
+"""``scimult prepare``: turn raw files or a public data set into a prepared folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.output import echo
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
@@ -23,63 +24,61 @@ def prepare(
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE] [KEY=VALUE]...",
-            help="A public source (see --list) and its options, or key=value on top of --config.",
+            help="Public source (see --list) with its options, or overrides of --config.",
             show_default=False,
         ),
     ] = None,
     list_sources: Annotated[
         bool,
-        typer.Option("--list", help="Show the public sources, where to get them, their files."),
+        typer.Option("--list", help="List the public sources, their addresses and files."),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="YAML file such as configs/data/world.yaml.")
+        Path | None, typer.Option(help="Config file, such as configs/data/world.yaml.")
     ] = None,
     source_folder: Annotated[
         Path | None,
-        typer.Option("--input", help="Folder of the downloaded SOURCE; default: this one."),
+        typer.Option("--input", help="Folder of the downloaded SOURCE. Default: the current one."),
     ] = None,
     download: Annotated[
         bool,
-        typer.Option("--download", help="First get SOURCE's missing files into --input, checked."),
+        typer.Option("--download", help="Download missing files of SOURCE into --input, checked."),
     ] = False,
     raw: Annotated[
-        Path | None, typer.Option(help="Where SOURCE's raw files go; default: OUT.raw.")
+        Path | None, typer.Option(help="Folder for SOURCE's raw files. Default: OUT.raw.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write; a prepared one is replaced.")
+        Path | None, typer.Option(help="Output folder; replaces earlier prepared data.")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(help="Folder that the paths in the file are relative to.")
+        Path | None, typer.Option(help="Folder that paths in the config are relative to.")
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="Model or tokenizer folder; tokenise now with it.")
+        Path | None, typer.Option(help="Model or tokenizer folder to tokenise with now.")
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad records out, count and name them.")
-    ] = False,
+    skip_bad: opt.SkipBad = False,
     decontaminate: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of evaluation sets: training texts that equal one of their queries go."
+            help="Folder of evaluation sets: drop training texts equal to one of their queries."
         ),
     ] = None,
     steps: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps finished steps, which a later run reuses. Default: .OUT.steps beside OUT.",
+            help="Folder to keep finished steps in, for reuse. Default: .OUT.steps next to OUT.",
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that tokenise.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Tokenising processes.")] = 1,
     verify: Annotated[
         bool,
-        typer.Option(
-            "--verify", help="Read files that look unchanged: size and time are not enough."
-        ),
+        typer.Option("--verify", help="Compare contents of files, not just their size and time."),
     ] = False,
     memory: Annotated[
         str | None,
-        typer.Option(help="Most memory of reading and mining, such as 4GB; the rest goes to disk."),
+        typer.Option(
+            help="Memory limit of reading and mining, such as 4GB; the rest goes to disk."
+        ),
     ] = None,
 ) -> None:
     """Write texts, pairs with hard negatives, and tokens from raw files or a public source."""
@@ -93,13 +92,13 @@ def prepare(
     if download:
         _download(source, source_folder, overrides)
     _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
-    named = {
+    inputs = {
         "file": config,
         "downloaded folder": source_folder,
         "tokenizer folder": tokenizer,
         "folder of evaluation sets": decontaminate,
     }
-    _check_paths(out, named)
+    _check_paths(out, inputs)
     from scimult.data.prepared import PREPARED
     from scimult.preparation.sources.base import SOURCES_FILE
 
@@ -114,16 +113,16 @@ def prepare(
             for item in overrides
             if item.startswith(DATASET_PREFIX)
         ]
-        _check_choices(source, [*cleaning, *overrides])
-        choices = {"skip_bad": skip_bad, "for_training": out is not None, "verify": verify}
-        _convert(source, source_folder or Path(), raw, options, choices)
+        _check_overrides(source, [*cleaning, *overrides])
+        flags = {"skip_bad": skip_bad, "for_training": out is not None, "verify": verify}
+        _convert(source, source_folder or Path(), raw, options, flags)
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
         changes = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
         cache = steps or out.with_name(f".{out.name}.steps")
-        ways = {"skip_bad": skip_bad, "verify": verify}
-        _build(config, changes, out, tokenizer, cache, workers, memory, **ways)
+        flags = {"skip_bad": skip_bad, "verify": verify}
+        _build(config, changes, out, tokenizer, cache, workers, memory, **flags)
 
 
 def _check(
@@ -134,12 +133,10 @@ def _check(
     out: Path | None,
     root: Path | None,
 ) -> None:
-    """Fail before the work starts if the options do not fit together."""
-    from scimult.errors import ConfigError
-
+    """Check, before any work, that the options are compatible."""
     if source and (config is not None or root is not None):
-        fix = "with a source give --input, and --raw or --out"
-        raise ConfigError("a source needs neither --config nor --root", value=source, fix=fix)
+        fix = "with a source, give --input, and --raw or --out"
+        raise ConfigError("a source takes neither --config nor --root", value=source, fix=fix)
     if source and raw is None and out is None:
         fix = f"scimult prepare {source} --input FOLDER --out FOLDER"
         raise ConfigError("a source needs --raw or --out", value=source, fix=fix)
@@ -152,19 +149,18 @@ def _check(
 
 
 def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
-    """Fail before torch is loaded if an input is missing, or the output cannot be a new folder."""
-    for what, path in inputs.items():
+    """Check, before torch is loaded, that inputs exist and the output can be a new folder."""
+    for noun, path in inputs.items():
         if path is not None and not path.exists():
-            raise DataError(f"{what} does not exist", path=path, fix="check the path")
+            raise DataError(f"{noun} does not exist", path=path, fix="check the path")
     if out is not None and not (out.is_dir() and not out.is_symlink()):
         check_replaceable(out)
 
 
 def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
-    """Get the files of a public source that its options need and that are not there."""
+    """Download the missing files that a public source needs for its options."""
     from scimult.config import apply_overrides, validate
     from scimult.downloads import download
-    from scimult.errors import ConfigError
     from scimult.preparation.sources import SOURCES
 
     if not name or folder is None:
@@ -172,10 +168,9 @@ def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
         raise ConfigError("--download needs a source, and --input for its files", fix=fix)
     source = SOURCES[name]
     if source.download is None:
-        able = ", ".join(key for key in SOURCES if SOURCES[key].download is not None)
-        problem = "no address is known for the files of this source"
-        fix = f"get them from {source.url} into {folder}; --download knows {able}"
-        raise ConfigError(problem, value=name, fix=fix)
+        others = ", ".join(key for key in SOURCES if SOURCES[key].download is not None)
+        fix = f"get the files from {source.url} into {folder}; --download works for {others}"
+        raise ConfigError("this source cannot be downloaded automatically", value=name, fix=fix)
     options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
     settings = validate(source.options, apply_overrides({}, options))
     download(source.download(settings), folder, lambda path: echo(f"downloading {path}", err=True))
@@ -189,26 +184,24 @@ def _list_sources() -> None:
 
 
 def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
-    """Refuse options that only a prepared folder has a use for, where none is written."""
-    from scimult.errors import ConfigError
-
+    """Refuse options of a prepared folder if none is written."""
     for name, value in options.items():
         if out is None and value is not None:
             raise ConfigError(f"--{name} needs --out", value=value, fix="add --out or remove it")
 
 
-def _check_choices(source: str, overrides: Sequence[str]) -> None:
-    """Check what comes after a conversion before it starts: it may take an hour."""
+def _check_overrides(source: str, overrides: Sequence[str]) -> None:
+    """Check the settings of the preparation before the conversion, which may take an hour."""
     from scimult.config import apply_overrides, validate
-    from scimult.errors import ConfigError
     from scimult.preparation.dataset import DatasetConfig
     from scimult.preparation.hygiene.evaluation_sets import find_sets
     from scimult.preparation.sources import SOURCES
 
-    twice = {item.partition("=")[0] for item in overrides} & {*SOURCES[source].options.model_fields}
-    for name in sorted(twice & {"max_pairs_per_label"}):
-        fix = f"leave out {DATASET_PREFIX!r}"
-        raise ConfigError(f"{source} has its own {name}", value=DATASET_PREFIX + name, fix=fix)
+    both = {item.partition("=")[0] for item in overrides} & {*SOURCES[source].options.model_fields}
+    if "max_pairs_per_label" in both:
+        problem = f"{source} has its own max_pairs_per_label"
+        value = f"{DATASET_PREFIX}max_pairs_per_label"
+        raise ConfigError(problem, value=value, fix=f"leave out {DATASET_PREFIX!r}")
     any_source = {"name": "any", "papers": "papers", "citations": "citations"}
     config = validate(DatasetConfig, apply_overrides({"sources": [any_source]}, overrides))
     if config.hygiene.evaluation_folder is not None:
@@ -220,22 +213,22 @@ def _convert(
     source_folder: Path,
     raw: Path,
     options: Sequence[str],
-    choices: Mapping[str, bool],
+    flags: Mapping[str, bool],
 ) -> None:
-    """Write the raw files of a public source and say what was counted."""
+    """Write the raw files of a public source and print its counts."""
     from scimult.cli.output import print_counts
     from scimult.config import apply_overrides, validate
     from scimult.preparation.sources import SOURCES, convert
 
     source = SOURCES[name]
     settings = validate(source.options, apply_overrides({}, options))
-    conversion, notes = convert(source, settings, source_folder, raw, **choices)
+    conversion, notes = convert(source, settings, source_folder, raw, **flags)
     print_counts(f"{raw}: raw files", conversion.counts)
     for note in conversion.notes:
         typer.echo(note, err=True)
     for note in notes:
-        echo(f"differs from what was published: {note}", err=True)
-    _name_rejects(conversion.rejects, raw / "rejects.jsonl")
+        echo(f"differs from the published numbers: {note}", err=True)
+    _report_rejects(conversion.rejects, raw / "rejects.jsonl")
 
 
 def _build(
@@ -250,7 +243,7 @@ def _build(
     skip_bad: bool,
     verify: bool,
 ) -> None:
-    """Prepare, mine and tokenise what a configuration names."""
+    """Prepare, mine and tokenise the data of a config."""
     from scimult.cli.mine import open_encoder
     from scimult.cli.output import print_prepared
     from scimult.config import load_config
@@ -273,16 +266,16 @@ def _build(
         limits=Limits(memory),
     )
     print_prepared(data)
-    _name_rejects(rejects, out / REJECTS_FILE)
+    _report_rejects(rejects, out / REJECTS_FILE)
 
 
-def _name_rejects(rejects: Rejects, log: Path) -> None:
+def _report_rejects(rejects: Rejects, log: Path) -> None:
     if rejects.counts:
-        echo(f"{rejects.summary()}\nall of them: {log}", err=True)
+        echo(f"{rejects.summary()}\nfull list: {log}", err=True)
 
 
 def _decontaminate(folder: Path | None) -> list[str]:
-    """Return the settings that the option stands for; those given by name go on top."""
+    """Return the overrides that the option is short for; explicit ones take precedence."""
     if folder is None:
         return []
     return [f"hygiene.evaluation={folder}", "hygiene.decontaminate=[query]"]

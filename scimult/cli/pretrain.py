@@ -1,4 +1,4 @@
-"""``scimult pretrain``: one pre-training run or a curriculum, on one rank or many."""
+"""``scimult pretrain``: pre-train a run or a curriculum, on one rank or many."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def pretrain(
     config: Annotated[
         list[Path],
         typer.Option(
-            help="YAML of the run; repeated: others that go on top of it, of its stages too.",
+            help="Config of the run; further ones are overlays, of its stages too (repeatable).",
             show_default=False,
         ),
     ],
     overrides: opt.Overrides = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Refuse a folder that holds a run, do not resume.")
+        bool, typer.Option("--fresh", help="Fail if the folder holds a run, instead of resuming.")
     ] = False,
     stage: Annotated[
         str | None,
         typer.Option(
-            help="Of a config with stages: only this one and those that it starts from.",
+            help="With stages: run only this stage and those it starts from.",
             show_default=False,
         ),
     ] = None,
     local_rank: opt.LocalRank = 0,
 ) -> None:
-    """Pre-train an encoder; continues from the newest whole checkpoint of its folder.
+    """Pre-train an encoder, resuming from the newest complete checkpoint in its folder.
 
-    A config with `stages` runs them one after the other and passes over finished ones.
+    A config with `stages` runs them in order and skips finished ones.
 
     On several ranks: deepspeed --num_gpus 2 launch/pretrain.py --config FILE [key=value ...],
     or the same under torchrun.
@@ -48,7 +48,7 @@ def pretrain(
     try:
         model = _run(config, overrides or [], stage, resume=not fresh)
     except NonFiniteError:
-        # Every rank stops for the same reason: one of them says it.
+        # All ranks stop for the same reason: only one reports it.
         if distributed.is_main():
             raise
         raise typer.Exit(1) from None
@@ -61,7 +61,7 @@ def pretrain(
 
 
 def _run(configs: list[Path], overrides: list[str], stage: str | None, *, resume: bool) -> Path:
-    """Run what the first file describes, stages or a single run, with the others on top."""
+    """Run the stages or the single run of the first config, with the others as overlays."""
     from scimult.config import load_config
     from scimult.errors import ConfigError
     from scimult.training.config import PretrainConfig
@@ -74,5 +74,5 @@ def _run(configs: list[Path], overrides: list[str], stage: str | None, *, resume
         stages = load_stages(config, overrides, overlays)
         return run_stages(stages_up_to(stages, stage) if stage else stages, resume=resume)
     if stage is not None:
-        raise ConfigError("this config has no stages", path=config, fix="leave --stage out")
+        raise ConfigError("this config has no stages", path=config, fix="leave out --stage")
     return run(load_config(PretrainConfig, config, overrides, overlays), resume=resume)

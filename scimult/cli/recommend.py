@@ -10,7 +10,7 @@ from scimult.cli import options as opt
 from scimult.cli.at_server import NO_SERVER, OWN_REQUEST
 from scimult.cli.checks import check_use, only_with, real_text
 from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
-from scimult.cli.in_library import show_answer, where_papers_are
+from scimult.cli.in_library import check_paper_source, show_answer
 from scimult.cli.output import echo
 from scimult.errors import DataError, suggest
 
@@ -28,7 +28,7 @@ def recommend(
         list[str] | None,
         typer.Option(
             "--id",
-            help="Id of one of the papers. With --library it may be repeated.",
+            help="Id of one of the papers (repeatable with --library).",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def recommend(
     ] = None,
     abstract: Annotated[
         str,
-        typer.Option(callback=real_text, help="Abstract of a new paper, with or without --title."),
+        typer.Option(callback=real_text, help="Abstract of a new paper."),
     ] = "",
     top: opt.Top = 10,
     task: opt.Task = "link_prediction",
@@ -60,15 +60,13 @@ def recommend(
     skip_bad: opt.SkipBad = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Rank papers by how likely a paper cites them; the paper itself is left out."""
+    """Rank papers by how likely a given paper cites them; the paper itself is left out."""
     for name in paper or ():
         real_text(name)
     new = bool((title or "").strip() or abstract.strip())
     if bool(paper) == new:
-        problem = (
-            "a paper by its id and a new one cannot both be meant" if new else "no paper given"
-        )
-        fix = "give either --id, or --title of a paper or --title and --abstract of a new one"
+        problem = "--id excludes --title and --abstract" if new else "no paper given"
+        fix = "give --id, or --title of a paper, or --title and --abstract of a new one"
         raise DataError(problem, fix=fix)
     of_library = {
         "--where": where,
@@ -77,7 +75,7 @@ def recommend(
         "--exclude": exclude,
         "--percentile": percentile,
         "--exact": exact,
-        "--id twice": len(paper or ()) > 1,
+        "a second --id": len(paper or ()) > 1,
     }
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
     heading = title or ", ".join(paper or ["a new paper"])
@@ -100,7 +98,7 @@ def recommend(
         only_with(NO_SERVER, {**elsewhere, **of_papers}, OWN_REQUEST)
         show_answer("recommend", question, server, heading, as_json)
         return
-    where_papers_are(library, model, papers, of_library, of_papers)
+    check_paper_source(library, model, papers, of_library, of_papers)
     if library is not None:
         light = device is None and dtype == "auto"
         opening = {"path": library, "model": model, "device": device, "light": light}
@@ -131,11 +129,11 @@ def _query(
     rows = [] if abstract.strip() else collection.titled(title)
     if len(rows) > 1:
         ids = [collection.ids[row] for row in rows]
-        fix = "name one of these ids with --id"
+        fix = "choose one of these ids with --id"
         raise DataError("several papers have this title", path=collection.path, value=ids, fix=fix)
     if rows:
         return collection.texts[rows[0]], rows[0]
     if not abstract.strip():
         near = suggest(title, [known.title for known in collection.texts])
-        echo(f"no paper has this title, it is taken as a new one without abstract{near}", err=True)
+        echo(f"no paper has this title; it is used as a new one without abstract{near}", err=True)
     return Text("paper", title.strip(), abstract.strip()), -1

@@ -1,4 +1,4 @@
-"""``scimult report``: results as a page, tables for papers, and JSON."""
+"""``scimult report``: results as a web page, tables for papers, and JSON."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def report(
     ],
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder of data sets that were scored, for texts (repeatable)."),
+        typer.Option(help="Folder of the scored data sets, for their texts (repeatable)."),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(help="The system that others are compared with; default: the oldest result."),
+        typer.Option(help="System to compare the others with. Default: the oldest result."),
     ] = None,
     map_: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", help="NAME=FOLDER: embeddings of the papers of a coarse set, to draw a map of."
+            "--map", help="NAME=FOLDER: embeddings of a coarse set's papers to map (repeatable)."
         ),
     ] = None,
     layout: Annotated[
-        Literal["tsne", "umap"], typer.Option(help="Of maps; umap needs the extra umap.")
+        Literal["tsne", "umap"], typer.Option(help="Layout of maps; umap needs the extra umap.")
     ] = "tsne",
     examples: Annotated[
-        int, typer.Option(min=0, help="Won and lost queries shown per data set and system.")
+        int, typer.Option(min=0, help="Won and lost queries to show per data set and system.")
     ] = 3,
     resamples: Annotated[
         int, typer.Option(min=100, help="Draws of the bootstrap and of the test.")
     ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Where all draws start.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     confidence: opt.Confidence = 0.95,
 ) -> None:
-    """Leaderboard, tests, curves, examples and costs: one HTML page, Markdown, LaTeX and JSON."""
+    """Report leaderboard, tests, curves, examples and costs as HTML, Markdown, LaTeX and JSON."""
     _check(results, map_ or [], out)
     from rich.console import Console
 
@@ -80,11 +80,11 @@ def report(
             line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
             Console().print(line, highlight=False, markup=False, soft_wrap=True)
     path = write_page(suite_reports, out)
-    echo(f"page in {path}; report.md, report.tex and report.json beside it")
+    echo(f"page in {path}; report.md, report.tex and report.json next to it")
 
 
 def _check(results: list[Path], maps: list[str], out: Path) -> None:
-    """Fail before torch is loaded if a folder is missing, or the page would replace other files."""
+    """Check, before torch is loaded, that folders exist and no other files are replaced."""
     for folder in (*results, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
@@ -92,7 +92,7 @@ def _check(results: list[Path], maps: list[str], out: Path) -> None:
     for name in ("report.html", "report.md", "report.tex"):
         if (out / name).exists() and not (out / "report.json").exists():
             fix = "choose another folder"
-            raise StorageError("exists and is not part of a report", path=out / name, fix=fix)
+            raise StorageError("file is not part of a report", path=out / name, fix=fix)
 
 
 def _embeddings(maps: list[str]) -> dict[str, StoredEmbeddings]:

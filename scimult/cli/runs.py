@@ -1,10 +1,10 @@
-"""``scimult runs`` and ``curves``: what runs there are, how far they came, how they differ."""
+"""``scimult runs`` and ``curves``: list, compare and plot runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def runs(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="Output folders of runs, or folders of them.", show_default=False),
+        typer.Argument(help="Run folders, or folders of them.", show_default=False),
     ],
     compare: Annotated[
-        bool, typer.Option("--compare", help="Only where configurations and metrics differ.")
+        bool, typer.Option("--compare", help="Show where configurations and metrics differ.")
     ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """List pre-training runs with state, loss, best dev scores and speed; or compare some."""
+    """List pre-training runs with state, loss, best dev score and speed, or compare them."""
     import json
     from dataclasses import asdict
 
     from scimult.errors import ConfigError
-    from scimult.training import runs as found_runs
+    from scimult.training.runs import compare_runs, find_runs, summarise
 
-    paths = found_runs.find_runs(folders)
+    paths = find_runs(folders)
     if not compare:
-        summaries = [found_runs.summarise(folder) for folder in paths]
+        summaries = [summarise(folder) for folder in paths]
         if as_json:
             for summary in summaries:
                 typer.echo(json.dumps(asdict(summary), ensure_ascii=False))
@@ -44,8 +44,8 @@ def runs(
             print_table(runs_table(summaries))
         return
     if len(paths) < 2:
-        raise ConfigError("--compare takes two runs or more", value=[str(path) for path in paths])
-    comparison = found_runs.compare_runs(paths)
+        raise ConfigError("--compare needs at least two runs", value=[str(path) for path in paths])
+    comparison = compare_runs(paths)
     if as_json:
         typer.echo(json.dumps(asdict(comparison), ensure_ascii=False))
         return
@@ -54,7 +54,7 @@ def runs(
 
 
 def runs_table(summaries: Sequence[RunSummary]) -> Table:
-    """Return one row per run; of its dev scores the mean, or the first where there is no mean."""
+    """Return one row per run, with its mean dev score, or the first one if there is no mean."""
     names = ["run", "variant", "data", "state"]
     numbers = ["steps", "loss", "best dev score", "tok/s", "last step (UTC)"]
     return Table("runs", [*names, *numbers], len(names), [_row(run) for run in summaries])
@@ -81,9 +81,12 @@ def _best(run: RunSummary) -> str:
 
 
 def comparison_tables(comparison: Comparison) -> list[Table]:
-    """Return the differing settings, and the metrics with their difference to the first run."""
+    """Return the differing settings, and the metrics with their differences to the first run."""
     runs = comparison.runs
-    settings = [texts(key, *map(_shown, values)) for key, values in comparison.config.items()]
+    settings = [
+        texts(key, *("-" if value is None else str(value) for value in values))
+        for key, values in comparison.config.items()
+    ]
     metrics = []
     for name, (first, *others) in comparison.metrics.items():
         changes = [None if first is None or other is None else other - first for other in others]
@@ -96,17 +99,13 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     ]
 
 
-def _shown(value: Any) -> str:
-    return "-" if value is None else str(value)
-
-
 def curves(
-    runs: Annotated[list[Path], typer.Argument(help="Output folders of runs.")],
-    out: Annotated[Path, typer.Option(help="PNG to write.")] = Path("curves.png"),
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("curves.png"),
 ) -> None:
     """Plot dev scores and training losses over the steps of one or more runs."""
     from scimult.training.curves import plot_curves
 
-    check_own_file(out, "a picture of curves", b"Matplotlib")
+    check_own_file(out, "a plot of curves", b"Matplotlib")
     plot_curves(runs, out)
-    echo(f"plotted {len(runs)} run(s) in {out}")
+    echo(f"{len(runs)} run{'s' if len(runs) > 1 else ''} plotted in {out}")

@@ -1,4 +1,4 @@
-"""``scimult search``: papers for a query in words."""
+"""``scimult search``: rank papers for a query in words."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scimult.cli import options as opt
 from scimult.cli.at_server import NO_SERVER, OWN_REQUEST
 from scimult.cli.checks import check_use, only_with, real_text
 from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
-from scimult.cli.in_library import show_answer, where_papers_are
+from scimult.cli.in_library import check_paper_source, show_answer
 from scimult.errors import ConfigError
 
 
 def search(
-    query: Annotated[str, typer.Argument(callback=real_text, help="What to look for, in words.")],
+    query: Annotated[str, typer.Argument(callback=real_text, help="Query in words.")],
     library: opt.InLibrary = None,
     server: opt.Server = None,
     model: opt.AnyModel = None,
@@ -29,13 +29,13 @@ def search(
     words: Annotated[
         str | None,
         typer.Option(
-            help="With --library: share of BM25 beside the vectors, such as 0.3; rank: by ranks; "
-            "tuned: as scimult library tune chose."
+            help="With --library: share of BM25 in the score, such as 0.3; rank: fuse by ranks; "
+            "tuned: the share from scimult library tune."
         ),
     ] = None,
     rerank: Annotated[
         str | None,
-        typer.Option(help="With --library: a cross-encoder that orders the first 100 anew."),
+        typer.Option(help="With --library: cross-encoder to rerank the first 100 results."),
     ] = None,
     percentile: opt.Percentile = False,
     exact: opt.Exact = False,
@@ -47,7 +47,7 @@ def search(
     skip_bad: opt.SkipBad = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Rank papers for a query: of a library, a service, or a file that is encoded once."""
+    """Rank papers of a library, a service or a file (encoded once, then cached) for a query."""
     of_library = {
         "--where": where,
         "--min-score": min_score,
@@ -78,9 +78,9 @@ def search(
         only_with(NO_SERVER, {**elsewhere, **of_papers}, OWN_REQUEST)
         show_answer("search", question, server, query, as_json)
         return
-    where_papers_are(library, model, papers, of_library, of_papers)
+    check_paper_source(library, model, papers, of_library, of_papers)
     if library is not None:
-        # A cross-encoder, and whoever names a device or a type, needs torch in any case.
+        # A cross-encoder, a device and a type need torch in any case.
         light = device is None and dtype == "auto" and rerank is None
         opening = {"path": library, "model": model, "device": device, "light": light}
         show_answer("search", question, opening, query, as_json)
@@ -107,4 +107,4 @@ def _share(words: str | None) -> float | Literal["rank", "tuned"] | None:
         return float(words)
     except ValueError:
         fix = "give a number from 0 to 1, rank, or tuned"
-        raise ConfigError("no share of BM25", value=words, fix=fix) from None
+        raise ConfigError("not a share of BM25", value=words, fix=fix) from None

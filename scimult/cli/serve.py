@@ -1,4 +1,4 @@
-"""``scimult serve`` and ``scimult mcp``: a library over HTTP with a page, and for agents."""
+"""``scimult serve`` and ``mcp``: serve a library over HTTP with a web page, and to agents."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from scimult.serving.labels import Tags
 
 
-# Of the allocator: few, or each of dozens of threads keeps what its largest request needed.
+# Allocator arenas: with one per thread, each would keep the memory of its largest request.
 _HEAPS = 2
 
 Labels = Annotated[
     Path | None,
     typer.Option(
-        help="Labels for papers: JSON lines or one JSON array with id, name and definition."
+        help="Labels to tag with: JSON lines or one JSON array with id, name and definition."
     ),
 ]
 Tagger = Annotated[
     Path | None,
-    typer.Option(
-        "--tagger", help="In place of labels: a folder of scimult tagger train, for any model."
-    ),
+    typer.Option("--tagger", help="Tagger folder (scimult tagger train), instead of --labels."),
 ]
 
 
 def serve(
     library: opt.Folder,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")
+    ] = 8000,
     labels: Labels = None,
     tagger: Tagger = None,
     model: opt.OtherModel = None,
@@ -48,24 +48,24 @@ def serve(
     without_key: Annotated[
         bool,
         typer.Option(
-            "--without-key", help="Let other machines ask without a key ($SCIMULT_API_KEY)."
+            "--without-key", help="Serve other machines without a key ($SCIMULT_API_KEY)."
         ),
     ] = False,
     waiting: Annotated[
-        int, typer.Option(min=1, help="Requests at once; more are told to ask again (429).")
+        int, typer.Option(min=1, help="Most requests at once; others are refused (429).")
     ] = 256,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for an answer (504).")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to answer within (504).")] = 60.0,
     max_body: Annotated[
-        int, typer.Option(min=1, max=1024, help="Megabytes of a request (413).")
+        int, typer.Option(min=1, max=1024, help="Largest request in megabytes (413).")
     ] = 8,
     batch_tokens: Annotated[
-        int, typer.Option(min=64, help="Tokens of all waiting texts that are encoded together.")
+        int, typer.Option(min=64, help="Most tokens of waiting texts to encode in one batch.")
     ] = 4096,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Serve a library: JSON over HTTP, a page to try it, Annif's paths under /v1.
+    """Serve a library: JSON over HTTP, a web page to try it, Annif's paths under /v1.
 
-    A change of the library by another process is seen within a second.
+    Changes made to the library by other processes show up within a second.
     """
     from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
 
@@ -109,35 +109,35 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
     papers = f"{len(served.library):,} papers"
     if key is None and not is_local(host):
-        echo(f"{address}: everybody who reaches this machine may ask", err=True)
+        echo(f"{address}: open to everybody who can reach this machine", err=True)
     run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
 
 
 def check_labels(labels: Path | None, tagger: Path | None) -> None:
-    """Check that labels come from one place.
+    """Check that labels and a tagger are not both given.
 
     Raises
     ------
     ConfigError
-        If they come from two.
+        If they are.
     """
     if labels is not None and tagger is not None:
-        raise ConfigError("--labels and --tagger cannot both be served", fix="give one of them")
+        raise ConfigError("--labels and --tagger are mutually exclusive", fix="give one of them")
 
 
 def known_labels(
     model: SciMult, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
 ) -> Tags | None:
-    """Read labels and encode them, or open a tagger; by the library's model where it is that."""
-    from scimult.serving.labels import LabelSpace, OfTagger
+    """Read and encode labels, or open a tagger, reusing the library's model if it is the same."""
+    from scimult.serving.labels import LabelSpace, TaggerLabels
 
     if tagger is not None:
         from scimult.tagging import Tagger as Opened
 
         try:
-            return OfTagger(Opened.open(tagger, model=model))
+            return TaggerLabels(Opened.open(tagger, model=model))
         except DataError:
-            return OfTagger(Opened.open(tagger, device=device))
+            return TaggerLabels(Opened.open(tagger, device=device))
     return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
 
 
@@ -149,7 +149,7 @@ def mcp(
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Serve a library to an agent over stdio, by the Model Context Protocol.
+    """Serve a library to an agent over stdio, in the Model Context Protocol.
 
     Tools: describe_library, search_papers, recommend_papers, tag_papers, read_papers.
     """

@@ -1,4 +1,4 @@
-"""The systems that ``scimult evaluate`` is asked for: options of the command line to encoders."""
+"""Systems of ``scimult evaluate``: from command-line options to encoders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scimult.evaluation.hybrid import DevSet
     from scimult.evaluation.systems import System
     from scimult.inference.ensemble import Combination
-    from scimult.inference.sentence_encoder import EncoderSpec, SentenceEncoder
+    from scimult.inference.sentence_encoder import EncoderSpec
     from scimult.types import Similarity, TextEncoder
 
 SIMILARITIES = ("dot", "cosine", "l2")
@@ -23,7 +23,7 @@ COMBINATIONS = ("mean", "concatenation")
 NORMALISE = "normalise"
 TRUTHS = {"true": True, "false": False}
 Allowed = Mapping[str, Collection[str] | Callable[[str], object]]
-"""By option its values, or what reads and checks one."""
+"""Option to its allowed values, or to a function that parses and checks one."""
 STORED_OPTIONS: Allowed = {"similarity": SIMILARITIES, NORMALISE: TRUTHS}
 MODEL_OPTIONS: Allowed = {
     "pooling": ("cls", "mean"),
@@ -33,13 +33,13 @@ MODEL_OPTIONS: Allowed = {
     "combine": COMBINATIONS,
 }
 COMBINE = "combine"
-# Texts of one write to a store: what a kill can lose, and what keeps the device busy.
+# Texts per write to a store: enough to keep the device busy, few enough to lose in a kill.
 STORED_AT_ONCE = {"cpu": 1 << 10, "cuda": 1 << 14}
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where embeddings are kept, and how precisely."""
+    """Folder and number type of stored embeddings."""
 
     folder: Path
     precision: Literal["float32", "float16", "bfloat16"]
@@ -47,7 +47,7 @@ class Store:
 
 @dataclass(frozen=True)
 class SystemSpec:
-    """``NAME=FOLDER,key=value``, taken apart."""
+    """The parts of ``NAME=FOLDER,key=value``."""
 
     name: str
     folder: Path
@@ -55,7 +55,7 @@ class SystemSpec:
 
     @property
     def normalise(self) -> bool | None:
-        """What ``normalise=`` says; None without it."""
+        """Value of ``normalise=``; None without it."""
         return TRUTHS.get(self.options.get(NORMALISE, ""))
 
 
@@ -68,12 +68,12 @@ def make_systems(
     device: str | None,
     store: Store | None,
 ) -> dict[str, Callable[[], System]]:
-    """Return a function per system that makes it, so that one model is in memory at a time.
+    """Return a factory per system, so that only one model is in memory at a time.
 
     Raises
     ------
     ConfigError
-        If an option has another form, two systems have one name, or there is none.
+        If an option is malformed, two systems have the same name, or there is no system.
     """
     makers: dict[str, Callable[[], System]] = {}
     if bm25:
@@ -90,8 +90,8 @@ def make_systems(
         system = parse_system(spec, MODEL_OPTIONS)
         _add(makers, system.name, partial(_model, system, device, store))
     for spec in encoders:
-        name, others, combine = _encoder_specs(spec)
-        _add(makers, name, partial(_encoder, name, others, combine, device, store))
+        name, members, combine = _encoder_specs(spec)
+        _add(makers, name, partial(_encoder, name, members, combine, device, store))
     if not makers:
         fix = "pass --model, --encoder, --embeddings, --lexical or --bm25"
         raise ConfigError("nothing to evaluate", fix=fix)
@@ -104,17 +104,17 @@ def add_hybrids(
     reranked: Sequence[str],
     device: str | None,
 ) -> dict[str, dict[str, DevSet]]:
-    """Add the systems that are made of others, which are then made once for both.
+    """Add systems that consist of others; each member is then built only once.
 
     Returns
     -------
     dict
-        Split to the dev sets that weights are chosen on, to be filled before systems are made.
+        Split to the dev sets that weights are chosen on, to be filled before systems are built.
 
     Raises
     ------
     ConfigError
-        If an option has another form, or there are too few members.
+        If an option is malformed, or there are too few members.
     UnknownNameError
         If a member is not among the systems.
     """
@@ -124,13 +124,15 @@ def add_hybrids(
         names, by = str(system.folder).split("+"), system.options.get("by", "rank")
         split = system.options.get("dev")
         if len(set(names)) < 2 or (by == "weights" and len(names) > 2):
-            many = "two systems" if by == "weights" else "several systems"
-            raise ConfigError(f"{by} fuses {many}", value=spec, fix="write hybrid=BM25+mymodel")
+            number = "exactly two" if by == "weights" else "at least two"
+            problem = f"by={by} needs {number} systems"
+            raise ConfigError(problem, value=spec, fix="write hybrid=BM25+mymodel")
         members = [_shared(makers, name) for name in names]
         if split is not None and by != "weights":
-            raise ConfigError("dev= is for weights", value=spec, fix="write by=weights,dev=dev")
-        chosen_on = None if split is None else dev.setdefault(split, {})
-        _add(makers, system.name, partial(_fused, system.name, members, by, chosen_on, split))
+            fix = "write by=weights,dev=dev"
+            raise ConfigError("dev= can only be used with by=weights", value=spec, fix=fix)
+        dev_sets = None if split is None else dev.setdefault(split, {})
+        _add(makers, system.name, partial(_fused, system.name, members, by, dev_sets, split))
     for spec in reranked:
         system = parse_system(spec, {"top": str})
         first, plus, model = str(system.folder).partition("+")
@@ -138,20 +140,19 @@ def add_hybrids(
         if not (plus and top.isdecimal()):
             fix = "write better=BM25+cross-encoder/ms-marco-MiniLM-L6-v2,top=100"
             raise ConfigError("a reranked system is NAME=SYSTEM+MODEL", value=spec, fix=fix)
-        retrieves = _shared(makers, first)
-        make = partial(_reranked, system.name, retrieves, model, int(top), device)
+        make = partial(_reranked, system.name, _shared(makers, first), model, int(top), device)
         _add(makers, system.name, make)
     return dev
 
 
 def _split(value: str) -> str:
     if not value:
-        raise ConfigError("dev= names one split", value=value, fix="write by=weights,dev=dev")
+        raise ConfigError("dev= names no split", value=value, fix="write by=weights,dev=dev")
     return value
 
 
 def _shared(makers: dict[str, Callable[[], System]], name: str) -> Callable[[], System]:
-    """Return a system's maker that makes it once, for itself and for those made of it."""
+    """Cache a system's factory, so that the system and its hybrids share one instance."""
     makers[name] = cache(makers[one_of("system", name, makers)])
     return makers[name]
 
@@ -165,8 +166,8 @@ def _fused(
 ) -> System:
     from scimult.evaluation.hybrid import FusedSystem
 
-    made = [make() for make in members]
-    return FusedSystem(name, made, cast("Literal['rank', 'weights']", by), dev, split or "")
+    systems = [make() for make in members]
+    return FusedSystem(name, systems, cast("Literal['rank', 'weights']", by), dev, split or "")
 
 
 def _reranked(
@@ -184,11 +185,11 @@ def parse_system(spec: str, allowed: Allowed) -> SystemSpec:
     Raises
     ------
     ConfigError
-        If the text has another form.
+        If the text is malformed.
     UnknownNameError
         If an option or its value is unknown.
     """
-    name, folder, rest = _taken_apart(spec)
+    name, folder, rest = _split_spec(spec)
     options = {}
     for item in rest:
         key, _, value = item.partition("=")
@@ -197,7 +198,7 @@ def parse_system(spec: str, allowed: Allowed) -> SystemSpec:
     return SystemSpec(name, Path(folder), options)
 
 
-def _taken_apart(spec: str) -> tuple[str, str, list[str]]:
+def _split_spec(spec: str) -> tuple[str, str, list[str]]:
     first, *rest = spec.split(",")
     name, separator, folder = first.partition("=")
     if not (name and separator and folder):
@@ -212,7 +213,7 @@ def _add(makers: dict[str, Callable[[], System]], name: str, make: Callable[[], 
 
 
 def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
-    """Read ``NAME=PRESET[,key=value]`` of a BM25; names and numbers are checked at once."""
+    """Parse and check ``NAME=PRESET[,key=value]`` of a BM25."""
     from scimult.evaluation.systems import BM25System
     from scimult.retrieval.analysis import PRESETS, Analyser
     from scimult.retrieval.bm25 import K1, B
@@ -229,7 +230,7 @@ def _lexical(spec: str) -> tuple[str, Callable[[], System]]:
 
 
 def _number(key: str, text: str) -> float:
-    """Return k1, at least 0, or b, from 0 to 1."""
+    """Parse k1 (at least 0) or b (from 0 to 1)."""
     value = float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else -1.0
     if value < 0 or (key == "b" and value > 1):
         fix = "write k1=0.9 (at least 0) or b=0.4 (0 to 1)"
@@ -242,56 +243,58 @@ def _stored(spec: SystemSpec, device: str | None) -> System:
     from scimult.hardware import usable_device
 
     similarity = cast("Similarity", spec.options.get("similarity", "dot"))
-    where = str(usable_device(device))
-    return StoredSystem(spec.name, spec.folder, similarity, normalise=spec.normalise, device=where)
+    on = str(usable_device(device))
+    return StoredSystem(spec.name, spec.folder, similarity, normalise=spec.normalise, device=on)
 
 
 def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
-    """Make a model of ours, or the ensemble of several."""
+    """Build one of our models, or an ensemble of several."""
     from scimult.inference import SciMult
 
     options: dict[str, Any] = {"dtype": "auto", **spec.options, NORMALISE: spec.normalise}
     combine, folders = options.pop(COMBINE, "mean"), _folders(spec.folder)
     if COMBINE in spec.options and len(folders) == 1:
-        raise ConfigError(
-            "combine is for several models", value=spec.name, fix="name them as FOLDER+FOLDER"
-        )
+        fix = "write FOLDER+FOLDER"
+        raise ConfigError("combine= needs several models", value=spec.name, fix=fix)
     members = [
         SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
         for folder in folders
     ]
-    prints = [member.fingerprint for member in members]
-    units = all(member.unit_vectors for member in members)
-    settings = {"folder": str(spec.folder), **spec.options, "unit_vectors": units}
-    settings["dtype"] = members[0].dtype
-    return _dense(members, prints, combine, spec.normalise, settings, device, store)
+    fingerprints = [member.fingerprint for member in members]
+    settings = {
+        "folder": str(spec.folder),
+        **spec.options,
+        "unit_vectors": all(member.unit_vectors for member in members),
+        "dtype": members[0].dtype,
+    }
+    return _dense(members, fingerprints, combine, spec.normalise, settings, device, store)
 
 
 def _folders(spec: Path) -> list[Path]:
-    """Return the folders of an ensemble, ``A+B``; a folder that exists is one of its own."""
+    """Split ``A+B`` into an ensemble's folders, unless a folder of that very name exists."""
     return [spec] if spec.exists() else [Path(part) for part in str(spec).split("+")]
 
 
 def model_folders(spec: str) -> list[Path]:
-    """Return the folders of the models that ``--model`` names.
+    """Return the model folders of a ``--model`` option.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        As `parse_system`.
+        As in `parse_system`.
     """
     return _folders(parse_system(spec, MODEL_OPTIONS).folder)
 
 
 def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec], Combination]:
-    """Read the encoders of ``NAME=PRESET[+PRESET][,key=value]``; the keys change all of them."""
+    """Parse ``NAME=PRESET[+PRESET][,key=value]``; the keys apply to all its encoders."""
     from scimult.inference.sentence_encoder import check_keys, load_spec
     from scimult.tasks import catalogue
 
-    name, presets, rest = _taken_apart(spec)
-    own = [item for item in rest if item.partition("=")[0] == COMBINE]
-    system = parse_system(",".join([f"{name}={presets}", *own]), {COMBINE: COMBINATIONS})
-    overrides = [item for item in rest if item not in own]
+    name, presets, rest = _split_spec(spec)
+    combine = [item for item in rest if item.partition("=")[0] == COMBINE]
+    system = parse_system(",".join([f"{name}={presets}", *combine]), {COMBINE: COMBINATIONS})
+    overrides = [item for item in rest if item not in combine]
     specs = [load_spec(preset, overrides) for preset in presets.split("+")]
     for one in specs:
         check_keys(one, catalogue().names)
@@ -305,16 +308,14 @@ def _encoder(
     device: str | None,
     store: Store | None,
 ) -> System:
-    """Make a third-party encoder, or an ensemble of several."""
+    """Build a third-party encoder, or an ensemble of several."""
     from scimult.inference.sentence_encoder import SentenceEncoder
 
-    members: list[SentenceEncoder] = [
-        SentenceEncoder(spec, name=name, device=device) for spec in specs
-    ]
-    prints = [member.fingerprint for member in members]
+    members = [SentenceEncoder(spec, name=name, device=device) for spec in specs]
+    fingerprints = [member.fingerprint for member in members]
     settings = {"encoders": [spec.model_dump(mode="json") for spec in specs]}
     normalise = False if any(spec.normalise is False for spec in specs) else None
-    return _dense(members, prints, combine, normalise, settings, device, store)
+    return _dense(members, fingerprints, combine, normalise, settings, device, store)
 
 
 def _dense(
@@ -326,15 +327,15 @@ def _dense(
     device: str | None,
     store: Store | None,
 ) -> System:
-    """Make the system of one encoder or of an ensemble, with a store if there is one."""
+    """Build the system of one encoder or of an ensemble, with the store if there is one."""
     from scimult.evaluation.systems import DenseSystem
     from scimult.hardware import usable_device
     from scimult.inference import Ensemble
     from scimult.retrieval.store import StoringEncoder
 
-    where = usable_device(device)
+    on = usable_device(device)
     if store is not None:
-        block = STORED_AT_ONCE["cuda" if where.type == "cuda" else "cpu"]
+        block = STORED_AT_ONCE["cuda" if on.type == "cuda" else "cpu"]
         members = [
             StoringEncoder(member, store.folder, fingerprint, store.precision, block)
             for member, fingerprint in zip(members, fingerprints, strict=True)
@@ -345,4 +346,4 @@ def _dense(
         settings = {**settings, COMBINE: combine}
         encoder = Ensemble(members, name=encoder.name, combine=combine, normalise=normalise)
     settings = {"fingerprint": "+".join(fingerprints), **settings}
-    return DenseSystem(encoder, settings, device=str(where), show_progress=True)
+    return DenseSystem(encoder, settings, device=str(on), show_progress=True)

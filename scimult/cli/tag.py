@@ -1,4 +1,4 @@
-"""``scimult tag``: labels for papers."""
+"""``scimult tag``: rank labels for papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.checks import check_output_file, check_use
 from scimult.cli.common import embed, open_collection, open_model, ranked, read_labels, show_list
-from scimult.cli.in_library import where_papers_are
+from scimult.cli.in_library import check_paper_source
 from scimult.cli.output import echo
 from scimult.data.text_files import check_texts, is_table
 from scimult.errors import StorageError
@@ -33,10 +33,10 @@ def tag(
     where: opt.Where = None,
     paper: Annotated[
         list[str] | None,
-        typer.Option("--id", help="With --library: id of a paper. Repeat it for several."),
+        typer.Option("--id", help="With --library: id of a paper to tag (repeatable)."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write JSON lines here instead of printing.")
+        Path | None, typer.Option(help="JSON lines file to write instead of printing.")
     ] = None,
     overwrite: opt.Overwrite = False,
     top: opt.Top = 5,
@@ -49,10 +49,10 @@ def tag(
     skip_bad: opt.SkipBad = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Rank labels for every paper by the labels' names and definitions."""
+    """Rank labels for each paper by their names and definitions."""
     of_library = {"--where": where, "--id": paper}
     of_papers = {"--pooling": pooling, "--similarity": similarity}
-    where_papers_are(library, model, papers, of_library, of_papers)
+    check_paper_source(library, model, papers, of_library, of_papers)
     if out is not None and is_table(out):
         fix = "name a file that ends in .jsonl; scimult tagger tag writes CSV"
         raise StorageError("labels are written as JSON lines", path=out, fix=fix)
@@ -93,9 +93,9 @@ def _of_library(
 ) -> list[dict[str, Any]]:
     from scimult.library import Library
 
-    named = read_labels(labels, skip_bad)
+    space = read_labels(labels, skip_bad)
     opened = Library.open(library, model=model, device=device)
-    tagged = opened.tag(named, ids=ids, where=where, k=top, task=task)
+    tagged = opened.tag(space, ids=ids, where=where, k=top, task=task)
     return [{"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in tagged]
 
 
@@ -103,13 +103,12 @@ def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: 
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
         most = max((len(row["labels"]) for row in tagged), default=0)
-        echo(f"{out}: {most} labels for each of {len(tagged):,} papers")
+        echo(f"{out}: up to {most} labels for each of {len(tagged):,} papers")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:
-        rows = [{**row, "labels": _names(row["labels"])} for row in tagged]
+        rows = [
+            {**row, "labels": "\n".join(str(label["title"]) for label in row["labels"])}
+            for row in tagged
+        ]
         show_list(rows, f"labels of {source}", as_json=False)
-
-
-def _names(labels: list[dict[str, Any]]) -> str:
-    return "\n".join(str(label["title"]) for label in labels)

@@ -1,4 +1,4 @@
-"""``scimult tagger``: tags from a vocabulary of one's own, learned from tagged papers."""
+"""``scimult tagger``: tags from your own vocabulary, learned from tagged papers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from scimult.cli.output import echo, print_table
 
 tagger = typer.Typer(
     name="tagger",
-    help="Tags from a vocabulary of your own, with probabilities learned from tagged papers.",
+    help="Tag papers from your own vocabulary, with probabilities learned from tagged papers.",
     no_args_is_help=True,
 )
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the tagger.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="Tagger folder.", show_default=False)]
 Hierarchies = Literal["flat", "closed", "specific"]
 DropUnknown = Annotated[
-    bool, typer.Option("--drop-unknown", help="Leave out tags that are not in the vocabulary.")
+    bool, typer.Option("--drop-unknown", help="Ignore tags that are not in the vocabulary.")
 ]
 
 
@@ -34,7 +34,8 @@ def train(
     vocabulary: Annotated[
         Path,
         typer.Option(
-            help="JSON lines, CSV, TSV or SKOS (.rdf, .ttl, .nt); .gz too.", show_default=False
+            help="Vocabulary: JSON lines, CSV, TSV or SKOS (.rdf, .ttl, .nt); .gz too.",
+            show_default=False,
         ),
     ],
     model: opt.Model,
@@ -42,22 +43,23 @@ def train(
         list[str] | None,
         typer.Option(
             "--papers",
-            help="Tagged papers, as of scimult library create, with ids or names of concepts in "
-            "the field labels. Without any, names and embeddings of the concepts decide.",
+            help="Tagged papers, in the formats of scimult library create, with ids or names of "
+            "concepts in the field labels (repeatable). Without papers, only names and embeddings "
+            "of the concepts are used.",
         ),
     ] = None,
     form: opt.Format = None,
     column: opt.Columns = None,
     field: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FIELD: a field of the vocabulary's file, such as label=subject."),
+        typer.Option(help="NAME=FIELD: field of the vocabulary, such as label=subject."),
     ] = None,
-    language: Annotated[str, typer.Option(help="Of the labels that are read.")] = "en",
+    language: Annotated[str, typer.Option(help="Language of the labels to read.")] = "en",
     hierarchy: Annotated[
         Hierarchies,
         typer.Option(
-            help="flat: each concept by itself; closed: with all that are above it; specific: "
-            "learned so, but only the lowest are suggested."
+            help="flat: each concept by itself; closed: with all broader concepts; specific: "
+            "learned like closed, but only the narrowest are suggested."
         ),
     ] = "flat",
     task: opt.Task = "classification",
@@ -67,10 +69,10 @@ def train(
     dtype: opt.Dtype = "auto",
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Train a tagger; killed, the same command goes on with the papers that it encoded."""
+    """Train a tagger; repeat the command to resume, reusing the papers already encoded."""
     check_model(model)
     check_inputs([Path(file) for file in papers or ()])
     from scimult.files import check_replaceable
@@ -83,7 +85,7 @@ def train(
         terms = read_vocabulary(vocabulary, columns=fields, language=language, rejects=rejects)
     tagged = [] if not papers else _tagged(papers, form, column, skip_bad)
     store = folder.parent / f".{folder.name}.unfinished"
-    made = Tagger.train(
+    trained = Tagger.train(
         folder,
         terms,
         tagged,
@@ -99,13 +101,13 @@ def train(
         show_progress=True,
     )
     shutil.rmtree(store, ignore_errors=True)
-    facts = made.facts
-    echo(f"{folder}: {made}")
-    if made.is_calibrated:
-        told = f"{facts['concepts_with_papers']:,} concepts have papers"
-        echo(f"{told}; expected calibration error {facts['expected_calibration_error']:.4f}")
+    facts = trained.facts
+    echo(f"{folder}: {trained}")
+    if trained.is_calibrated:
+        error = f"expected calibration error {facts['expected_calibration_error']:.4f}"
+        echo(f"{facts['concepts_with_papers']:,} concepts have papers; {error}")
     else:
-        echo("scores are no probabilities: there are no tagged papers", err=True)
+        echo("without tagged papers, scores are not probabilities", err=True)
 
 
 @tagger.command()
@@ -115,9 +117,9 @@ def evaluate(
     form: opt.Format = None,
     column: opt.Columns = None,
     precision: Annotated[
-        float | None, typer.Option(help="Measure what comes of this wanted precision, too.")
+        float | None, typer.Option(help="Also measure the tags at this target precision.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the numbers.")] = None,
     overwrite: opt.Overwrite = False,
     drop_unknown: DropUnknown = False,
     model: opt.OtherModel = None,
@@ -125,7 +127,7 @@ def evaluate(
     skip_bad: opt.SkipBad = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Measure a tagger on papers that it did not learn from."""
+    """Evaluate a tagger on papers that it was not trained on."""
     check_inputs([Path(file) for file in papers])
     if out is not None:
         check_output_file(out, overwrite, [Path(file) for file in papers])
@@ -153,37 +155,38 @@ def tag(
     form: opt.Format = None,
     column: opt.Columns = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write .jsonl, .csv or .trec here instead of printing.")
+        Path | None,
+        typer.Option(help="File (.jsonl, .csv or .trec) to write instead of printing."),
     ] = None,
     overwrite: opt.Overwrite = False,
     top: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Tags of a paper at most; default: 5, or all above --threshold or --precision.",
+            help="Most tags per paper. Default: 5, or all that meet --threshold or --precision.",
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Least score.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest score.")] = None,
     precision: Annotated[
         float | None,
-        typer.Option(help="In place of a threshold: the precision that tags surely have."),
+        typer.Option(help="Target precision of the tags, instead of --threshold."),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(help="Id or name of a concept to leave out. Repeat it for several."),
+        typer.Option(help="Id or name of a concept to leave out (repeatable)."),
     ] = None,
     hierarchy: Annotated[
-        Hierarchies | None, typer.Option(help="Other than at the training.")
+        Hierarchies | None, typer.Option(help="Override the hierarchy of the training.")
     ] = None,
     evidence: Annotated[
-        bool, typer.Option("--evidence", help="Find the sentence that speaks for each tag.")
+        bool, typer.Option("--evidence", help="Show the sentence that supports each tag.")
     ] = False,
     model: opt.OtherModel = None,
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Tag papers; with --out any number of them, and killed, the same command goes on."""
+    """Tag papers; with --out, any number of them, and repeating the command resumes."""
     check_inputs([Path(file) for file in papers])
     from scimult.files import sha256
     from scimult.tagging import Tagger
@@ -199,7 +202,7 @@ def tag(
     k = 5 if top is None and alone else top
     options: dict[str, Any] = {"k": k, "threshold": threshold, "precision": precision}
     options |= {"exclude": exclude or (), "hierarchy": hierarchy, "evidence": evidence}
-    opened.tag([], **options)  # what contradicts itself is said before any work
+    opened.tag([], **options)  # reports contradictory options before any work
 
     def suggest(texts: list[Text]) -> list[list[Any]]:
         return opened.tag(texts, show_progress=True, **options)
@@ -220,7 +223,7 @@ def tag(
 def _tagged(
     papers: list[str], form: str | None, column: list[str] | None, skip_bad: bool
 ) -> list[dict[str, Any]]:
-    """Return papers with the field ``labels``; those without a list have no tags."""
+    """Return papers with their ``labels``, an empty list where there are none."""
     with incoming(papers, form, column, skip_bad) as read:
         return [
             {
@@ -245,10 +248,10 @@ def _show(facts: dict[str, Any], title: str) -> None:
     notes = [f"expected calibration error {facts['expected_calibration_error']:.4f}"]
     if "at_precision" in facts:
         at = facts["at_precision"]
-        real = "none suggested" if at["measured"] is None else f"{at['measured']:.4f}"
+        measured = "no tags" if at["measured"] is None else f"{at['measured']:.4f}"
         notes.append(
-            f"wanted precision {at['wanted']:g}: {real}, {at['tags_per_paper']:.2f} tags a paper, "
-            f"{at['share_of_gold']:.1%} of those that people gave"
+            f"target precision {at['wanted']:g}: {measured}, {at['tags_per_paper']:.2f} tags per "
+            f"paper, {at['share_of_gold']:.1%} of the gold tags"
         )
     print_table(Table(title, heads, 1, rows, notes=notes))
 
@@ -259,12 +262,12 @@ def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
         return
     lines = [
         {
-            "paper": row["title"] if place == 0 else "",
+            "paper": row["title"] if index == 0 else "",
             "score": one["score"],
             "tag": one["label"],
             **({"evidence": one["evidence"]} if "evidence" in one else {}),
         }
         for row in rows
-        for place, one in enumerate(row["tags"])
+        for index, one in enumerate(row["tags"])
     ]
     show_list(lines, f"tags by {title}", as_json=False)

@@ -1,4 +1,4 @@
-"""``scimult teach``: a teacher's vector of every text of a prepared folder, for distillation."""
+"""``scimult teach``: encode a prepared folder's texts with a teacher, for distillation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.evaluation.systems import DenseSystem
-    from scimult.retrieval.embeddings import StoredEmbeddings
 
-# Encoders that know no tasks are asked for this one.
+# Passed to encoders without tasks.
 ANY_TASK = "any"
 
 
@@ -26,70 +25,69 @@ def teach(
     out: opt.NewFolder,
     model: Annotated[
         str | None,
-        typer.Option(help="NAME=FOLDER[,pooling=mean][,dtype=float32]: a model that encode reads."),
+        typer.Option(help="NAME=FOLDER[,pooling=mean][,dtype=float32]: a model, as for encode."),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="NAME=PRESET or NAME=FILE.yaml[,model=FOLDER]: any sentence-transformers model."
+            help="NAME=PRESET or NAME=FILE.yaml[,model=FOLDER]: a sentence-transformers model."
         ),
     ] = None,
     vectors: Annotated[
         Path | None,
-        typer.Option(help="Vectors made elsewhere: .npy, .safetensors, or a folder of encode."),
+        typer.Option(help="Existing vectors: .npy, .safetensors, or a folder of scimult encode."),
     ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="Of a file of --vectors: the text id of each row, by line.")
+        Path | None, typer.Option(help="With a file of --vectors: the rows' text ids, one a line.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="Task to encode for, of a teacher that tells them apart.")
+        str | None, typer.Option(help="Task to encode for, if the teacher distinguishes tasks.")
     ] = None,
     precision: Annotated[
-        Literal["float16", "float32"], typer.Option(help="Type of the numbers that are kept.")
+        Literal["float16", "float32"], typer.Option(help="Number type on disk.")
     ] = "float16",
     store: Annotated[
         Path | None,
         typer.Option(
-            help="Keeps what is encoded, for scimult evaluate too. Default: .OUT.unfinished, "
-            "until OUT is complete.",
+            help="Folder to keep embeddings in, also for scimult evaluate. Default: "
+            ".OUT.unfinished, until OUT is complete.",
             show_default=False,
         ),
     ] = None,
     device: opt.Device = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Write a teacher's vector of every text, which loss.embedding_teacher follows.
+    """Write a teacher's vector of every text, for loss.embedding_teacher.
 
-    A call that was interrupted goes on where it stood.
+    Repeat the command to resume after an interruption.
     """
-    if sum(given is not None for given in (model, encoder, vectors)) != 1:
+    if sum(teacher is not None for teacher in (model, encoder, vectors)) != 1:
         fix = "give one of --model, --encoder and --vectors"
-        raise ConfigError("one teacher is needed", fix=fix)
+        raise ConfigError("exactly one teacher is needed", fix=fix)
     if (vectors is not None and vectors.is_file()) != (ids is not None):
-        fix = "give both, or a folder that scimult encode wrote and no --ids"
-        raise ConfigError("a file of vectors and --ids go together", fix=fix)
+        fix = "give both, or a folder of scimult encode without --ids"
+        raise ConfigError("a file of vectors and --ids need each other", fix=fix)
     if not overwrite:
         check_replaceable(out)
     from scimult.data.prepared import PreparedData
-    from scimult.retrieval.embeddings import EMBEDDINGS
+    from scimult.retrieval.embeddings import EMBEDDINGS, read_embeddings, read_vector_file
     from scimult.retrieval.teacher_vectors import write_encoded, write_imported
 
     check_replaceable(out, EMBEDDINGS)
     texts = PreparedData.open(folder).texts
     if vectors is not None:
-        given = _read(vectors, ids)
-        written = write_imported(out, texts, given, precision=precision, overwrite=overwrite)
+        stored = read_embeddings(vectors) if ids is None else read_vector_file(vectors, ids)
+        written = write_imported(out, texts, stored, precision=precision, overwrite=overwrite)
     else:
         cache = store or out.resolve().with_name(f".{out.resolve().name}.unfinished")
         task = _task(model, task)
         system = _system(model, encoder, device, cache, precision)
-        meta = system.describe()
         written = write_encoded(
             out,
             texts,
             system.encoder,
             task=task,
-            meta=meta,
+            meta=system.describe(),
             precision=precision,
             overwrite=overwrite,
         )
@@ -98,19 +96,13 @@ def teach(
     echo(f"{out}: {len(texts):,} vectors of width {written.width}, in {precision}")
 
 
-def _read(vectors: Path, ids: Path | None) -> StoredEmbeddings:
-    from scimult.retrieval.embeddings import read_embeddings, read_vector_file
-
-    return read_embeddings(vectors) if ids is None else read_vector_file(vectors, ids)
-
-
 def _task(model: str | None, task: str | None) -> str:
-    """Return the task to encode for; a model with a route per task must be told.
+    """Return the task to encode for.
 
     Raises
     ------
     ConfigError
-        If it was not.
+        If none is given for a model with a route per task.
     """
     from scimult.checkpoints import read_config
     from scimult.cli.systems import model_folders
@@ -121,7 +113,7 @@ def _task(model: str | None, task: str | None) -> str:
     for path, config in configs.items():
         if config.encoder.is_routed and len(config.tasks) > 1:
             raise ConfigError(
-                "this model encodes a text for each task in another way",
+                "this model encodes texts differently for each task",
                 value=str(path),
                 fix=f"choose --task {' or '.join(task.name for task in config.tasks)}",
             )

@@ -1,4 +1,4 @@
-"""``scimult train-tokenizer``: your own WordPiece vocabulary."""
+"""``scimult train-tokenizer``: train your own WordPiece vocabulary."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from scimult.cli import options as opt
 from scimult.cli.output import echo
 from scimult.errors import DataError
 from scimult.files import check_replaceable
@@ -17,12 +18,12 @@ def train_tokenizer(
     texts: Annotated[
         list[Path],
         typer.Option(
-            help="Prepared folder, or JSON lines file with titles, abstracts, names, definitions "
-            "or texts; may be given several times.",
+            help="Folder with the prepared data, or JSON lines with titles, abstracts, names, "
+            "definitions or texts (repeatable).",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Tokenizer folder to write.", show_default=False)],
+    out: opt.NewFolder,
     vocab_size: Annotated[int, typer.Option(help="Number of tokens.")] = 30000,
 ) -> None:
     """Train an uncased WordPiece tokenizer that Hugging Face's AutoTokenizer can load."""

@@ -1,1 +1,1 @@
-"""A library over HTTP, on a page and as tools of an agent."""
+"""A library over HTTP, on a web page and as tools for agents."""

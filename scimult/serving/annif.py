@@ -1,4 +1,4 @@
-"""The paths of Annif's REST interface, so that its clients ask this service for labels."""
+"""Annif's REST paths, so that its clients can get labels from this service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Threshold = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True)
 class Project:
-    """Labels under a name, as Annif calls a model with its vocabulary."""
+    """Labels under a name: Annif's term for a model with its vocabulary."""
 
     id: str
     name: str
@@ -34,13 +34,13 @@ class Project:
 
 
 class Backend(BaseModel):
-    """What suggests."""
+    """The backend that suggests labels."""
 
     backend_id: str = "scimult"
 
 
 class ProjectFacts(BaseModel):
-    """A project, as Annif tells of it."""
+    """A project, as Annif describes it."""
 
     project_id: str
     name: str
@@ -50,20 +50,20 @@ class ProjectFacts(BaseModel):
 
 
 class ProjectList(BaseModel):
-    """All projects: none, or the labels of the service."""
+    """All projects: the service's labels, or none."""
 
     projects: list[ProjectFacts]
 
 
 class Info(BaseModel):
-    """What answers."""
+    """Name and version of the service."""
 
-    title: str = "SciMult, by Annif's paths"
+    title: str = "SciMult on Annif's paths"
     version: str = __version__
 
 
 class Subject(BaseModel):
-    """A label that is suggested."""
+    """A suggested label."""
 
     uri: str
     label: str
@@ -78,7 +78,7 @@ class Subjects(BaseModel):
 
 
 class Document(BaseModel):
-    """A text; what else Annif knows of it is not read."""
+    """A text; other fields of Annif are ignored."""
 
     model_config = ConfigDict(extra="ignore")
     text: Words
@@ -98,33 +98,33 @@ class SubjectsOf(Subjects):
 
 
 class Batch(RootModel[list[SubjectsOf]]):
-    """Labels of documents, in their order."""
+    """Labels of documents, in the order of the request."""
 
 
 def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
     """Return the paths below ``/v1``."""
     router = APIRouter(prefix="/v1", tags=["Annif"])
 
-    def known(project_id: str) -> Project:
+    def find(project_id: str) -> Project:
         if project is None or project_id != project.id:
-            there = project.id if project else "none: start the service with --labels"
-            raise Refusal(404, f"Project {project_id[:80]!r} not found", fix=f"use {there}")
+            fix = f"use {project.id}" if project else "start the service with --labels"
+            raise Refusal(404, f"Project {project_id[:80]!r} not found", fix=fix)
         return project
 
     @router.get("/", responses=refusals(401))
     async def info() -> Info:
-        """Say what answers."""
+        """Describe the service."""
         return Info()
 
     @router.get("/projects", responses=refusals(401))
     async def projects() -> ProjectList:
-        """List the project."""
+        """List the projects."""
         return ProjectList(projects=[_facts(project)] if project else [])
 
     @router.get("/projects/{project_id}", responses=_ERRORS)
     async def one(project_id: str) -> ProjectFacts:
-        """Tell of a project."""
-        return _facts(known(project_id))
+        """Describe a project."""
+        return _facts(find(project_id))
 
     @router.post("/projects/{project_id}/suggest", response_model=Subjects, responses=_ERRORS)
     async def suggest(
@@ -134,7 +134,7 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Form()] = 0.0,
     ) -> Response:
         """Suggest labels for a text."""
-        tags = known(project_id).tags()
+        tags = find(project_id).tags()
         return await answer(lambda: Subjects(results=_suggested(tags, [text], limit, threshold)[0]))
 
     @router.post("/projects/{project_id}/suggest-batch", response_model=Batch, responses=_ERRORS)
@@ -145,7 +145,7 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Query()] = 0.0,
     ) -> Response:
         """Suggest labels for up to 32 texts."""
-        tags = known(project_id).tags()
+        tags = find(project_id).tags()
 
         def work() -> Batch:
             texts = [document.text for document in body.documents]
@@ -159,10 +159,10 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
 
     @router.post("/projects/{project_id}/learn", responses=refusals(401, 403, 404))
     async def learn(project_id: str) -> None:
-        """Refuse to learn: labels stay as they are while they are served."""
-        known(project_id)
-        fix = "train a tagger anew and start the service with it"
-        raise Refusal(403, "the project does not learn while it is served", fix=fix)
+        """Refuse to learn: labels do not change while they are served."""
+        find(project_id)
+        fix = "train a new tagger and start the service with it"
+        raise Refusal(403, "the project cannot learn while it is served", fix=fix)
 
     return router
 
@@ -172,15 +172,15 @@ def _facts(project: Project) -> ProjectFacts:
 
 
 def _suggested(tags: Tags, texts: list[str], limit: int, threshold: float) -> list[list[Subject]]:
-    """Return labels with scores from 0 to 1; an empty text has none, as with Annif."""
-    full = [place for place, text in enumerate(texts) if text.strip()]
+    """Return labels with scores from 0 to 1; empty texts have none, as in Annif."""
+    rows = [row for row, text in enumerate(texts) if text.strip()]
     subjects: list[list[Subject]] = [[] for _ in texts]
-    if not full or not limit:
+    if not rows or not limit:
         return subjects
-    papers = [_paper(texts[place]) for place in full]
+    papers = [_paper(texts[row]) for row in rows]
     lists = tags.suggest(papers, k=limit, threshold=threshold, exclude=())
-    for place, suggestions in zip(full, lists, strict=True):
-        subjects[place] = [_subject(one) for one in suggestions]
+    for row, suggestions in zip(rows, lists, strict=True):
+        subjects[row] = [_subject(one) for one in suggestions]
     return subjects
 
 
@@ -189,6 +189,6 @@ def _subject(one: SuggestedTag) -> Subject:
 
 
 def _paper(text: str) -> Text:
-    """Return a text as a paper: a first line that others follow is the title."""
+    """Return a text as a paper, with its first line as the title."""
     title, _, body = text.strip().partition("\n")
     return Text("paper", title.strip(), body.strip())

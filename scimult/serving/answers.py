@@ -1,4 +1,4 @@
-"""From a request to an answer: what the library returns, as it goes out."""
+"""Answers to requests, from the library, the model and labels."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from scimult.types import FloatArray, Text
 
 @dataclass
 class Answers:
-    """Answers requests by a library, the model and labels.
+    """Answers requests from a library, its model and labels.
 
     Parameters
     ----------
     served : Served
         The library.
     labels : Tags, optional
-        What papers are tagged with.
+        Labels to tag papers with.
     """
 
     served: Served
     labels: Tags | None = None
 
     def known_tags(self) -> Tags:
-        """Return what papers are tagged with, by the model of today.
+        """Return the service's labels, encoded by the current model.
 
         Raises
         ------
         DataError
-            If the service knows no labels.
+            If the service has no labels.
         """
         model, labels = self.served.library.model, self.labels
         if labels is None:
             fix = "give labels, or start the service with --labels"
-            raise DataError("the service knows no labels", fix=fix)
+            raise DataError("the service has no labels", fix=fix)
         if isinstance(labels, LabelSpace) and labels.model is not model:
             self.labels = labels = labels.on(model)
         return labels
 
     def facts(self) -> schemas.Facts:
-        """Say what the library holds."""
+        """Describe the library."""
         library, manifest = self.served.library, self.served.library.state.manifest
         sides = manifest.sides
         return schemas.Facts(
@@ -78,16 +78,16 @@ class Answers:
             scimult=__version__,
         )
 
-    def encode(self, asked: schemas.Encode) -> schemas.Encoded:
-        """Embed texts."""
+    def encode(self, request: schemas.Encode) -> schemas.Encoded:
+        """Encode texts."""
         model = self.served.library.model
-        texts = [_given(text) for text in asked.texts]
-        vectors_ND = model.encode(texts, task=asked.task, role=asked.role)
-        as_bytes = asked.format == "base64"
+        texts = [_as_text(text) for text in request.texts]
+        vectors_ND = model.encode(texts, task=request.task, role=request.role)
+        as_bytes = request.format == "base64"
         return schemas.Encoded(
             model=model.name,
-            task=asked.task,
-            role=asked.role,
+            task=request.task,
+            role=request.role,
             similarity=model.similarity,
             width=model.width,
             vectors=base64.b64encode(vectors_ND.astype("<f4").tobytes()).decode()
@@ -96,7 +96,7 @@ class Answers:
         )
 
     def texts(self, ids: Sequence[str]) -> list[Text]:
-        """Return the texts of papers, in their order.
+        """Return the texts of papers, in the order of the ids.
 
         Raises
         ------
@@ -105,53 +105,53 @@ class Answers:
         """
         return self.served.ask(lambda library: _papers_of(library, ids))
 
-    def search(self, asked: schemas.Search) -> schemas.Page:
-        """Find papers for words, papers of the library, or a vector."""
-        vector = None if asked.vector is None else np.array(asked.vector, dtype=np.float32)
+    def search(self, request: schemas.Search) -> schemas.Page:
+        """Search by words, by papers of the library or by a vector."""
+        vector = None if request.vector is None else np.array(request.vector, dtype=np.float32)
 
         def question(library: Library) -> schemas.Page:
             hits = library.search(
-                asked.text,
-                task=asked.task,
-                ids=asked.ids,
+                request.text,
+                task=request.task,
+                ids=request.ids,
                 vector=vector,
-                words=asked.words,
-                **_options(asked),
+                words=request.words,
+                **_options(request),
             )
-            seeds = [asked.text] if asked.text.strip() else []
-            return _page(library, asked, hits, seeds, asked.ids, vector)
+            seeds = [request.text] if request.text.strip() else []
+            return _page(library, request, hits, seeds, request.ids, vector)
 
-        return self.served.ask(question, words=asked.words is not None)
+        return self.served.ask(question, words=request.words is not None)
 
-    def recommend(self, asked: schemas.Recommend) -> schemas.Page:
-        """Find papers to cite for papers of the library, or for a draft."""
+    def recommend(self, request: schemas.Recommend) -> schemas.Page:
+        """Recommend papers to cite for papers of the library or for a draft."""
 
         def question(library: Library) -> schemas.Page:
             hits = library.recommend(
-                asked.ids,
-                title=asked.title,
-                abstract=asked.abstract,
-                task=asked.task,
-                **_options(asked),
+                request.ids,
+                title=request.title,
+                abstract=request.abstract,
+                task=request.task,
+                **_options(request),
             )
-            draft = {"title": asked.title, "abstract": asked.abstract}
-            return _page(library, asked, hits, [] if asked.ids else [draft], asked.ids, None)
+            draft = {"title": request.title, "abstract": request.abstract}
+            return _page(library, request, hits, [] if request.ids else [draft], request.ids, None)
 
         return self.served.ask(question)
 
-    def tag(self, asked: schemas.Tag) -> schemas.TaggedPapers:
-        """Give papers labels: those of the request, or of the service."""
-        if not asked.ids and not asked.papers:
-            raise DataError("no paper is given", fix="give ids of the library, or papers")
+    def tag(self, request: schemas.Tag) -> schemas.TaggedPapers:
+        """Tag papers with the labels of the request or of the service."""
+        if not request.ids and not request.papers:
+            raise DataError("no papers to tag", fix="give ids of the library, or papers")
 
         def question(library: Library) -> schemas.TaggedPapers:
-            known = _papers_of(library, asked.ids)
-            new = as_texts([paper.model_dump() for paper in asked.papers], "paper")
-            tags = self._tags(library.model, asked.labels)
-            options: dict[str, Any] = {"threshold": asked.threshold, "exclude": asked.exclude}
-            suggestions = tags.suggest([*known, *new], k=asked.k, **options)
-            names: list[str | None] = [*asked.ids, *(None for _ in new)]
-            texts = [*known, *new]
+            new = as_texts([paper.model_dump() for paper in request.papers], "paper")
+            texts = [*_papers_of(library, request.ids), *new]
+            names: list[str | None] = [*request.ids, *(None for _ in new)]
+            tags = self._tags(library.model, request.labels)
+            suggestions = tags.suggest(
+                texts, k=request.k, threshold=request.threshold, exclude=request.exclude
+            )
             return schemas.TaggedPapers(
                 papers=[
                     schemas.TaggedPaper(id=name, title=text.title, labels=_labels(labels))
@@ -161,53 +161,52 @@ class Answers:
 
         return self.served.ask(question)
 
-    def match(self, asked: schemas.Match) -> schemas.Matches:
-        """Rank candidates for each paper: papers of the request or of the library, or reviewers."""
-        texts = as_texts([paper.model_dump() for paper in asked.papers], "paper")
-        if asked.candidates is None:
-            return self.served.ask(lambda library: _match_library(library, asked, texts))
-        if asked.where is not None:
-            raise DataError("a filter is for papers of the library", fix="leave out where")
-        return _match_given(self.served.library.model, asked, texts, asked.candidates)
+    def match(self, request: schemas.Match) -> schemas.Matches:
+        """Rank candidates or reviewers of the request, or papers of the library, per paper."""
+        texts = as_texts([paper.model_dump() for paper in request.papers], "paper")
+        if request.candidates is None:
+            return self.served.ask(lambda library: _match_library(library, request, texts))
+        if request.where is not None:
+            problem = "where can only be used with papers of the library"
+            raise DataError(problem, fix="leave out where")
+        return _match_candidates(self.served.library.model, request, texts, request.candidates)
 
-    def _tags(self, model: SciMult, given: Sequence[str | schemas.LabelIn] | None) -> Tags:
-        if given is not None:
-            return LabelSpace(model, [_named(label) for label in given])
+    def _tags(self, model: SciMult, labels: Sequence[str | schemas.LabelIn] | None) -> Tags:
+        if labels is not None:
+            return LabelSpace(model, [_as_label(label) for label in labels])
         return self.known_tags()
 
 
-def _given(text: str | schemas.PaperIn | schemas.LabelIn) -> Any:
-    if isinstance(text, str):
-        return text
-    return _named(text) if isinstance(text, schemas.LabelIn) else text.model_dump()
+def _as_text(text: str | schemas.PaperIn | schemas.LabelIn) -> Any:
+    return text.model_dump() if isinstance(text, schemas.PaperIn) else _as_label(text)
 
 
-def _named(label: str | schemas.LabelIn) -> str | dict[str, str]:
+def _as_label(label: str | schemas.LabelIn) -> str | dict[str, str]:
     if isinstance(label, str):
         return label
     return {name: value for name, value in label.model_dump().items() if value is not None}
 
 
-def _options(asked: schemas.Listing) -> dict[str, Any]:
-    most = schemas.MOST_EVIDENCE if asked.evidence else schemas.MOST_RESULTS
-    if asked.k is not None and asked.k > most:
-        fix = f"ask for {most} papers, page by page, or leave evidence out"
-        raise DataError("too many papers to read for evidence", value=asked.k, fix=fix)
-    everything = asked.min_score is not None and asked.k is None
+def _options(request: schemas.Listing) -> dict[str, Any]:
+    most = schemas.MOST_EVIDENCE if request.evidence else schemas.MOST_RESULTS
+    if request.k is not None and request.k > most:
+        fix = f"request pages of {most} papers, or leave out evidence"
+        raise DataError("too many papers for evidence", value=request.k, fix=fix)
+    everything = request.min_score is not None and request.k is None
     return {
-        "k": most if everything else asked.k,
-        "offset": asked.offset,
-        "min_score": asked.min_score,
-        "where": None if asked.where is None else _filter(asked.where),
-        "only": asked.only,
-        "exclude": asked.exclude,
-        "method": asked.method,
-        "percentile": asked.percentile,
+        "k": most if everything else request.k,
+        "offset": request.offset,
+        "min_score": request.min_score,
+        "where": None if request.where is None else _filter(request.where),
+        "only": request.only,
+        "exclude": request.exclude,
+        "method": request.method,
+        "percentile": request.percentile,
     }
 
 
 def _filter(where: schemas.Where) -> dict[str, Any]:
-    """Return a filter as the library reads it: a range is a pair there."""
+    """Return a filter in the library's form, with ranges as pairs."""
     return {
         name: (value.from_, value.to) if isinstance(value, schemas.Range) else value
         for name, value in where.items()
@@ -215,37 +214,31 @@ def _filter(where: schemas.Where) -> dict[str, Any]:
 
 
 def _papers_of(library: Library, ids: Sequence[str]) -> list[Text]:
-    """Return the texts of papers, in their order.
-
-    Raises
-    ------
-    DataError
-        If one is not in the library.
-    """
+    """Return the texts of papers; see :meth:`Answers.texts`."""
     rows = library.state.live_rows(ids) if ids else np.empty(0, np.int64)
     papers = library.state.papers
     texts = dict(zip(papers.ids_of(rows), papers.texts_of(rows), strict=True))
     missing = [name for name in ids if name not in texts]
     if missing:
-        raise DataError("no paper has this id", value=missing[0], fix="use ids of the library")
+        raise DataError("no paper has this id", value=missing[0], fix="use ids in the library")
     return [texts[name] for name in ids]
 
 
 def _page(
     library: Library,
-    asked: schemas.Search | schemas.Recommend,
+    request: schemas.Search | schemas.Recommend,
     hits: Hits,
     texts: Sequence[Any],
     ids: Sequence[str],
     vector: FloatArray | None,
 ) -> schemas.Page:
     sentences: Sequence[str | None] = [None] * len(hits)
-    if asked.evidence:
+    if request.evidence:
         if vector is None:
             queries = [*texts, *_papers_of(library, ids)]
-            vectors_QD = library.model.encode(queries, task=asked.task, role="query")
+            vectors_QD = library.model.encode(queries, task=request.task, role="query")
             vector = vectors_QD.mean(axis=0)
-        sentences = evidence_for(library.model, asked.task, vector, hits.texts)
+        sentences = evidence_for(library.model, request.task, vector, hits.texts)
     papers = [
         schemas.Found(
             rank=hit.rank,
@@ -272,12 +265,12 @@ def _labels(tags: Sequence[SuggestedTag]) -> list[schemas.TagFound]:
 
 
 def _match_library(
-    library: Library, asked: schemas.Match, texts: Sequence[Text]
+    library: Library, request: schemas.Match, texts: Sequence[Text]
 ) -> schemas.Matches:
-    where = None if asked.where is None else _filter(asked.where)
+    where = None if request.where is None else _filter(request.where)
     lists = [
         library.recommend(
-            title=text.title, abstract=text.body, task=asked.task, k=asked.k, where=where
+            title=text.title, abstract=text.body, task=request.task, k=request.k, where=where
         )
         for text in texts
     ]
@@ -291,38 +284,38 @@ def _match_library(
     )
 
 
-def _match_given(
+def _match_candidates(
     model: SciMult,
-    asked: schemas.Match,
+    request: schemas.Match,
     texts: Sequence[Text],
     candidates: Sequence[schemas.CandidateIn],
 ) -> schemas.Matches:
-    """Rank given candidates, or who wrote them where all say it."""
-    named = [one.reviewer for one in candidates]
+    """Rank the candidates, or their reviewers if every candidate has one."""
+    reviewers = [one.reviewer for one in candidates]
     papers = [{"title": one.title, "abstract": one.abstract} for one in candidates]
-    if any(named) and not all(named):
-        fix = "name a reviewer with every candidate, or with none"
-        raise DataError("candidates with and without a reviewer", fix=fix)
-    rule = Rule.parse(asked.score)
-    queries_ND = model.encode(texts, task=asked.task, role="query")
-    candidates_CD = model.encode(papers, task=asked.task, role="candidate")
-    if not any(named):
+    if any(reviewers) and not all(reviewers):
+        fix = "give every candidate a reviewer, or none of them"
+        raise DataError("only some candidates have a reviewer", fix=fix)
+    rule = Rule.parse(request.score)
+    queries_ND = model.encode(texts, task=request.task, role="query")
+    candidates_CD = model.encode(papers, task=request.task, role="candidate")
+    if not any(reviewers):
         ids = [one.id for one in candidates]
         if len(set(ids)) != len(ids):
-            raise DataError("an id comes twice", fix="give every candidate its own id")
+            raise DataError("repeated id", fix="give every candidate its own id")
         index = ExactIndex(ids, candidates_CD, model.similarity)
-        ranking = index.search(queries_ND, min(asked.k, len(ids)))
+        ranking = index.search(queries_ND, min(request.k, len(ids)))
         rows, scores_QK = ranking.rows_QK, ranking.scores_QK
         return _matches("papers", model.similarity, ids, rows, scores_QK)
-    owners = sorted({str(name) for name in named})
-    entries = sorted((owners.index(str(name)), row) for row, name in enumerate(named))
+    names = sorted({str(name) for name in reviewers})
+    entries = sorted((names.index(str(name)), row) for row, name in enumerate(reviewers))
     counts = [len(list(group)) for _, group in itertools.groupby(entries, lambda entry: entry[0])]
-    written = Ragged(np.array([row for _, row in entries]), offsets_of(np.array(counts)))
-    blocks = affinities(unit_rows(queries_ND), unit_rows(candidates_CD), written, rule)
+    publications = Ragged(np.array([row for _, row in entries]), offsets_of(np.array(counts)))
+    blocks = affinities(unit_rows(queries_ND), unit_rows(candidates_CD), publications, rule)
     scores_QR = np.concatenate([block for _, block in blocks])
-    order = np.argsort(-scores_QR, axis=1, kind="stable")[:, : asked.k]
+    order = np.argsort(-scores_QR, axis=1, kind="stable")[:, : request.k]
     best = np.take_along_axis(scores_QR, order, 1)
-    return _matches("reviewers", f"{asked.score} of cosines", owners, order, best)
+    return _matches("reviewers", f"{request.score} of cosines", names, order, best)
 
 
 def _matches(

@@ -1,4 +1,4 @@
-"""The service: paths, their documentation, and errors as JSON."""
+"""The service: its paths, their documentation, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scimult.serving.metrics import Metrics
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
 THREADS = 32
-"""Requests that are worked on at once: most of them wait for the encoder."""
+"""Requests to work on at once; most of them wait for the encoder."""
 _SECONDS = 1.0
 
 _ERRORS = schemas.refusals(400, 401, 408, 413, 422, 429, 503, 504)
@@ -41,15 +41,15 @@ class Service:
     Parameters
     ----------
     answers : Answers
-        What answers.
+        Answers the requests.
     limits : Limits
-        What it takes.
+        Limits on requests.
     metrics : Metrics
-        What it counts; the encoder of ``answers`` should tell it of its passes.
+        Counters; the encoder of ``answers`` should report its passes to them.
     project : Project, optional
-        Labels under the paths of Annif.
+        Labels for Annif's paths.
     key, hosts
-        As of :class:`scimult.serving.guards.Guards`.
+        As for :class:`scimult.serving.guards.Guards`.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Service:
         app = FastAPI(
             title="SciMult",
             version=__version__,
-            summary="A library of papers: encode, search, recommend, tag, match.",
+            summary="A library of papers to encode, search, recommend, tag and match.",
             lifespan=self._lifespan,
             docs_url=None,
             redoc_url=None,
             separate_input_output_schemas=False,
         )
         app.add_exception_handler(RequestValidationError, _invalid)
-        app.add_exception_handler(HTTPException, _no_such)
+        app.add_exception_handler(HTTPException, _http_error)
         app.add_exception_handler(SciMultError, _refused)
         app.add_exception_handler(Exception, _broken)
         self._add_paths(app)
@@ -85,7 +85,7 @@ class Service:
         self.app: ASGIApp = Guards(app, self._limits, self._metrics, key, hosts)
 
     async def answer(self, work: Callable[[], BaseModel]) -> Response:
-        """Do work in a thread and return what comes out as JSON.
+        """Do work in a thread and return its result as JSON.
 
         Raises
         ------
@@ -93,19 +93,19 @@ class Service:
             If it takes too long (504), or the service stops (503).
         """
         if self._stopping:
-            raise Refusal(503, "the service is stopping", fix="ask again in a minute")
+            raise Refusal(503, "the service is stopping", fix="try again in a minute")
         deadline = time.monotonic() + self._limits.seconds
 
-        def done() -> bytes:
-            # Who is told that it took too long costs no more passes of the model.
+        def as_json() -> bytes:
+            # Past the deadline, requests cost no more passes of the model.
             DEADLINE.set(deadline)
             return work().model_dump_json().encode()
 
-        running = asyncio.get_running_loop().run_in_executor(self._threads, done)
+        running = asyncio.get_running_loop().run_in_executor(self._threads, as_json)
         try:
             body = await asyncio.wait_for(running, self._limits.seconds)
         except asyncio.TimeoutError:
-            fix = "ask for less, or again when the service is less busy"
+            fix = "request less, or try again when the service is less busy"
             raise Refusal(504, "the answer was not ready in time", fix=fix) from None
         return Response(body, media_type="application/json")
 
@@ -113,38 +113,38 @@ class Service:
         answers = self._answers
 
         @app.post("/encode", response_model=schemas.Encoded, responses=_ERRORS)
-        async def encode(asked: schemas.Encode) -> Response:
-            """Embed texts for one side of a task."""
-            return await self.answer(lambda: answers.encode(asked))
+        async def encode(request: schemas.Encode) -> Response:
+            """Encode texts for one side of a task."""
+            return await self.answer(lambda: answers.encode(request))
 
         @app.post("/search", response_model=schemas.Page, responses=_ERRORS)
-        async def search(asked: schemas.Search) -> Response:
-            """Find papers for words, papers of the library, several of both, or a vector."""
-            return await self.answer(lambda: answers.search(asked))
+        async def search(request: schemas.Search) -> Response:
+            """Search by words, by papers of the library, by both, or by a vector."""
+            return await self.answer(lambda: answers.search(request))
 
         @app.post("/recommend", response_model=schemas.Page, responses=_ERRORS)
-        async def recommend(asked: schemas.Recommend) -> Response:
-            """Find papers to cite for papers of the library, or for a draft."""
-            return await self.answer(lambda: answers.recommend(asked))
+        async def recommend(request: schemas.Recommend) -> Response:
+            """Recommend papers to cite for papers of the library, or for a draft."""
+            return await self.answer(lambda: answers.recommend(request))
 
         @app.post("/tag", response_model=schemas.TaggedPapers, responses=_ERRORS)
-        async def tag(asked: schemas.Tag) -> Response:
-            """Give papers the labels that fit them best."""
-            return await self.answer(lambda: answers.tag(asked))
+        async def tag(request: schemas.Tag) -> Response:
+            """Tag papers with the best labels."""
+            return await self.answer(lambda: answers.tag(request))
 
         @app.post("/match", response_model=schemas.Matches, responses=_ERRORS)
-        async def match(asked: schemas.Match) -> Response:
-            """Rank papers, or reviewers by what they wrote, for each of some papers."""
-            return await self.answer(lambda: answers.match(asked))
+        async def match(request: schemas.Match) -> Response:
+            """Rank papers, or reviewers by their publications, for each paper."""
+            return await self.answer(lambda: answers.match(request))
 
         @app.get("/library", responses=schemas.refusals(401))
         async def library() -> schemas.Facts:
-            """Say what the library holds."""
+            """Describe the library."""
             return answers.facts()
 
         @app.get("/health")
         async def health() -> schemas.Health:
-            """Say that the service answers."""
+            """Report the state of the service."""
             served, problem = answers.served.library, answers.served.problem
             return schemas.Health(
                 status="ok" if problem is None else "stale",
@@ -155,7 +155,7 @@ class Service:
 
         @app.get("/metrics", response_class=Response, responses=schemas.refusals(401))
         async def metrics() -> Response:
-            """Counters and times, for Prometheus."""
+            """Return counters and times for Prometheus."""
             library = answers.served.library
             self._metrics.papers.set(len(library))
             self._metrics.generation.set(library.state.manifest.generation)
@@ -168,14 +168,14 @@ class Service:
         try:
             yield
         finally:
-            # Requests that were accepted have their answers by now.
+            # All accepted requests have been answered by now.
             self._stopping = True
             following.cancel()
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._answers.served.close()
 
     async def _follow(self) -> None:
-        """See every second whether another process changed the library."""
+        """Check every second whether another process changed the library."""
         while True:
             await asyncio.sleep(_SECONDS)
             await asyncio.to_thread(self._answers.served.follow)
@@ -192,7 +192,7 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
     return _respond(error)
 
 
-async def _no_such(request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     fix = "see /openapi.json for the paths and their methods"
     if error.status_code == 400:
@@ -204,20 +204,19 @@ async def _no_such(request: Request, error: Exception) -> JSONResponse:
 
 async def _broken(_: Request, error: Exception) -> JSONResponse:
     LOGGER.error("a request failed", exc_info=error)
-    fix = "report it with what the service printed"
-    return _respond(Refusal(500, "an error of the service, not of the request", fix=fix))
+    fix = "report it with the output of the service"
+    return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Say of a body that is not as documented what is wrong, and which name was meant."""
+    """Report the first error of an invalid body, and suggest a similar field."""
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
-    # Of a text that is neither a string nor a paper, an unknown field says most.
-    first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+    # If all alternatives of a union fail, an unknown field is the most helpful error.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"][1:] if _names_a_field(part)]
     where = ".".join(path)[:80] or "the body"
     if first["type"] == "json_invalid":
-        return _respond(Refusal(422, "the body is no JSON", fix="send a JSON object"))
+        return _respond(Refusal(422, "the body is not valid JSON", fix="send a JSON object"))
     if first["type"] == "extra_forbidden":
         known = _fields_of(request, first["loc"])
         fix = f"use one of {', '.join(known)}{suggest(path[-1] if path else '', known)}"
@@ -229,26 +228,26 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _names_a_field(part: int | str) -> bool:
-    """Return whether a part of a place is the user's, and not one of the types that were tried."""
+    """Return whether a part of an error's location is a field, not a type of a union."""
     return isinstance(part, int) or (part.isidentifier() and not part[0].isupper())
 
 
-def _fields_of(request: Request, place: Sequence[int | str]) -> list[str]:
-    """Return the fields that may stand at a place of what a path reads."""
+def _fields_of(request: Request, location: Sequence[int | str]) -> list[str]:
+    """Return the valid fields at an error's location in the body."""
     body = getattr(request.scope.get("route"), "body_field", None)
     models = _models_in(getattr(getattr(body, "field_info", None), "annotation", None))
-    for part in place[1:-1]:
-        kinds = [m.model_fields[str(part)].annotation for m in models if part in m.model_fields]
-        models = [inner for kind in kinds for inner in _models_in(kind)] or models
+    for part in location[1:-1]:
+        types = [m.model_fields[str(part)].annotation for m in models if part in m.model_fields]
+        models = [inner for one in types for inner in _models_in(one)] or models
     names = (field.alias or name for m in models for name, field in m.model_fields.items())
     return list(dict.fromkeys(names))
 
 
-def _models_in(kind: Any) -> list[type[BaseModel]]:
-    """Return the models that a type allows: itself, or those of its parts."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return [kind]
-    return [model for part in get_args(kind) for model in _models_in(part)]
+def _models_in(type_: Any) -> list[type[BaseModel]]:
+    """Return a type, if it is a model, or the models among its parts."""
+    if isinstance(type_, type) and issubclass(type_, BaseModel):
+        return [type_]
+    return [model for part in get_args(type_) for model in _models_in(part)]
 
 
 _FILES = {
@@ -259,15 +258,15 @@ _FILES = {
 
 
 def page_paths() -> APIRouter:
-    """Return the paths of the page; they stand outside the documentation."""
+    """Return the paths of the web page, which are not in the OpenAPI schema."""
     router = APIRouter(include_in_schema=False)
-    for path, (name, kind) in _FILES.items():
+    for path, (name, media_type) in _FILES.items():
         content = (resources.files("scimult.serving") / "web" / name).read_bytes()
-        _add(router, path, content, kind)
+        _add(router, path, content, media_type)
     return router
 
 
-def _add(router: APIRouter, path: str, content: bytes, kind: str) -> None:
+def _add(router: APIRouter, path: str, content: bytes, media_type: str) -> None:
     @router.get(path)
     async def page() -> Response:
-        return Response(content, media_type=kind)
+        return Response(content, media_type=media_type)

@@ -1,4 +1,4 @@
-"""A thread for each core runs the model; texts of all who wait go through it together.
+"""Batching over requests: one thread per core encodes the waiting texts of all requests together.
 
 Shape legend: R routes, N texts, D width.
 """
@@ -25,12 +25,12 @@ from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, Text, TokenIds
 
 DEADLINE: ContextVar[float] = ContextVar("deadline")
-"""When nobody waits for this thread's answer any more, on the clock ``time.monotonic``."""
+"""When the caller of this thread stops waiting, on the clock ``time.monotonic``."""
 Run = Callable[[Sequence[TokenIds], Sequence[int]], FloatArray]
 BATCH_TOKENS = 4096
-"""Tokens of one pass: enough for full speed on a CPU, few enough that others wait briefly."""
+"""Tokens per pass: enough for full speed on a CPU, few enough that others wait briefly."""
 _LEAST_TOKENS = 512
-"""Fewer are not shared out among threads: a pass has a price of its own."""
+"""Fewer are not split among threads, as each pass has a fixed cost."""
 
 
 @dataclass
@@ -45,20 +45,20 @@ class _Job:
 
 
 class Passes:
-    """Runs waiting jobs in a few threads, those of the same routes together.
+    """Runs waiting jobs in a few threads, batching those with the same routes.
 
     Parameters
     ----------
     run : callable
         From token ids and routes to vectors, shape ``(R, N, D)``.
     most_tokens : int
-        Of one pass; a longer job is done in several, between those of others.
+        Most tokens per pass; longer jobs take several passes, interleaved with others.
     threads : int
-        Passes at a time. What waits is shared out among them.
+        Concurrent passes, among which waiting jobs are split.
     patience : float
         Seconds that a caller waits.
     observe : callable, optional
-        Told the texts and tokens of every pass.
+        Called with the numbers of texts and tokens of every pass.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Passes:
     ) -> None:
         self._run, self._most, self._patience, self._observe = run, most_tokens, patience, observe
         self._waiting: deque[_Job] = deque()
-        self._closed, self._door = False, threading.Condition()
+        self._closed, self._condition = False, threading.Condition()
         self._threads = [
             threading.Thread(target=self._work, name=f"encoder-{number}", daemon=True)
             for number in range(threads)
@@ -86,30 +86,31 @@ class Passes:
         Raises
         ------
         Refusal
-            If they are not there in time, or before the caller's deadline (504).
+            If they are not ready in time, or before the caller's deadline (504).
         """
-        many = len(self._threads)
+        count = len(self._threads)
         jobs = [_Job(part, tuple(routes)) for part in self._parts(tokens)]
-        # As many parts at once as there are threads: others come between the next ones.
-        turns = [jobs[start : start + many] for start in range(0, len(jobs), many)]
-        parts = [part for turn in turns for part in self._together(turn)]
+        # Submit one part per thread at a time, so that other callers get their turn in between.
+        turns = [jobs[start : start + count] for start in range(0, len(jobs), count)]
+        parts = [part for turn in turns for part in self._submit(turn)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def close(self) -> None:
-        """End the threads when all who wait have been served; who comes later runs by itself."""
-        with self._door:
+        """End the threads after all waiting jobs; later callers encode in their own thread."""
+        with self._condition:
             self._closed = True
-            self._door.notify_all()
+            self._condition.notify_all()
 
-    def _together(self, jobs: Sequence[_Job]) -> list[FloatArray]:
+    def _submit(self, jobs: Sequence[_Job]) -> list[FloatArray]:
+        """Queue jobs and wait for their results."""
         left = DEADLINE.get(float("inf")) - time.monotonic()
         if left <= 0:
             raise _late()
-        with self._door:
+        with self._condition:
             closed = self._closed
             if not closed:
                 self._waiting.extend(jobs)
-                self._door.notify(len(jobs))
+                self._condition.notify(len(jobs))
         if closed:
             return [self._run(job.tokens, job.routes) for job in jobs]
         end = time.monotonic() + min(left, self._patience)
@@ -123,18 +124,18 @@ class Passes:
     def _parts(self, tokens: Sequence[TokenIds]) -> Iterator[Sequence[TokenIds]]:
         most = self._share(sum(map(len, tokens)))
         start, size = 0, 0
-        for place, ids in enumerate(tokens):
-            if place > start and size + len(ids) > most:
-                yield tokens[start:place]
-                start, size = place, 0
+        for index, ids in enumerate(tokens):
+            if index > start and size + len(ids) > most:
+                yield tokens[start:index]
+                start, size = index, 0
             size += len(ids)
         yield tokens[start:]
 
     def _work(self) -> None:
         while True:
-            with self._door:
+            with self._condition:
                 while not self._waiting and not self._closed:
-                    self._door.wait()
+                    self._condition.wait()
                 if not self._waiting:
                     return
                 jobs = self._next()
@@ -142,7 +143,7 @@ class Passes:
                 self._finish(jobs)
 
     def _next(self) -> list[_Job]:
-        """Take the oldest job and those of its routes that fit into this thread's share with it."""
+        """Take the oldest job, and others with its routes that fit into this thread's share."""
         most = self._share(sum(job.size for job in self._waiting))
         jobs: list[_Job] = []
         size, left = 0, deque[_Job]()
@@ -161,7 +162,7 @@ class Passes:
         return jobs
 
     def _share(self, tokens: int) -> int:
-        """Return how many of so many tokens one thread takes."""
+        """Return how many of the tokens one thread takes."""
         return min(self._most, max(-(-tokens // len(self._threads)), _LEAST_TOKENS))
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
@@ -176,26 +177,26 @@ class Passes:
         start = 0
         for job in jobs:
             end = start + len(job.tokens)
-            # A copy: who keeps one answer keeps no other.
+            # A copy, so that keeping one answer does not keep the whole pass in memory.
             job.done.set_result(vectors_RND[:, start:end].copy())
             start = end
 
 
 def _late() -> Refusal:
-    fix = "send fewer or shorter texts, or ask again when the service is less busy"
+    fix = "send fewer or shorter texts, or try again when the service is less busy"
     return Refusal(504, "the texts were not encoded in time", fix=fix)
 
 
 class SharedModel(SciMult):
     """A model whose `encode` shares passes with calls from other threads.
 
-    What comes out is what the model alone returns, up to the rounding of float32 products, whose
-    order depends on what else is in a pass.
+    Results equal those of the model alone, up to the rounding of float32 products, whose order
+    depends on the other texts in a pass.
 
     Parameters
     ----------
     model : SciMult
-        The model; it is used by this one alone from now on.
+        The model, which must not be used otherwise from now on.
     **passes
         Options of `Passes`.
     """
@@ -206,19 +207,19 @@ class SharedModel(SciMult):
         self._passes = Passes(self._pass, **passes)
 
     def close(self) -> None:
-        """End the threads; the model can still be used."""
+        """End the threads; the model remains usable."""
         self._passes.close()
 
     def _embed(
         self,
-        wanted: Sequence[Text],
+        texts: Sequence[Text],
         routes: Sequence[int],
         instead: Mapping[int, TokenIds],
         show_progress: bool,
     ) -> FloatArray:
-        if not wanted or instead:
-            return super()._embed(wanted, routes, instead, show_progress)
-        vectors_RND = self._passes.encode(self._tokenise(wanted), routes)
+        if not texts or instead:
+            return super()._embed(texts, routes, instead, show_progress)
+        vectors_RND = self._passes.encode(self._tokenise(texts), routes)
         for vectors_ND in vectors_RND:
             check_finite(vectors_ND, f"{self.name} in {self.dtype}")
             if self.unit_vectors:

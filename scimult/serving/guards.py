@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, how much, how long, and how many at once."""
+"""Guards of the service: keys, request sizes, arrival times and the number of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scimult.serving.metrics import Metrics
 from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
 OPEN = frozenset({"/", "/page.css", "/page.js", "/health"})
-"""Paths that need no key: they tell nothing of the papers."""
+"""Paths without a key: they reveal nothing about the papers' contents."""
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
@@ -31,18 +31,18 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What a service takes.
+    """Limits on requests, with the status that refuses more.
 
     Attributes
     ----------
     waiting : int
-        Requests with a body that are worked on at once; more are refused (429).
+        Requests with a body at once (429).
     seconds : float
-        For an answer (504).
+        Time for an answer (504).
     body_bytes : int
-        Of a request (413).
+        Size of a request (413).
     body_seconds : float
-        For its arrival (408).
+        Time for a request to arrive (408).
     """
 
     waiting: int = 256
@@ -52,23 +52,22 @@ class Limits:
 
 
 class Guards:
-    """Refuses what must not reach the application, and counts the rest.
+    """Refuses requests that must not reach the application, and counts all.
 
     Parameters
     ----------
     app : ASGI application
-        What answers.
+        Application behind the guards.
     limits : Limits
-        What it takes.
+        Limits on requests.
     metrics : Metrics
-        Counts.
+        Counters.
     key : str, optional
-        What every request has to bring: as a bearer token, as ``X-API-Key``, or as the password
-        of basic authentication, which is how a client without an option for it brings one in its
-        address.
+        Required of every request: as a bearer token, as ``X-API-Key``, or as the password of basic
+        authentication, for clients that can only put it into the address.
     hosts : frozenset of str, optional
-        Names under which the service may be called. A page elsewhere whose name leads to this
-        machine calls by that name.
+        Accepted Host headers. They stop DNS rebinding, where another site's name resolves to this
+        machine.
     """
 
     def __init__(
@@ -84,78 +83,77 @@ class Guards:
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 500
+        started, status = time.perf_counter(), 500
 
-        async def counted(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                known = {name for name, _ in message["headers"]}
+                present = {name for name, _ in message["headers"]}
                 extra = [(k.encode(), v.encode()) for k, v in _HEADERS.items()]
-                message["headers"] += [pair for pair in extra if pair[0] not in known]
+                message["headers"] += [pair for pair in extra if pair[0] not in present]
             await send(message)
 
-        held = scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        self._waiting += held
+        has_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        self._waiting += has_body
         self._metrics.waiting.set(self._waiting)
         try:
-            self._check(scope, held)
-            body = await self._body(scope, receive) if held else b""
-            await self._app(scope, _replayed(body, receive), counted)
+            self._check(scope, has_body)
+            body = await self._body(scope, receive) if has_body else b""
+            await self._app(scope, _replayed(body, receive), send_with_headers)
         except Refusal as refusal:
-            await _refuse(refusal, counted)
+            await _refuse(refusal, send_with_headers)
         finally:
-            self._waiting -= held
+            self._waiting -= has_body
             self._metrics.waiting.set(self._waiting)
-            route = scope.get("route")
-            path = getattr(route, "path", "other")
+            path = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.seconds.labels(path).observe(time.perf_counter() - begun)
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - started)
 
-    def _check(self, scope: Scope, held: bool) -> None:
+    def _check(self, scope: Scope, has_body: bool) -> None:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         host = _name_of(headers.get("host", ""))
         if self._hosts is not None and host not in self._hosts:
-            fix = "call it by the name of this machine that it listens on"
-            raise Refusal(421, f"the service is not called {host[:80]!r}", fix=fix)
-        if self._key is not None and scope["path"] not in OPEN and not self._opens(headers):
+            fix = "use the address that it listens on"
+            raise Refusal(421, f"the service is not at {host[:80]!r}", fix=fix)
+        if self._key is not None and scope["path"] not in OPEN and not self._has_key(headers):
             fix = "send the service's key: Authorization: Bearer KEY"
-            ask = {"WWW-Authenticate": "Bearer"}
-            raise Refusal(401, "the key is missing or wrong", fix=fix, headers=ask)
-        if held and self._waiting > self._limits.waiting:
-            fix = "ask again in a second"
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise Refusal(401, "the key is missing or wrong", fix=fix, headers=challenge)
+        if has_body and self._waiting > self._limits.waiting:
+            fix = "try again in a second"
             raise Refusal(429, "the service is busy", fix=fix, headers={"Retry-After": "1"})
 
-    def _opens(self, headers: Mapping[str, str]) -> bool:
-        given = headers.get("x-api-key", "")
+    def _has_key(self, headers: Mapping[str, str]) -> bool:
+        key = headers.get("x-api-key", "")
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            given = value
+            key = value
         elif scheme.lower() == "basic":
             try:
-                given = base64.b64decode(value, validate=True).decode().partition(":")[2]
+                key = base64.b64decode(value, validate=True).decode().partition(":")[2]
             except (binascii.Error, UnicodeDecodeError):
                 return False
         assert self._key is not None
-        return hmac.compare_digest(given.encode(), self._key.encode())
+        return hmac.compare_digest(key.encode(), self._key.encode())
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         most = self._limits.body_bytes
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        large = Refusal(
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        too_large = Refusal(
             413,
             f"the request is larger than {most:,} bytes",
             fix="send fewer or shorter texts at once",
             headers={"Connection": "close"},
         )
-        if said.isdigit() and int(said) > most:
-            raise large
+        if announced.isdigit() and int(announced) > most:
+            raise too_large
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + self._limits.body_seconds
         while True:
@@ -170,23 +168,23 @@ class Guards:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > most:
-                raise large
+                raise too_large
             if not message.get("more_body"):
                 return b"".join(parts)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read already, and then waits for the client to go."""
-    given = False
+    """Return a ``receive`` that first replays a body that was already read."""
+    replayed = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def replay() -> Message:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay
 
 
 async def _refuse(refusal: Refusal, send: Send) -> None:

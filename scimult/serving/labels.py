@@ -1,4 +1,4 @@
-"""What papers are tagged with: labels that were encoded once, or a trained tagger."""
+"""Labels to tag papers with: encoded once, or by a trained tagger."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Tags(Protocol):
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of every paper, best first."""
+        """Return the best ``k`` labels of each paper, best first."""
         ...
 
 
 class LabelSpace:
-    """Labels and their vectors.
+    """Labels and their embeddings.
 
     Parameters
     ----------
     model : SciMult
-        Encodes labels, here, and papers, when asked.
+        Encodes labels now, and papers on request.
     labels : iterable of str or mapping
         Names, or mappings with ``id``, ``name`` and ``definition``.
     task : str
-        One that ranks labels for papers.
+        A task that ranks labels for papers.
 
     Raises
     ------
     ConfigError
-        If the task is none.
+        If the task does not rank labels.
     DataError
-        If there is no label, one has no name, or an id comes twice.
+        If there are no labels, one has no name, or an id is repeated.
     """
 
     def __init__(
@@ -64,46 +64,46 @@ class LabelSpace:
         return len(self._ids)
 
     def on(self, model: SciMult) -> LabelSpace:
-        """Return the same labels by another model."""
+        """Return the same labels, encoded by another model."""
         return LabelSpace(model, self._labels, self._task)
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of every paper."""
+        """Return the best ``k`` labels of each paper."""
         vectors_ND = self.model.encode(papers, task=self._task, role="query")
         return self.nearest(vectors_ND, k=k, threshold=threshold, exclude=exclude)
 
     def nearest(
         self, papers_ND: FloatArray, *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of every vector of a paper.
+        """Return the best ``k`` labels of each paper's vector.
 
         Raises
         ------
         DataError
-            If an excluded label is not there.
+            If an excluded label is unknown.
         """
         unknown = [name for name in exclude if name not in self._rows]
         if unknown:
             fix = f"exclude labels by their ids{suggest(unknown[0], self._ids)}"
             raise DataError("no label has this id", value=unknown[0], fix=fix)
-        out = {self._rows[name] for name in exclude}
-        ranking = self._index.search(papers_ND, min(k + len(out), len(self)))
+        excluded = {self._rows[name] for name in exclude}
+        ranking = self._index.search(papers_ND, min(k + len(excluded), len(self)))
         least = -np.inf if threshold is None else threshold
         by_paper = []
         for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
             suggestions = [
                 SuggestedTag(self._ids[row], self._texts[row].title, float(score))
                 for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-                if row >= 0 and row not in out and score >= least
+                if row >= 0 and row not in excluded and score >= least
             ]
             by_paper.append(suggestions[:k])
         return by_paper
 
 
-class OfTagger:
-    """A trained tagger; its scores are probabilities where it learned from tagged papers.
+class TaggerLabels:
+    """Labels of a trained tagger; scores are probabilities if it had tagged papers.
 
     Parameters
     ----------
@@ -120,5 +120,5 @@ class OfTagger:
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of every paper, with the sentence that speaks for each."""
+        """Return the best ``k`` labels of each paper, with the sentence that supports each."""
         return self._tagger.tag(papers, k, threshold, exclude=exclude)

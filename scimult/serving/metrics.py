@@ -1,4 +1,4 @@
-"""What a service counts and times, for Prometheus."""
+"""Counters and times of a service, for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ class Metrics:
     """Counters of one service."""
 
     def __init__(self) -> None:
-        own = self._registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         self.requests = Counter(
-            "scimult_requests", "Requests answered.", ("path", "status"), registry=own
+            "scimult_requests", "Requests answered.", ("path", "status"), registry=registry
         )
         self.seconds = Histogram(
             "scimult_request_seconds",
-            "From the first byte of a request to the last one of its answer.",
+            "Seconds from the first byte of a request to the last byte of its answer.",
             ("path",),
             buckets=_SECONDS,
-            registry=own,
+            registry=registry,
         )
-        self.waiting = Gauge("scimult_requests_in_flight", "Requests accepted.", registry=own)
-        self._tokens = Counter("scimult_encoded_tokens", "Tokens encoded.", registry=own)
+        self.waiting = Gauge("scimult_requests_in_flight", "Requests accepted.", registry=registry)
+        self._tokens = Counter("scimult_encoded_tokens", "Tokens encoded.", registry=registry)
         self._texts = Histogram(
             "scimult_pass_texts",
-            "Texts that went through the model together.",
+            "Texts per pass of the model.",
             (),
-            registry=own,
+            registry=registry,
             buckets=_TEXTS,
         )
-        self.papers = Gauge("scimult_library_papers", "Papers of the library.", registry=own)
+        self.papers = Gauge("scimult_library_papers", "Papers in the library.", registry=registry)
         self.generation = Gauge(
-            "scimult_library_generation", "Changes of the library so far.", registry=own
+            "scimult_library_generation", "Changes of the library so far.", registry=registry
         )
 
     def passed(self, texts: int, tokens: int) -> None:
@@ -43,5 +43,5 @@ class Metrics:
         self._tokens.inc(tokens)
 
     def page(self) -> bytes:
-        """Return everything in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""What a service answers when it cannot do what was asked: a status, the problem, the fix."""
+"""Refusals of a service: a status, the problem and the fix."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ PROBLEM = "application/problem+json"
 
 
 class Refusal(SciMultError):
-    """A request that is not answered.
+    """A refused request.
 
     Parameters
     ----------
     status : int
-        Of HTTP.
+        HTTP status.
     problem, fix : str
-        As of every error of ours.
+        As for `SciMultError`.
     headers : mapping, optional
-        Such as ``Retry-After``.
+        HTTP headers, such as ``Retry-After``.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Refusal(SciMultError):
 
 
 def problem_of(error: SciMultError) -> dict[str, Any]:
-    """Return an error as the body of an answer (RFC 9457), without paths of this machine."""
+    """Return an error as a response body (RFC 9457), without paths of this machine."""
     status = error.status if isinstance(error, Refusal) else HTTPStatus.UNPROCESSABLE_ENTITY.value
     body: dict[str, Any] = {
         "title": HTTPStatus(status).phrase,

@@ -1,4 +1,4 @@
-"""Runs a service: its address, its key, its end."""
+"""Running a service: its address, its key, its shutdown."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ KEY = "SCIMULT_API_KEY"
 
 
 def check_key(host: str, key: str | None, without_key: bool) -> None:
-    """Check that a service which others can reach asks for a key.
+    """Check that a service reachable from other machines requires a key.
 
     Raises
     ------
     ConfigError
-        If it would answer everybody and nobody said so, or the key is too short to be one.
+        If it would answer everybody without ``without_key``, or the key is invalid.
     """
     if key is not None and (len(key) < 16 or not key.isascii() or not key.isprintable()):
-        fix = f'use 16 characters or more: export {KEY}="$(openssl rand -hex 32)"'
-        raise ConfigError(f"${KEY} is no key", value=f"{len(key)} characters", fix=fix)
+        fix = f'use at least 16 printable characters: export {KEY}="$(openssl rand -hex 32)"'
+        raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
     if key is None and not is_local(host) and not without_key:
-        fix = f"set ${KEY}, or say --without-key where something before the service checks"
-        raise ConfigError("others could ask this service without a key", value=host, fix=fix)
+        fix = f"set ${KEY}, or pass --without-key if a proxy checks access"
+        raise ConfigError("other machines could use it without a key", value=host, fix=fix)
 
 
 def is_local(host: str) -> bool:
-    """Return whether an address is reached from this machine alone."""
+    """Return whether an address can only be reached from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -40,7 +40,7 @@ def is_local(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, before anything is loaded.
+    """Return a listening socket, before anything is loaded.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(service: Service, sock: socket.socket, seconds: float, started: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what was accepted, for ``seconds`` at most."""
+    """Serve until SIGTERM or SIGINT, then finish accepted requests within ``seconds``."""
     config = uvicorn.Config(
         service.app,
         log_level="warning",
@@ -72,7 +72,7 @@ def run(service: Service, sock: socket.socket, seconds: float, started: Callable
 
 
 class _Server(uvicorn.Server):
-    """Says when it serves."""
+    """Calls ``started_`` once it serves."""
 
     started_: Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""What requests may say and answers hold; unknown fields are refused."""
+"""Schemas of requests and answers; unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from scimult.serving.refusals import PROBLEM
 from scimult.types import Role
 
 MOST_TEXTS, MOST_RESULTS, MOST_DEPTH, MOST_IDS = 256, 1000, 10_000, 10_000
-"""Texts of a request, results of a page, results before and on it, ids of a list."""
+"""Texts per request, results per page, depth of paging, ids per list."""
 MOST_CHARACTERS, MOST_EVIDENCE = 100_000, 100
-"""Characters of a text, and papers of a page whose sentences are compared."""
+"""Characters per text, and papers per page with evidence."""
 
 Words = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -24,20 +24,20 @@ Scalar = Number | float | bool | Annotated[str, StringConstraints(max_length=100
 
 
 class Strict(BaseModel):
-    """Refuses what it does not know, and converts nothing."""
+    """Base of requests: refuses unknown fields and converts nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class PaperIn(Strict):
-    """A paper that need not be in the library."""
+    """A paper, not necessarily in the library."""
 
     title: Words = ""
     abstract: Words = ""
 
 
 class LabelIn(Strict):
-    """A label, with its id where that is not its name."""
+    """A label; its id defaults to its name."""
 
     name: Words
     definition: Words = ""
@@ -45,14 +45,14 @@ class LabelIn(Strict):
 
 
 class CandidateIn(PaperIn):
-    """A paper that may match, and who wrote it."""
+    """A candidate paper, optionally with its reviewer."""
 
     id: Name
-    reviewer: Name | None = Field(None, description="Scores are then of reviewers, not of papers.")
+    reviewer: Name | None = Field(None, description="If given, reviewers are ranked, not papers.")
 
 
 class Range(Strict):
-    """From a value to another, both included; open where one is left out."""
+    """An inclusive range; open on a side that is left out."""
 
     from_: Scalar | None = Field(None, alias="from")
     to: Scalar | None = None
@@ -62,7 +62,7 @@ Where = Annotated[
     dict[Name, Scalar | Range | list[Scalar] | None],
     Field(
         max_length=50,
-        description="By column: a value, null (absent), a list (any of these) or "
+        description="Per column: a value, null (absent), a list (any of these) or "
         '{"from": 2019, "to": 2022}.',
         examples=[{"year": {"from": 2019}}],
     ),
@@ -70,7 +70,7 @@ Where = Annotated[
 
 
 class Encode(Strict):
-    """Texts to be vectors."""
+    """Texts to encode."""
 
     texts: list[Words | PaperIn | LabelIn] = Field(min_length=1, max_length=MOST_TEXTS)
     task: str = "search"
@@ -92,35 +92,35 @@ class Encoded(BaseModel):
 
 
 class Listing(Strict):
-    """What searches share: the page, filters and what is told of each paper."""
+    """Paging, filters and details of each paper, shared by all searches."""
 
-    k: K | None = Field(None, description="10 by default; with min_score all, 1,000 at most.")
+    k: K | None = Field(None, description="Default: 10; with min_score: all, at most 1,000.")
     offset: Offset = 0
-    min_score: float | None = Field(None, description="Everything with this score or more.")
+    min_score: float | None = Field(None, description="Every paper with at least this score.")
     where: Where | None = None
     only: Ids | None = None
     exclude: Ids = []
     method: Literal["auto", "exact", "approximate"] = "auto"
-    percentile: bool = Field(False, description="How much of the library scores lower.")
+    percentile: bool = Field(False, description="Share of the library that scores lower.")
     evidence: bool = Field(
-        False, description="The sentence of each paper that fits best; for 100 papers at most."
+        False, description="Best-matching sentence of each paper; for at most 100 papers."
     )
 
 
 class Search(Listing):
-    """Words, ids of papers, several of both, or an own vector."""
+    """A search by words, by ids of papers, by both, or by your own vector."""
 
     text: Words = ""
     ids: Ids = []
     vector: Annotated[list[float], Field(max_length=65_536)] | None = None
     task: str = "search"
     words: Annotated[float, Field(ge=0, le=1)] | Literal["rank", "tuned"] | None = Field(
-        None, description="Share of BM25 beside the vectors; rank; or tuned, as the library has it."
+        None, description="Share of BM25 in the score; rank: fuse by ranks; tuned: tuned share."
     )
 
 
 class Recommend(Listing):
-    """Papers of the library, or a draft that is not in it."""
+    """Papers of the library, or a draft, to recommend papers for."""
 
     ids: Ids = []
     title: Words = ""
@@ -129,7 +129,7 @@ class Recommend(Listing):
 
 
 class Found(BaseModel):
-    """A paper that was found."""
+    """A paper in a result."""
 
     rank: int
     score: float
@@ -142,24 +142,24 @@ class Found(BaseModel):
 
 
 class Page(BaseModel):
-    """Papers, best first."""
+    """A page of papers, best first."""
 
-    score: str = Field(description="What scores are: a similarity, or how lists became one.")
+    score: str = Field(description="Kind of the scores: a similarity, or how lists are fused.")
     exact: bool
     papers: list[Found]
 
 
 class Tag(Strict):
-    """Papers of the library by id, or others, to be given labels."""
+    """Papers to tag: of the library, by id, or others."""
 
     ids: Annotated[list[Name], Field(max_length=MOST_TEXTS)] = []
     papers: Annotated[list[PaperIn], Field(max_length=MOST_TEXTS)] = []
     labels: (
         Annotated[list[Words | LabelIn], Field(min_length=1, max_length=MOST_RESULTS)] | None
-    ) = Field(None, description="In place of the labels that the service was started with.")
+    ) = Field(None, description="Instead of the labels that the service was started with.")
     k: K = 5
     threshold: float | None = None
-    exclude: Ids = Field([], description="Ids of labels.")
+    exclude: Ids = Field([], description="Ids of labels to leave out.")
 
 
 class TagFound(BaseModel):
@@ -187,22 +187,23 @@ class TaggedPapers(BaseModel):
 
 
 class Match(Strict):
-    """Texts, and what may fit them: papers of the request, or those of the library."""
+    """Papers, and the candidates to rank for each: those of the request or of the library."""
 
     papers: list[PaperIn] = Field(min_length=1, max_length=MOST_TEXTS)
     candidates: Annotated[list[CandidateIn], Field(min_length=1, max_length=2000)] | None = Field(
-        None, description="By default the papers of the library."
+        None, description="Default: the papers of the library."
     )
     task: str = "link_prediction"
     k: K = 10
     score: str = Field(
-        "top3", description="Of a reviewer: top3 (mean of the best three), max, mean, percentile:75"
+        "top3",
+        description="Score of a reviewer: top3 (mean of the best three), max, mean, percentile:75.",
     )
-    where: Where | None = Field(None, description="With papers of the library.")
+    where: Where | None = Field(None, description="Only for papers of the library.")
 
 
 class MatchFound(BaseModel):
-    """A candidate, or a reviewer."""
+    """A matching paper or reviewer."""
 
     rank: int
     score: float
@@ -210,7 +211,7 @@ class MatchFound(BaseModel):
 
 
 class Matches(BaseModel):
-    """For each paper its candidates, best first."""
+    """The matches of each paper, best first."""
 
     of: Literal["papers", "reviewers"]
     score: str
@@ -218,10 +219,10 @@ class Matches(BaseModel):
 
 
 class Facts(BaseModel):
-    """What the library holds."""
+    """Facts about the library."""
 
     papers: int
-    tasks: dict[str, str] = Field(description="Searchable tasks, and what their queries are.")
+    tasks: dict[str, str] = Field(description="Searchable tasks, with the kind of their queries.")
     columns: dict[str, str]
     model: str
     similarity: str
@@ -232,16 +233,16 @@ class Facts(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether it serves, and what."""
+    """State of the service."""
 
     status: Literal["ok", "stale"]
     papers: int
     generation: int
-    problem: str | None = Field(None, description="Why the newest library cannot be served.")
+    problem: str | None = Field(None, description="Why the latest library cannot be served.")
 
 
 class Problem(BaseModel):
-    """Why there is no answer (RFC 9457)."""
+    """Why a request was refused (RFC 9457)."""
 
     title: str
     status: int
@@ -252,21 +253,21 @@ class Problem(BaseModel):
 
 
 _MEANING = {
-    400: "No request of HTTP",
+    400: "Not a valid HTTP request",
     401: "The key is missing or wrong",
-    403: "Not done by this service",
+    403: "Not supported by this service",
     404: "Not found",
-    408: "The request did not arrive",
-    413: "Too large",
-    422: "What is asked for cannot be",
-    429: "Busy",
-    503: "Stopping",
-    504: "Not in time",
+    408: "The request did not arrive in time",
+    413: "The request is too large",
+    422: "The request is invalid",
+    429: "The service is busy",
+    503: "The service is stopping",
+    504: "The answer was not ready in time",
 }
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return what the documentation of a path says of answers that are problems."""
+    """Return the OpenAPI descriptions of a path's refusals."""
     return {
         status: {"model": Problem, "content": {PROBLEM: {}}, "description": _MEANING[status]}
         for status in statuses

@@ -1,4 +1,4 @@
-"""What is served: a library that follows its folder, and the model that all requests share."""
+"""The served library, which follows changes of its folder, and its shared model."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _Stamp = tuple[int, int, int]
 
 
 class Served:
-    """A library that other processes may change while it is asked.
+    """A library that other processes may change while it is served.
 
-    Every question is put to a library as it was at one moment; a change is a fresh object in
-    place of the former one, which lives until its last question is answered.
+    Every question sees one consistent state of the library. A change is a new object, and the
+    former one lives until its last question is answered.
 
     Parameters
     ----------
     path : Path
         The library.
     model : path, optional
-        Its model, if that was moved.
+        The library's model, if it has moved.
     device : str, optional
-        Where texts are encoded.
+        Device to encode texts on.
     **passes
         Options of :class:`scimult.serving.batching.Passes`.
 
     Raises
     ------
     DataError
-        If there is no library, or its model is not here.
+        If there is no library, or its model is missing.
     """
 
     def __init__(
@@ -58,49 +58,50 @@ class Served:
 
     @property
     def library(self) -> Library:
-        """The library as it was last seen."""
+        """The latest opened state of the library."""
         return self._library
 
     def ask(self, question: Callable[[Library], _T], *, words: bool = False) -> _T:
-        """Return the answer of today's library.
+        """Answer a question from the current library.
 
-        Where the library was rewritten meanwhile, and its former files are gone, the question is
-        put once more. The first one that reads words makes their index, and others wait for it.
+        If the library was rewritten meanwhile and its former files are gone, the question is
+        repeated. The first question that needs words builds their index, and others wait for it.
         """
         library = self._library
         try:
-            return self._put(question, library, words)
+            return self._answer(question, library, words)
         except DataError:
             if not self.follow() and self._library is library:
                 raise
-            return self._put(question, self._library, words)
+            return self._answer(question, self._library, words)
 
     def follow(self) -> bool:
-        """Take the library as it is on disk by now; return whether it had changed.
+        """Reopen the library if it changed on disk; return whether it did.
 
-        What cannot be opened is told in ``problem``, and the former library stays.
+        If it cannot be opened, ``problem`` says why, and the former library stays.
         """
         with self._swapping:
             try:
                 stamp = _stamp_of(self.path)
                 if stamp == self._stamp:
+                    self.problem = None
                     return False
-                self._library = self._next()
+                self._library = self._reopened()
                 self._stamp, self.problem, self._with_words = stamp, None, None
             except (SciMultError, OSError) as error:
-                told = error.problem if isinstance(error, SciMultError) else str(error.strerror)
-                if told != self.problem:
-                    warn(f"the library of before is served on: {error}")
-                self.problem = told
+                problem = error.problem if isinstance(error, SciMultError) else str(error.strerror)
+                if problem != self.problem:
+                    warn(f"still serving the former library: {error}")
+                self.problem = problem
                 return False
         note(f"{self.path}: {len(self._library):,} papers now")
         return True
 
     def close(self) -> None:
-        """End the encoder's threads when all who wait have been served."""
+        """End the encoder's threads after all waiting requests."""
         self._shared.close()
 
-    def _put(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
+    def _answer(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
         if not words or self._with_words is library:
             return question(library)
         with self._reading_words:
@@ -108,11 +109,10 @@ class Served:
             self._with_words = library
         return answer
 
-    def _next(self) -> Library:
-        """Open the library anew: with the model that is open, or with another that made it."""
-        reopened = Library.open(self.path, model=self._shared, device=self._device)
+    def _reopened(self) -> Library:
+        """Reopen the library with the loaded model, or with a new one that encoded it."""
         try:
-            return self._warm(reopened)
+            return self._warm(Library.open(self.path, model=self._shared, device=self._device))
         except DataError:
             former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
@@ -126,7 +126,7 @@ class Served:
         return opened
 
     def _warm(self, library: Library) -> Library:
-        """Let a library read all that its first question would wait for."""
+        """Make a library load everything that its first question would wait for."""
         tasks = {task for task, side in library.state.manifest.sides.items() if side == "candidate"}
         for task in tasks:
             library.search("warm", task=task, k=1, percentile=True)
@@ -136,7 +136,7 @@ class Served:
 def _stamp_of(path: Path) -> _Stamp:
     file = path / FILE
     if not file.is_file():
-        fix = "name the folder of a library; scimult library create makes one"
-        raise DataError("is no library", path=path, fix=fix)
-    facts = file.stat()
-    return facts.st_mtime_ns, facts.st_ino, facts.st_size
+        fix = "give the folder of a library; scimult library create makes one"
+        raise DataError("not a library", path=path, fix=fix)
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -1,4 +1,4 @@
-"""Scores as probabilities, how far they are off, and thresholds for a wanted precision.
+"""Calibrated probabilities, calibration error, and thresholds for a target precision.
 
 Shape legend: P pairs of paper and concept.
 """
@@ -23,22 +23,22 @@ _STARTS = 5
 
 @dataclass(frozen=True)
 class Curve:
-    """A map of log odds to probabilities that never falls.
+    """A non-decreasing map from log odds to probabilities.
 
-    It runs straight between the blocks of an isotonic regression (Zadrozny and Elkan 2002), from 0
-    to 1. A thousandth of the logistic function keeps the order of scores that fall into one block.
+    Interpolates linearly between the blocks of an isotonic regression (Zadrozny and Elkan 2002),
+    from 0 to 1. Mixing in a thousandth of the logistic function keeps the order within a block.
 
     Attributes
     ----------
     logits, probabilities : list of float
-        Where the pieces meet; none: the logistic function alone.
+        Knots; if empty, the logistic function alone.
     """
 
     logits: list[float]
     probabilities: list[float]
 
     def __call__(self, logits: NDArray[Any]) -> Numbers:
-        """Return probabilities, of any shape."""
+        """Return the probabilities of log odds of any shape."""
         plain: Numbers = _logistic(np.asarray(logits, dtype=np.float64))
         if not self.logits:
             return plain
@@ -48,7 +48,7 @@ class Curve:
 
     @classmethod
     def fit(cls, logits_P: NDArray[Any], right_P: BoolArray) -> Curve:
-        """Fit to pairs; with fewer than 20 right or wrong ones the logistic function is kept."""
+        """Fit to pairs; use the logistic function if fewer than 20 are right or wrong."""
         if min(right_P.sum(), (~right_P).sum()) < _LEAST:
             return cls([], [])
         from sklearn.isotonic import IsotonicRegression
@@ -64,13 +64,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Curves for concepts with and without tagged papers: their log odds mean different things."""
+    """Curves for concepts with and without tagged papers, whose log odds are not comparable."""
 
     seen: Curve
     unseen: Curve
 
     def probabilities(self, logits: NDArray[Any], seen: BoolArray) -> Numbers:
-        """Return probabilities; the last axis of the log odds is that of ``seen``."""
+        """Return probabilities; ``seen`` indexes the last axis of the log odds."""
         calibrated = np.empty(logits.shape, dtype=np.float64)
         calibrated[..., seen] = self.seen(logits[..., seen])
         calibrated[..., ~seen] = self.unseen(logits[..., ~seen])
@@ -82,29 +82,29 @@ def expected_calibration_error(
 ) -> float:
     """Return the mean gap between probability and share of right pairs (Guo et al. 2017, eq. 5).
 
-    Over ``bins`` equally wide bins, each weighted by its pairs.
+    The mean is over equally wide bins, weighted by their numbers of pairs.
     """
     if not len(right_P):
         return 0.0
-    place_P = np.minimum((np.asarray(probabilities_P) * bins).astype(int), bins - 1)
-    gaps = np.bincount(place_P, np.asarray(probabilities_P) - right_P, minlength=bins)
+    bin_P = np.minimum((np.asarray(probabilities_P) * bins).astype(int), bins - 1)
+    gaps = np.bincount(bin_P, np.asarray(probabilities_P) - right_P, minlength=bins)
     return float(np.abs(gaps).sum() / len(right_P))
 
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Pairs that a tagger suggests for papers that it did not learn from, with what is right.
+    """A tagger's suggestions for held-out papers, and whether each is right.
 
     Attributes
     ----------
     probabilities_P : array
-        What the tagger says.
+        Probabilities by the tagger.
     right_P : array
-        What people said.
+        Whether the paper has the tag.
     papers_P : array
         Number of the paper.
     ranks_P : array
-        Place in its list, from 1.
+        Rank in the paper's list, from 1.
     """
 
     probabilities_P: Numbers
@@ -113,44 +113,42 @@ class Suggestions:
     ranks_P: IntArray
 
     def threshold(self, precision: float, k: int | None, confidence: float = 0.95) -> float | None:
-        """Return the lowest threshold that surely has a precision; None if none has.
+        """Return the lowest threshold with a guaranteed precision; None if there is none.
 
-        Thresholds are tested from the highest down until one fails (fixed sequences, with several
-        starts that share what may go wrong: Angelopoulos et al. 2021), so that the bound holds for
-        the one that is chosen.
+        Thresholds are tested from the highest down until one fails (fixed-sequence testing with
+        several starts, which share the error budget: Angelopoulos et al. 2021), so that the bound
+        holds for the chosen one.
 
         Parameters
         ----------
         precision : float
-            Wanted share of right suggestions, over all papers.
+            Target share of right suggestions, over all papers.
         k : int or None
-            Suggestions of a paper at most.
+            Most suggestions per paper.
         confidence : float
-            Probability that the precision of papers like these is not lower.
+            Probability that the precision on similar papers is not lower.
         """
         p, right, papers = self._listed(k)
         steps = _steps(p)
-        surely = 1 - (1 - confidence) / _STARTS
-        threshold = None
+        confidence = 1 - (1 - confidence) / _STARTS
+        passed = []
         for start in _starts(steps):
             for stop in steps[start:]:
-                if precision_bound(right[:stop], papers[:stop], surely) < precision:
+                if precision_bound(right[:stop], papers[:stop], confidence) < precision:
                     break
-                threshold = (
-                    float(p[stop - 1]) if threshold is None else min(threshold, float(p[stop - 1]))
-                )
-        return threshold
+                passed.append(float(p[stop - 1]))
+        return min(passed, default=None)
 
     def greatest_precision(self, k: int | None, confidence: float = 0.95) -> float:
-        """Return the greatest precision that a threshold surely has; see :meth:`threshold`."""
+        """Return the greatest precision that a threshold guarantees; see :meth:`threshold`."""
         p, right, papers = self._listed(k)
         steps = _steps(p)
-        surely = 1 - (1 - confidence) / _STARTS
+        confidence = 1 - (1 - confidence) / _STARTS
         stops = [steps[start] for start in _starts(steps)] if steps else []
-        return max((precision_bound(right[:n], papers[:n], surely) for n in stops), default=0.0)
+        return max((precision_bound(right[:n], papers[:n], confidence) for n in stops), default=0.0)
 
     def _listed(self, k: int | None) -> tuple[Numbers, BoolArray, IntArray]:
-        """Return probabilities, what is right and papers of the best ``k``, most probable first."""
+        """Return probabilities, correctness and papers of the top ``k``, most probable first."""
         listed_P = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
         order = np.flatnonzero(listed_P)
         order = order[np.argsort(-self.probabilities_P[order], kind="stable")]
@@ -158,12 +156,13 @@ class Suggestions:
 
 
 def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 0.95) -> float:
-    """Return a lower bound of the precision of papers like these.
+    """Return a lower confidence bound of the precision on similar papers.
 
-    Suggestions for one paper are right or wrong together, so papers are the cases: the precision is
-    a ratio of two sums over papers, whose variance is that of the residuals ``right - precision ·
-    suggested`` (Cochran 1977, section 2.11), widened by Student's t. Where all are right, the bound
-    is that of as many papers with one suggestion each (Clopper and Pearson 1934).
+    Suggestions for one paper are correlated, so papers are the sampling units: the precision is a
+    ratio of two sums over papers, with the variance of the residuals ``right - precision ·
+    suggested`` (Cochran 1977, section 2.11), widened by Student's t. The bound never exceeds that
+    of as many papers with one suggestion each (Clopper and Pearson 1934), which matters where all
+    are right.
     """
     from scipy.stats import beta, t
 
@@ -182,12 +181,12 @@ def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 
 
 
 def _steps(sorted_P: Numbers) -> list[int]:
-    """Return lengths of the lists to test: some 100, none of which parts equal scores."""
+    """Return about 100 list lengths to test, none of which separates equal scores."""
     if len(sorted_P) < _LEAST:
         return []
     ends = np.flatnonzero(np.diff(sorted_P, append=-np.inf)) + 1
-    wanted = np.geomspace(_LEAST, len(sorted_P), 100).astype(int)
-    return sorted({int(end) for end in ends[np.searchsorted(ends, wanted)]})
+    lengths = np.geomspace(_LEAST, len(sorted_P), 100).astype(int)
+    return sorted({int(end) for end in ends[np.searchsorted(ends, lengths)]})
 
 
 def _starts(steps: Sequence[int]) -> list[int]:

@@ -1,11 +1,11 @@
-"""How well a tagger does on papers that people tagged.
+"""Evaluation of a tagger on tagged papers.
 
 Shape legend: Q papers, K suggestions, C concepts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,43 +34,43 @@ def evaluate_tagger(
 ) -> dict[str, Any]:
     """Return metrics over all concepts, those with tagged papers, and those without.
 
-    In a group the tagger ranks its concepts alone, and papers with a tag among them count.
+    In each group the tagger ranks only its concepts, over the papers with a tag among them.
 
     Parameters
     ----------
     tagger : Tagger
         The tagger.
     papers : iterable of mapping
-        As of :meth:`Tagger.train`; others than it learned from.
+        As for :meth:`Tagger.train`, but not used there.
     precision : float, optional
-        A wanted precision: what it comes to on these papers is measured, too.
+        Target precision, whose precision on these papers is measured.
     drop_unknown : bool
-        Leave out tags that the vocabulary does not know.
+        Ignore tags that are not in the vocabulary.
     vectors : array, optional
         Embeddings of the papers.
     show_progress : bool
-        Show bars.
+        Show progress bars.
 
     Returns
     -------
     dict
         ``all``, ``seen`` and ``unseen``, each with ``papers`` and the metrics;
-        ``expected_calibration_error`` of the best 10; and ``at_precision``.
+        ``expected_calibration_error`` of the top 10; and ``at_precision``.
 
     Raises
     ------
     DataError
-        If there is no paper with a tag, or one is bad.
+        If no paper has a tag, or one is invalid.
     ConfigError
-        As :meth:`Tagger.tag`.
+        As in :meth:`Tagger.tag`.
     """
     closed = tagger.hierarchy != "flat"
     reader = TagReader(tagger.vocabulary, closed=closed, drop_unknown=drop_unknown)
     ids, texts, tags_QC = tagged_papers(papers, reader)
     if not ids:
-        raise DataError("no paper to evaluate on", fix="give papers with labels")
+        raise DataError("no papers to evaluate on", fix="give papers with labels")
     if precision is not None:
-        tagger.tag([], k=None, precision=precision)  # refused before texts are encoded
+        tagger.tag([], k=None, precision=precision)  # fails early, before texts are encoded
     if vectors is None:
         task = tagger.task
         vectors = tagger.model.encode(texts, task=task, show_progress=show_progress)
@@ -107,18 +107,18 @@ def evaluate_tagger(
 def metrics_of(
     tagger: Tagger,
     suggestions: Sequence[Sequence[SuggestedTag]],
-    gold: Sequence[set[int]],
+    gold: Sequence[Collection[int]],
     members_C: BoolArray,
 ) -> dict[str, float]:
     """Return the metrics of a group of concepts, over papers that have one of them."""
-    wanted = [sorted(row for row in rows if members_C[row]) for rows in gold]
-    tagged = [place for place, rows in enumerate(wanted) if rows]
+    gold = [sorted(row for row in rows if members_C[row]) for rows in gold]
+    tagged = [paper for paper, rows in enumerate(gold) if rows]
     rows_QK = np.full((len(tagged), _LISTED), -1, dtype=np.int64)
-    for place, paper in enumerate(tagged):
+    for query, paper in enumerate(tagged):
         rows = [tagger.vocabulary.row(tag.id) for tag in suggestions[paper]]
-        rows_QK[place, : len(rows)] = rows
+        rows_QK[query, : len(rows)] = rows
     scores_QK = np.where(rows_QK >= 0, -np.arange(_LISTED), -np.inf).astype(np.float32)
-    relevant = Ragged.from_lists(wanted[paper] for paper in tagged)
+    relevant = Ragged.from_lists(gold[paper] for paper in tagged)
     grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
     qrels = Qrels(relevant, grades, len(members_C))
     judged = judge(Ranking(rows_QK, scores_QK), qrels)
@@ -129,7 +129,7 @@ def metrics_of(
 def _pairs(
     tagger: Tagger, lists: Sequence[Sequence[SuggestedTag]], gold: Sequence[set[int]]
 ) -> tuple[FloatArray, BoolArray]:
-    rows = tagger.vocabulary.row
+    row = tagger.vocabulary.row
     scores = [tag.score for tags in lists for tag in tags]
-    right = [rows(tag.id) in own for tags, own in zip(lists, gold, strict=True) for tag in tags]
+    right = [row(tag.id) in rows for tags, rows in zip(lists, gold, strict=True) for tag in tags]
     return np.array(scores), np.array(right, dtype=bool)

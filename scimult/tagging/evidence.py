@@ -1,4 +1,4 @@
-"""Which sentence of a paper speaks for a tag, or for its place in a list.
+"""The sentence of a paper that best supports a tag or a search result.
 
 Shape legend: S sentences, D width.
 """
@@ -17,7 +17,7 @@ from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import FloatArray, Text
 
 _NAMED = 10.0
-"""What a sentence that names the concept is ahead of others; cosines differ by 2 at most."""
+"""Bonus of a sentence that names the concept; cosines differ by 2 at most."""
 _END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
 _NO_END = re.compile(
     r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
@@ -25,7 +25,7 @@ _NO_END = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text: they end at a point, ``?`` or ``!`` before a capital."""
+    """Split a text into sentences, which end at ``.``, ``?`` or ``!`` before a capital or digit."""
     plain = " ".join(text.split())
     parts, start = [], 0
     for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
@@ -44,21 +44,21 @@ def find_evidence(
     papers: Sequence[Text],
     tags: Sequence[Sequence[int]],
 ) -> list[Mapping[int, str]]:
-    """Return for each paper, by concept, the sentence of its abstract that speaks for it.
+    """Return for each paper a dict from concept to the sentence that supports it.
 
-    That is a sentence with a name of the concept, else the one whose embedding is closest to the
-    concept's; the title, where there is no abstract.
+    It is a sentence that names the concept, else the one whose embedding is closest to the
+    concept's; the title if there is no abstract.
 
     Parameters
     ----------
     model : SciMult
         The encoder.
     task : str
-        Of the embeddings.
+        Task of the embeddings.
     vocabulary : Vocabulary
         The concepts.
     labels_CD : array
-        Their embeddings.
+        Embeddings of the concepts.
     papers : sequence of Text
         The papers.
     tags : sequence of sequences of int
@@ -68,53 +68,53 @@ def find_evidence(
         (sentences(text.body) or [text.title]) if rows else []
         for text, rows in zip(papers, tags, strict=True)
     ]
-    alone = [Text("paper", sentence) for part in parts for sentence in part]
-    vectors_ND = model.encode(alone, task=task, role="query")
+    texts = [Text("paper", sentence) for part in parts for sentence in part]
+    vectors_ND = model.encode(texts, task=task, role="query")
     ends = np.cumsum([len(part) for part in parts])
     evidence: list[Mapping[int, str]] = []
     for part, rows, end in zip(parts, tags, ends, strict=True):
         if not rows:
             evidence.append({})
             continue
-        some_ND = vectors_ND[end - len(part) : end]
-        scores_NC = similarities(some_ND, labels_CD[list(rows)], model.similarity).copy()
+        part_ND = vectors_ND[end - len(part) : end]
+        scores_NC = similarities(part_ND, labels_CD[list(rows)], model.similarity).copy()
         finder = NameFinder(vocabulary[row].names for row in rows)
-        for place, sentence in enumerate(part):
-            scores_NC[place, finder.find(sentence)] += _NAMED
+        for index, sentence in enumerate(part):
+            scores_NC[index, finder.find(sentence)] += _NAMED
         best = scores_NC.argmax(axis=0)
         evidence.append({row: part[i] for row, i in zip(rows, best.tolist(), strict=True)})
     return evidence
 
 
-MOST_SENTENCES, MOST_CHARACTERS = 20, 1000
+_MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
 
 
-def sentences_of(text: Text) -> list[str]:
-    """Return the sentences of an abstract, or the title where there is none; long ones cut."""
-    candidates = sentences(text.body[: MOST_SENTENCES * MOST_CHARACTERS])[:MOST_SENTENCES]
-    return [part[:MOST_CHARACTERS] for part in candidates] or [text.title[:MOST_CHARACTERS]]
+def _first_sentences(text: Text) -> list[str]:
+    """Return the first sentences of an abstract, or else the title; long ones are cut."""
+    candidates = sentences(text.body[: _MOST_SENTENCES * _MOST_CHARACTERS])[:_MOST_SENTENCES]
+    return [part[:_MOST_CHARACTERS] for part in candidates] or [text.title[:_MOST_CHARACTERS]]
 
 
 def evidence_for(
-    model: SciMult, task: str, query_D: FloatArray, texts: Sequence[Text]
+    model: SciMult, task: str, query_D: FloatArray, papers: Sequence[Text]
 ) -> list[str]:
-    """Return of each paper the sentence that scores highest for a query, all in one pass.
+    """Return each paper's highest-scoring sentence for a query, encoding all in one pass.
 
-    A sentence is encoded as a paper of its own; the score is the model's.
+    Each sentence is encoded like a paper and scored by the model's similarity.
     """
-    parts = [sentences_of(text) for text in texts]
-    all_of = [Text("paper", sentence) for part in parts for sentence in part]
-    if not all_of:
+    parts = [_first_sentences(text) for text in papers]
+    texts = [Text("paper", sentence) for part in parts for sentence in part]
+    if not texts:
         return []
-    vectors_SD = model.encode(all_of, task=task, role="candidate")
+    vectors_SD = model.encode(texts, task=task, role="candidate")
     scores_S = _scores(model, query_D, vectors_SD)
     ends = np.cumsum([len(part) for part in parts])
     best = [int(np.argmax(scores)) for scores in np.split(scores_S, ends[:-1])]
-    return [part[place] for part, place in zip(parts, best, strict=True)]
+    return [part[index] for part, index in zip(parts, best, strict=True)]
 
 
 def _scores(model: SciMult, query_D: FloatArray, vectors_SD: FloatArray) -> FloatArray:
-    """Return scores whose order is that of the model's similarity, shape ``(S,)``."""
+    """Return scores in the order of the model's similarity, shape ``(S,)``."""
     if model.similarity == "l2":
         near_S: FloatArray = -np.linalg.norm(vectors_SD - query_D, axis=1)
         return near_S

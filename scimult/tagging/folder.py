@@ -1,4 +1,4 @@
-"""A tagger on disk: vocabulary, embeddings, what tagged papers taught, and how sure it is."""
+"""A tagger on disk: vocabulary, embeddings, learned sources and calibration."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ TAGGER = FolderKind(
 
 @dataclass(frozen=True)
 class TaggerState:
-    """All that a tagger knows.
+    """The data of a trained tagger.
 
     Attributes
     ----------
     vocabulary : Vocabulary
         The concepts.
     labels_CD, mean_C : array
-        Their embeddings, and the mean similarity of each to papers.
+        Embeddings of the concepts, and each one's mean similarity to papers.
     fusion : Fusion
-        How sources become log odds.
+        Weights that turn sources into log odds.
     hierarchy : {"flat", "closed", "specific"}
-        What sets of concepts it was trained for.
+        Hierarchy of the training.
     model : mapping
-        What opens the model again: path, dtype, task, fingerprint and what replaced its settings.
+        How to open the model: path, dtype, task, fingerprint and overridden settings.
     learned : Learned, optional
-        What tagged papers taught.
+        Sources learned from tagged papers.
     calibration : Calibration, optional
-        Absent where no papers were tagged.
+        Absent without tagged papers.
     suggestions : Suggestions, optional
-        What it suggests for the tagged papers that it was not fitted to.
+        Suggestions for held-out tagged papers.
     facts : mapping
-        How many papers and concepts, and how well calibrated.
+        Numbers of papers and concepts, and the calibration error.
     """
 
     vocabulary: Vocabulary
@@ -87,7 +87,7 @@ def save_state(folder: Path, state: TaggerState) -> None:
         learned.linear.save(folder / _LINEAR)
     if state.suggestions is not None:
         save_arrays(folder / _SUGGESTIONS, **vars(state.suggestions))
-    written = {
+    content = {
         "format": FORMAT,
         "version": VERSION,
         "model": state.model,
@@ -96,7 +96,7 @@ def save_state(folder: Path, state: TaggerState) -> None:
         "calibration": None if state.calibration is None else asdict(state.calibration),
         "facts": state.facts,
     }
-    write_json(folder / FILE, written)
+    write_json(folder / FILE, content)
 
 
 def load_state(folder: Path) -> TaggerState:
@@ -105,18 +105,18 @@ def load_state(folder: Path) -> TaggerState:
     Raises
     ------
     DataError
-        If the folder is none, one of another version, or damaged.
+        If the folder is not a tagger, of another version, or damaged.
     """
+    fix = "give a folder of scimult tagger train"
     if not (folder / FILE).is_file():
-        fix = "name the folder of a tagger; scimult tagger train makes one"
-        raise DataError("is no tagger", path=folder, fix=fix)
+        raise DataError("not a tagger", path=folder, fix=fix)
     content = read_json(folder / FILE)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        fix = "name the folder of a tagger"
         raise DataError("not a tagger's file", path=folder / FILE, fix=fix)
     if content.get("version") != VERSION:
-        fix = "use the scimult that made it, or train the tagger anew"
-        raise DataError("tagger of another version", path=folder, value=content["version"], fix=fix)
+        problem, value = "tagger of another version", content.get("version")
+        fix = "use the scimult version that wrote it, or train the tagger again"
+        raise DataError(problem, path=folder, value=value, fix=fix)
     try:
         return _load(folder, content)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -128,9 +128,7 @@ def load_state(folder: Path) -> TaggerState:
 
 def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
-    curves, suggestions = content["calibration"], None
-    if curves is not None:
-        suggestions = Suggestions(**load_arrays(folder / _SUGGESTIONS))
+    curves = content["calibration"]
     return TaggerState(
         read_vocabulary(folder / VOCABULARY),
         labels["labels"],
@@ -138,14 +136,14 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
         Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
         content["hierarchy"],
         content["model"],
-        learned=_learned(folder) if (folder / _PAPERS).is_file() else None,
+        learned=_load_learned(folder) if (folder / _PAPERS).is_file() else None,
         calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
-        suggestions=suggestions,
+        suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),
         facts=content["facts"],
     )
 
 
-def _learned(folder: Path) -> Learned:
+def _load_learned(folder: Path) -> Learned:
     papers = load_arrays(folder / _PAPERS)
     tags_MC, words_MT = unpacked(papers, "tags_"), unpacked(papers, "words_")
     linear = LinearHead.load(folder / _LINEAR)

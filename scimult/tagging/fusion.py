@@ -1,7 +1,7 @@
-"""What all sources say of a concept, as one number: log odds by logistic regression.
+"""Fusion of all sources into log odds by logistic regression.
 
-Concepts with tagged papers and those without have their own weights: of the latter only names and
-embeddings speak. Their weights are fitted to concepts that are hidden from the learned sources.
+Concepts with tagged papers and those without have their own weights: for the latter, only names
+and embeddings are known. Their weights are fitted to concepts hidden from the learned sources.
 
 Shape legend: S sources, B papers, C concepts, P pairs of paper and concept.
 """
@@ -18,8 +18,8 @@ from scimult.tagging.signals import SOURCES, ZERO_SHOT
 from scimult.types import BoolArray, FloatArray, IntArray
 
 _HIDDEN = 5
-"""One of so many concepts with papers stands for those without."""
-_LISTED, _DRAWN = 30, 50
+"""One in this many concepts with papers represents those without."""
+_LISTED, _SAMPLED = 30, 50
 _INVERSE_PENALTY = 1.0
 
 
@@ -30,9 +30,9 @@ class Weights:
     Attributes
     ----------
     bias : float
-        Where all sources are 0.
+        Log odds where all sources are 0.
     weights : dict
-        By source; others weigh 0.
+        Weight by source; 0 for others.
     """
 
     bias: float
@@ -64,23 +64,24 @@ class Fusion:
         return logits_BC
 
 
-# Between those fitted to papers of two sets (docs/tagging.md): used where nothing is tagged yet.
+# Between the weights fitted to two data sets (docs/tagging.md), for use without tagged papers.
 ZERO_SHOT_WEIGHTS = Weights(-8.0, {"label": 1.0, "title": 1.0, "abstract": 2.0})
 ZERO_SHOT_FUSION = Fusion(ZERO_SHOT_WEIGHTS, ZERO_SHOT_WEIGHTS)
 
 
 class FusionSample:
-    """Pairs of papers and concepts that weights are fitted to; papers come in blocks.
+    """Pairs of papers and concepts to fit weights to; papers come in blocks.
 
-    Of the pairs that are wrong those count that a source puts among a paper's best 30, and 50
-    others for each paper drawn at random, which stand for all by their weight.
+    Wrong pairs are those that a source ranks among a paper's top 30 (with tagged papers: the
+    label's similarity or the linear model), and 50 per paper sampled from the others, weighted to
+    represent all of them.
 
     Parameters
     ----------
     seen_C : array
         Which concepts have tagged papers.
     seed : int
-        Of the draws.
+        Seed of the sampling.
     """
 
     def __init__(self, seen_C: BoolArray, seed: int) -> None:
@@ -92,27 +93,28 @@ class FusionSample:
         self._parts: list[tuple[FloatArray, BoolArray, IntArray, NDArray[np.float64]]] = []
 
     def add(self, signals_SBC: FloatArray, right_BC: BoolArray) -> None:
-        """Take in papers and what is right of them."""
-        sure_BC = right_BC.copy()
+        """Add papers and their correct concepts."""
+        kept_BC = right_BC.copy()
         listed = min(_LISTED, right_BC.shape[1])
         for signal_BC in signals_SBC[[0, -2]] if len(signals_SBC) > len(ZERO_SHOT) else signals_SBC:
             best = np.argpartition(-signal_BC, listed - 1, axis=1)[:, :listed]
-            np.put_along_axis(sure_BC, best, values=True, axis=1)
-        draws = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _DRAWN))
-        drawn_BC = np.zeros_like(sure_BC)
-        np.put_along_axis(drawn_BC, draws, values=True, axis=1)
-        drawn_BC &= ~sure_BC
-        left_B = right_BC.shape[1] - sure_BC.sum(axis=1)
-        each_B = left_B / np.maximum(drawn_BC.sum(axis=1), 1)
-        papers, concepts = np.nonzero(sure_BC | drawn_BC)
-        weight_P = np.where(drawn_BC[papers, concepts], each_B[papers], 1.0)
+            np.put_along_axis(kept_BC, best, values=True, axis=1)
+        columns = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _SAMPLED))
+        sampled_BC = np.zeros_like(kept_BC)
+        np.put_along_axis(sampled_BC, columns, values=True, axis=1)
+        sampled_BC &= ~kept_BC
+        others_B = right_BC.shape[1] - kept_BC.sum(axis=1)
+        weight_B = others_B / np.maximum(sampled_BC.sum(axis=1), 1)
+        papers, concepts = np.nonzero(kept_BC | sampled_BC)
+        weight_P = np.where(sampled_BC[papers, concepts], weight_B[papers], 1.0)
         signals_PS = signals_SBC[:, papers, concepts].T
         self._parts.append((signals_PS, right_BC[papers, concepts], concepts, weight_P))
 
     def fit(self) -> Fusion:
-        """Return the weights; those of seen concepts also for unseen ones that nothing is known of.
+        """Return the weights of seen and unseen concepts.
 
-        A group without a single right pair gets the weights for taggers without tagged papers.
+        A group without right pairs, or without wrong ones, gets the weights of taggers without
+        tagged papers.
         """
         signals_PS, right_P, concepts_P, weight_P = (
             np.concatenate(x) for x in zip(*self._parts, strict=True)
@@ -129,7 +131,7 @@ class FusionSample:
 def fit_weights(
     signals_PS: FloatArray, right_P: BoolArray, weight_P: NDArray[np.float64], sources: Any
 ) -> Weights:
-    """Return the logistic regression of weighted pairs, with little regularisation."""
+    """Fit a logistic regression to weighted pairs, with little regularisation."""
     if not right_P.any() or right_P.all():
         return ZERO_SHOT_WEIGHTS
     from sklearn.linear_model import LogisticRegression

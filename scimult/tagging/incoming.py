@@ -1,4 +1,4 @@
-"""Papers with tags, as training takes them in."""
+"""Reading of tagged papers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NAMED = 3
 
 
 class TagReader:
-    """Rows of the concepts that people gave papers.
+    """Looks up the concepts of papers' tags.
 
     Parameters
     ----------
     vocabulary : Vocabulary
         The concepts.
     closed : bool
-        Whether a paper has all concepts above those that it has.
+        Add all broader concepts.
     drop_unknown : bool
-        Leave out tags that are not in the vocabulary, and count them.
+        Ignore tags that are not in the vocabulary, or ambiguous there, and count them.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, closed: bool, drop_unknown: bool) -> None:
@@ -35,12 +35,12 @@ class TagReader:
         self.unknown: Counter[str] = Counter()
 
     def rows(self, tags: Iterable[str]) -> list[int]:
-        """Return the rows of tags, ids or names of concepts.
+        """Return the rows of tags, which are ids or names of concepts.
 
         Raises
         ------
         DataError
-            If one is not in the vocabulary, unless such ones are left out.
+            If one is unknown, unless those are ignored.
         """
         concepts: set[int] = set()
         for tag in tags:
@@ -50,12 +50,12 @@ class TagReader:
             concepts.add(self.vocabulary.row(tag))
         return sorted(self.vocabulary.closed(concepts) if self._closed else concepts)
 
-    def tell(self) -> None:
-        """Warn of tags that were left out."""
+    def report_unknown(self) -> None:
+        """Warn about ignored tags."""
         if self.unknown:
-            named = ", ".join(repr(tag) for tag, _ in self.unknown.most_common(_NAMED))
+            examples = ", ".join(repr(tag) for tag, _ in self.unknown.most_common(_NAMED))
             count = sum(self.unknown.values())
-            warn(f"{count:,} tags are not in the vocabulary and were left out, such as {named}")
+            warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
 
 
 def tagged_papers(
@@ -66,35 +66,35 @@ def tagged_papers(
     Raises
     ------
     DataError
-        If a paper has no id, text or list ``labels``, an id comes twice, or no paper has a tag.
+        If a paper has no id, text or list ``labels``, an id is repeated, or no paper has a tag.
     """
     import scipy.sparse as sparse
 
     ids: dict[str, None] = {}
     texts: list[Text] = []
     tags: list[list[int]] = []
-    for place, paper in enumerate(papers):
+    for index, paper in enumerate(papers):
         name = paper.get("id", paper.get("_id"))
         name = str(name) if isinstance(name, int) else name
         if not isinstance(name, str) or not name.strip() or name in ids:
-            problem = f"paper {place} has no id of its own"
-            raise DataError(problem, value=name, fix="give every paper an id")
+            problem = f"paper {index} has no unique id"
+            raise DataError(problem, value=name, fix="give every paper its own id")
         labels = paper.get("labels")
         if not isinstance(labels, (list, tuple)):
-            fix = "give every paper a list of ids or names of concepts; it may be empty"
+            fix = "give every paper a list of ids or names of concepts, which may be empty"
             raise DataError(f"paper {name!r} has no list 'labels'", value=labels, fix=fix)
         ids[name] = None
-        texts.append(as_text(paper, "paper", place))
+        texts.append(as_text(paper, "paper", index))
         try:
             tags.append(reader.rows(map(str, labels)))
         except DataError as error:
             problem = f"paper {name!r}: {error.problem}"
-            fix = f"{error.fix}; drop_unknown (--drop-unknown) leaves unknown tags out"
+            fix = f"{error.fix}; drop_unknown (--drop-unknown) ignores unknown tags"
             raise DataError(problem, value=error.value, fix=fix) from None
-    reader.tell()
+    reader.report_unknown()
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
-        fix = "check that labels are ids or names of the vocabulary, or give no papers"
+        fix = "check that labels are ids or names in the vocabulary, or give no papers"
         raise DataError("no paper has a tag of the vocabulary", fix=fix)
     owners = np.repeat(np.arange(len(tags)), counts)
     columns = np.array([row for rows in tags for row in rows], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Names of concepts found in texts: whole words, the longest name at each place."""
+"""Finding names of concepts in texts: whole words, the longest name at each position."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from scimult.evaluation.name_matching import words
 class NameFinder:
     """Finds the names of concepts in texts.
 
-    A name is a run of whole words; case, punctuation and an English plural do not count. Inside a
-    longer name that was found no other one is: "computer vision" is no "vision".
+    A name is a run of whole words; case, punctuation and English plurals are ignored. Names inside
+    a longer match do not count: "computer vision" is not "vision".
 
     Parameters
     ----------
     names : iterable of sequences of str
-        The names of each concept; one without words is never found.
+        The names of each concept; names without words never match.
     """
 
     def __init__(self, names: Iterable[Sequence[str]]) -> None:
         self._rows: dict[str, tuple[int, ...]] = {}
         lengths: dict[str, set[int]] = {}
-        for row, known in enumerate(names):
-            for name in known:
+        for row, synonyms in enumerate(names):
+            for name in synonyms:
                 tokens = _tokens(name)
                 if not tokens:
                     continue
@@ -35,16 +35,16 @@ class NameFinder:
         self._lengths = {token: tuple(sorted(n, reverse=True)) for token, n in lengths.items()}
 
     def find(self, text: str) -> list[int]:
-        """Return the row of a concept for each place where a name of it stands, in text order."""
-        return list(self._found(_tokens(text)))
+        """Return the rows of all matching concepts, in text order, one per match."""
+        return list(self._matches(_tokens(text)))
 
-    def _found(self, tokens: list[str]) -> Iterator[int]:
+    def _matches(self, tokens: list[str]) -> Iterator[int]:
         start = 0
         while start < len(tokens):
             step = 1
             for length in self._lengths.get(tokens[start], ()):
                 rows = self._rows.get(" ".join(tokens[start : start + length]))
-                # At the end of the text a slice is shorter than it says, and would match twice.
+                # At the end of the text a slice may be too short, and would match twice.
                 if rows and start + length <= len(tokens):
                     yield from rows
                     step = length
@@ -57,7 +57,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _singular(word: str) -> str:
-    """Return a word without its plural (the S stemmer of Harman 1991)."""
+    """Strip a plural ending (the S stemmer of Harman 1991)."""
     if len(word) > 3 and word.endswith("ies") and word[-4] not in "ae":
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("es") and word[-3] not in "aeo":

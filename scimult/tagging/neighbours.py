@@ -1,4 +1,4 @@
-"""Tags of the tagged papers next to a paper.
+"""Tags of a paper's nearest tagged papers.
 
 Shape legend: B papers, M tagged papers, C concepts, D width, T terms, K neighbours.
 """
@@ -20,19 +20,19 @@ _BLOCK = 512
 def shares(
     rows_BK: IntArray, scores_BK: FloatArray, tags_MC: Any, sharpness: float = _SHARPNESS
 ) -> Any:
-    """Return for each paper the share of its neighbours that have each concept, sparse.
+    """Return the share of each paper's neighbours that have each concept, sparse.
 
-    Neighbour n counts with weight ``exp(sharpness (s_n - s_1))``, over the sum of all weights;
-    rows below 0 are no neighbours.
+    Neighbour n has weight ``exp(sharpness (s_n - s_1))``, divided by the sum of all weights; rows
+    below 0 are ignored.
 
     Parameters
     ----------
     rows_BK, scores_BK : array
-        The neighbours' rows, best first, and their similarities.
+        Rows of the neighbours, best first, and their similarities.
     tags_MC : sparse array
         1 where a tagged paper has a concept.
     sharpness : float
-        0 counts all neighbours alike.
+        0 weights all neighbours equally.
 
     Returns
     -------
@@ -60,13 +60,13 @@ class NearVectors:
     def search(
         self, vectors_BD: FloatArray, k: int = NEAREST, own_B: IntArray | None = None
     ) -> tuple[IntArray, FloatArray]:
-        """Return rows and similarities of the nearest, best first; ``own_B`` is left out."""
+        """Return rows and similarities of the nearest, best first, except ``own_B``."""
         ranking = self._index.search(vectors_BD, k, exclude_Q=own_B)
         return ranking.rows_QK, ranking.scores_QK
 
 
 class NearWords:
-    """Neighbours by the cosine of their weighted words."""
+    """Neighbours by the cosine of weighted words."""
 
     def __init__(self, words_MT: Any) -> None:
         self._words_TM = words_MT.T.tocsr()
@@ -74,7 +74,7 @@ class NearWords:
     def search(
         self, words_BT: Any, k: int = NEAREST, own_B: IntArray | None = None
     ) -> tuple[IntArray, FloatArray]:
-        """Return rows and similarities of the nearest, best first; ``own_B`` is left out."""
+        """Return rows and similarities of the nearest, best first, except ``own_B``."""
         k = min(k, self._words_TM.shape[1])
         rows, scores = [], []
         for start in range(0, words_BT.shape[0], _BLOCK):
@@ -87,5 +87,5 @@ class NearWords:
             order_BK = np.lexsort((rows_BK, -scores_BK), axis=1)
             rows.append(np.take_along_axis(rows_BK, order_BK, axis=1))
             scores.append(np.take_along_axis(scores_BK, order_BK, axis=1))
-        similar = np.concatenate(scores)
-        return np.where(np.isfinite(similar), np.concatenate(rows), -1), similar
+        similarities = np.concatenate(scores)
+        return np.where(np.isfinite(similarities), np.concatenate(rows), -1), similarities

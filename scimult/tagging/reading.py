@@ -13,7 +13,7 @@ from scimult.errors import DataError, one_of
 from scimult.files import write_text
 from scimult.tagging.vocabulary import Concept, Vocabulary
 
-# What each part of a concept may be called, best first.
+# Names of each part of a concept in files, best first.
 FIELDS = {
     "id": ("id", "uri", "_id"),
     "label": ("label", "name", "prefLabel", "subject"),
@@ -33,30 +33,30 @@ def read_vocabulary(
     language: str = "en",
     rejects: Rejects | None = None,
 ) -> Vocabulary:
-    """Read a vocabulary; the end of the file's name says its format, ``.gz`` is decompressed.
+    """Read a vocabulary in the format of the file's extension; ``.gz`` is decompressed.
 
     JSON lines (``.jsonl``, ``.json``) and tables with a header (``.csv``, ``.tsv``) have the fields
-    of :class:`Concept`; ``uri``, ``name`` and ``definition`` are taken for ``id``, ``label`` and
-    ``description``. In a table ``;`` stands between several synonyms or broader concepts, and
-    ``label_en`` is the label in English. Annif's tables without a header (``<URI>``, a tab, the
-    label) are read as well. SKOS is RDF/XML (``.rdf``, ``.xml``), Turtle (``.ttl``) or N-Triples
-    (``.nt``); see :func:`scimult.tagging.skos.read_skos`.
+    of :class:`Concept`; ``uri``, ``name`` and ``definition`` are accepted for ``id``, ``label`` and
+    ``description``. In tables, ``;`` separates synonyms or broader concepts, and ``label_en`` is
+    the English label. Annif's tables without a header (``<URI>``, a tab, the label) are read too.
+    SKOS is RDF/XML (``.rdf``, ``.xml``), Turtle (``.ttl``) or N-Triples (``.nt``); see
+    :func:`scimult.tagging.skos.read_skos`.
 
     Parameters
     ----------
     path : path
         The file, or a folder with ``labels.jsonl``.
     columns : mapping, optional
-        Names of fields in the file, by part of the concept: ``{"label": "subject"}``.
+        Part of a concept to field of the file: ``{"label": "subject"}``.
     language : str
-        Which labels of SKOS, and of tables in several languages, are read.
+        Language of labels in SKOS and multilingual tables.
     rejects : Rejects, optional
-        Takes bad records; by default the first one is an error.
+        Collector of bad records; by default the first one is an error.
 
     Raises
     ------
     DataError
-        If the file is missing or of no known format, or the vocabulary is not consistent; and,
+        If the file is missing or of an unknown format, or the vocabulary is inconsistent; and,
         through ``rejects``, at a bad record.
     """
     path = find_file(path, "label")
@@ -75,12 +75,12 @@ def read_vocabulary(
     else:
         known = ", ".join((".jsonl", *_TABLES, *_SKOS))
         fix = f"use a file that ends in {known} (also with .gz)"
-        raise DataError("vocabulary is of no known format", path=path, fix=fix)
+        raise DataError("unknown format of a vocabulary", path=path, fix=fix)
     return _vocabulary(path, records, columns, language, rejects)
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    """Write a vocabulary as JSON lines, which :func:`read_vocabulary` reads."""
+    """Write a vocabulary as JSON lines, for :func:`read_vocabulary`."""
     lines = []
     for concept in vocabulary:
         fields = {name: getattr(concept, name) for name in FIELDS}
@@ -111,8 +111,8 @@ def _vocabulary(
     parsed = rejects.keep(records, lambda row: (row, _concept(row, columns, language)))
     for record, concept in parsed:
         if concept.id in concepts:
-            fix = "give every concept its own id, or leave the repetition out"
-            rejects.reject(record.error("concept is given twice", value=concept.id, fix=fix))
+            fix = "give every concept its own id, or remove the repetition"
+            rejects.reject(record.error("repeated concept", value=concept.id, fix=fix))
             continue
         concepts[concept.id] = concept
         lines.append(record.line)
@@ -122,10 +122,11 @@ def _vocabulary(
 def _concept(record: Record, columns: Mapping[str, str | None], language: str) -> Concept:
     name = record.identifier(_field(record, "id", columns, language))
     if not name.isprintable():
-        raise record.error("id holds a line break or control character", value=name, fix="drop it")
+        problem = "id has a line break or control character"
+        raise record.error(problem, value=name, fix="remove it")
     label = record.text(_field(record, "label", columns, language)).strip()
     if not label:
-        raise record.error("concept has no label", value=name, fix="give it a name")
+        raise record.error("concept has no label", value=name, fix="give it a label")
     parts = {part: _field(record, part, columns, language) for part in FIELDS}
     return Concept(
         name,
@@ -138,7 +139,7 @@ def _concept(record: Record, columns: Mapping[str, str | None], language: str) -
 
 
 def _field(record: Record, part: str, columns: Mapping[str, str | None], language: str) -> str:
-    """Return what a part of the concept is called in this record; our own name if it has none."""
+    """Return the name of a concept's part in this record; our own name if it is absent."""
     if part in columns:
         return columns[part] or ""
     names = [name for known in FIELDS[part] for name in (f"{known}_{language}", known)]

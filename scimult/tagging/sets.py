@@ -1,4 +1,4 @@
-"""Which concepts are suggested together: the best, above a threshold, in keeping with a hierarchy.
+"""Selection of suggested concepts: the best above a threshold, consistent with the hierarchy.
 
 Shape legend: B papers, C concepts.
 """
@@ -17,10 +17,9 @@ Hierarchy = Literal["flat", "closed", "specific"]
 
 
 def raised(probabilities_BC: NDArray[Any], vocabulary: Vocabulary) -> NDArray[Any]:
-    """Return probabilities such that no concept has less than one below it.
+    """Raise each concept's probability to the largest of its narrower concepts.
 
-    What has a concept has all broader ones, so their probabilities cannot be lower; they are
-    raised to the largest below.
+    A paper with a concept has all broader ones too, so theirs cannot be lower.
     """
     raised_BC: NDArray[Any] = probabilities_BC.copy()
     for row in vocabulary.order_C[::-1].tolist():
@@ -30,12 +29,13 @@ def raised(probabilities_BC: NDArray[Any], vocabulary: Vocabulary) -> NDArray[An
 
 
 def best_first(probabilities_C: NDArray[Any], vocabulary: Vocabulary, most: int) -> list[int]:
-    """Return ``most`` rows or more by falling probability; of equal ones broader ones first."""
+    """Return at least ``most`` rows, most probable first; broader concepts win ties."""
     rows = np.arange(len(probabilities_C))
     if most < len(rows):
         least = np.partition(probabilities_C, -most)[-most]
         rows = np.flatnonzero(probabilities_C >= least)
-    best: list[int] = rows[np.lexsort((vocabulary.place_C[rows], -probabilities_C[rows]))].tolist()
+    order = np.lexsort((vocabulary.position_C[rows], -probabilities_C[rows]))
+    best: list[int] = rows[order].tolist()
     return best
 
 
@@ -49,25 +49,24 @@ def select_tags(
     exclude: Collection[int],
     hierarchy: Hierarchy,
 ) -> list[int]:
-    """Return what is suggested of ranked concepts, in their order.
+    """Select suggestions from ranked concepts, in their order.
 
     Parameters
     ----------
     ranked : list of int
-        Rows, best first; of a closed hierarchy broader ones stand before those below.
+        Rows, best first; in a closed hierarchy, broader concepts before narrower ones.
     probabilities_C : array
-        Of all concepts.
+        Probabilities of all concepts.
     vocabulary : Vocabulary
         The hierarchy.
     k : int or None
-        Most concepts.
+        Most suggestions.
     threshold : float or None
-        Least probability.
+        Lowest probability.
     exclude : collection of int
         Rows that are never suggested.
     hierarchy : {"flat", "closed", "specific"}
-        ``specific`` leaves out what is above another one that is suggested, and what comes
-        after takes its place.
+        ``specific`` leaves out concepts above another suggestion; later ones move up.
     """
     tags: list[int] = []
     for row in ranked:

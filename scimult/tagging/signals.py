@@ -1,4 +1,4 @@
-"""What speaks for a concept: one number for each paper, concept and source.
+"""Sources of evidence for a concept: one number per paper, concept and source.
 
 Shape legend: S sources, B papers, C concepts, D width, M tagged papers.
 """
@@ -25,36 +25,36 @@ SOURCES = (*ZERO_SHOT, *LEARNED)
 """Sources in the order of the arrays here.
 
 ``label``
-    Similarity of paper and concept, less the concept's mean over papers, in standard deviations
-    over all concepts: what is close to every paper says nothing of this one.
+    Similarity of paper and concept minus the concept's mean over papers, in standard deviations
+    over all concepts: a concept close to every paper says nothing about this one.
 ``title``, ``abstract``
-    Whether a name stands in the title; log(1 + number of times) for the abstract.
+    Whether a name occurs in the title; log(1 + occurrences) for the abstract.
 ``near``, ``near_words``
-    Log of the share of neighbours that have it, by embedding and by words.
+    Log of the share of neighbours with the concept, by embedding and by words.
 ``linear``
     Log odds of the concept's linear model.
 ``papers``
-    Log(1 + tagged papers that have it).
+    Log(1 + tagged papers with the concept).
 """
 _LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What tagged papers teach.
+    """What is learned from tagged papers.
 
     Attributes
     ----------
     tags_MC : sparse array
         1 where a tagged paper has a concept.
     vectors_MD : array
-        Their embeddings.
+        Embeddings of the papers.
     words : Words
         The terms.
     words_MT : sparse array
-        Their words.
+        Words of the papers.
     linear : LinearHead
-        A model for each concept that has papers.
+        A linear model of each concept with papers.
     """
 
     tags_MC: Any
@@ -65,26 +65,26 @@ class Learned:
 
     @cached_property
     def papers_C(self) -> IntArray:
-        """Tagged papers that have each concept."""
+        """Number of tagged papers with each concept."""
         counts: IntArray = np.bincount(self.tags_MC.indices, minlength=self.tags_MC.shape[1])
         return counts
 
 
 class Signals:
-    """The sources of a vocabulary.
+    """Computes the sources of a vocabulary.
 
     Parameters
     ----------
     vocabulary : Vocabulary
         The concepts.
     labels_CD : array
-        Their embeddings.
+        Embeddings of the concepts.
     mean_C : array
-        Mean similarity of each to papers.
+        Each concept's mean similarity to papers.
     similarity : {"dot", "cosine", "l2"}
-        Of the embeddings.
+        Similarity of embeddings.
     learned : Learned, optional
-        What tagged papers teach; without it only the first three sources speak.
+        What is learned from tagged papers; without it there are only the first three sources.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Signals:
             self.seen_C = learned.papers_C > 0
 
     def of(self, texts: Sequence[Text], vectors_BD: FloatArray) -> FloatArray:
-        """Return what speaks for each concept, shape ``(S, B, C)``; three sources if not learned.
+        """Return the sources of each concept, shape ``(S, B, C)``; S is 3 without tagged papers.
 
-        Of a concept without papers the learned sources are 0.
+        The learned sources of concepts without papers are 0.
         """
         count = len(SOURCES if self._learned is not None else ZERO_SHOT)
         signals_SBC = np.zeros((count, len(texts), len(self._mean_C)), dtype=np.float32)
@@ -131,9 +131,9 @@ class Signals:
         words_BT = learned.words.rows(texts)
         near, near_words = self._neighbours
         neighbours = (near.search(vectors_BD), near_words.search(words_BT))
-        for place, (rows_BK, scores_BK) in enumerate(neighbours, start=len(ZERO_SHOT)):
+        for source, (rows_BK, scores_BK) in enumerate(neighbours, start=len(ZERO_SHOT)):
             share_BC = shares(rows_BK, scores_BK, learned.tags_MC).toarray()
-            signals_SBC[place] = np.log(share_BC + _LEAST_SHARE)
+            signals_SBC[source] = np.log(share_BC + _LEAST_SHARE)
         signals_SBC[-2] = learned.linear.logits(words_BT)
         signals_SBC[-1] = np.log1p(learned.papers_C)
         signals_SBC[len(ZERO_SHOT) :, :, ~self.seen_C] = 0
@@ -148,9 +148,9 @@ class Signals:
 def similarities(
     queries_BD: FloatArray, candidates_CD: FloatArray, similarity: Similarity
 ) -> FloatArray:
-    """Return similarities of all pairs, shape ``(B, C)``: the larger, the closer.
+    """Return similarities of all pairs, shape ``(B, C)``; larger is closer.
 
-    Vectors that are compared by cosine have length 1; ``l2`` is minus the distance.
+    ``cosine`` expects unit vectors; ``l2`` is minus the distance.
     """
     import torch
 
@@ -164,7 +164,7 @@ def similarities(
 
 
 def standardised(values_BC: FloatArray) -> FloatArray:
-    """Return rows of mean 0 and standard deviation 1; 0 where all of a row are alike."""
+    """Scale rows to mean 0 and standard deviation 1; constant rows become 0."""
     centred_BC = values_BC - values_BC.mean(axis=1, keepdims=True)
     spread_B1 = centred_BC.std(axis=1, keepdims=True)
     scaled_BC: FloatArray = centred_BC / np.where(spread_B1 > 0, spread_B1, 1)

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vocabulary:
     """Read the concepts of a SKOS file, in the order of their URIs.
 
-    ``skos:prefLabel`` in ``language``, else without one, is the label; ``altLabel`` and
-    ``hiddenLabel`` are synonyms; ``definition``, else ``scopeNote``, is the description.
-    ``broader`` and the inverse of ``narrower`` are the hierarchy; links to what is no concept
-    of the file are left out and counted, and so are deprecated concepts.
+    The label is ``skos:prefLabel`` in ``language``, else without a language; ``altLabel`` and
+    ``hiddenLabel`` are synonyms; the description is ``definition``, else ``scopeNote``.
+    ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
+    to concepts outside the file are left out and counted.
 
     Parameters
     ----------
     path : Path
         The file; ``.gz`` is decompressed.
     format : {"xml", "turtle", "nt"}
-        As rdflib calls it.
+        Format name of rdflib.
     language : str
-        Of the labels.
+        Language of the labels.
     rejects : Rejects
-        Takes concepts without a label.
+        Collector of concepts without a label.
 
     Raises
     ------
@@ -55,12 +55,12 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     for node in sorted(current, key=str):
         label = _words(graph, node, SKOS.prefLabel, language)
         if label is None:
-            fix = f"give it a skos:prefLabel in {language!r}, or name another language"
+            fix = f"give it a skos:prefLabel in {language!r}, or choose another language"
             problem = f"concept has no label in {language!r}"
             rejects.reject(DataError(problem, path=path, value=str(node), fix=fix))
             continue
         outside += len(above[node] - current)
-        others = {
+        synonyms = {
             word
             for kind in (SKOS.altLabel, SKOS.hiddenLabel)
             for word in _all_words(graph, node, kind, language)
@@ -71,13 +71,13 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
         concepts[str(node)] = Concept(
             str(node),
             label,
-            synonyms=tuple(sorted(others - {label})),
+            synonyms=tuple(sorted(synonyms - {label})),
             broader=tuple(sorted(map(str, above[node] & current))),
             description=description or "",
             notation=_words(graph, node, SKOS.notation, "") or "",
         )
     if old or outside:
-        note(f"{path}: {len(old)} deprecated concepts and {outside} broader links to none left out")
+        note(f"{path}: left out {len(old)} deprecated concepts and {outside} links to no concept")
     return Vocabulary(_with_known_broader(concepts), path)
 
 
@@ -86,7 +86,7 @@ def _parsed(path: Path, format: str) -> Graph:
     from rdflib.plugins.parsers.notation3 import BadSyntax
 
     graph = Graph()
-    fix = "check the file with an RDF validator; its name must end as its format does"
+    fix = "check the file with an RDF validator, and that its extension fits its format"
     try:
         with open_binary(path) as file:
             graph.parse(
@@ -100,14 +100,14 @@ def _parsed(path: Path, format: str) -> Graph:
         raise DataError(problem, path=path, line=error.getLineNumber(), fix=fix) from None
     except (DataError, OSError):
         raise
-    except Exception as error:  # rdflib lets AttributeError and others out at bad input
+    except Exception as error:  # bad input makes rdflib raise AttributeError and others
         problem = f"not valid RDF: {' '.join(str(error).split())}"
         raise DataError(problem, path=path, fix=fix) from None
     return graph
 
 
 def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
-    """Return concepts without links to those that were rejected."""
+    """Return the concepts without links to rejected ones."""
     return [
         replace(one, broader=tuple(name for name in one.broader if name in concepts))
         for one in concepts.values()
@@ -115,12 +115,12 @@ def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
 
 
 def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:
-    """Return the literals of a node in a language; those without one, if there is none."""
+    """Return a node's literals in a language, or else those without a language."""
     from rdflib import Literal
 
     literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
-    for wanted in (language, ""):
-        words = [word for word in literals if (word.language or "").split("-")[0] == wanted]
+    for code in (language, ""):
+        words = [word for word in literals if (word.language or "").split("-")[0] == code]
         if words:
             return sorted({" ".join(str(word).split()) for word in words} - {""})
     return []

@@ -1,4 +1,4 @@
-"""The class ``Tagger``: concepts of a vocabulary for papers, with probabilities and evidence.
+"""The class ``Tagger``: tags papers from a vocabulary, with probabilities and evidence.
 
 Shape legend: N papers, B papers of a block, C concepts, D width.
 """
@@ -25,7 +25,7 @@ from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import TagReader, tagged_papers
 from scimult.tagging.sets import Hierarchy, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
-from scimult.tagging.training import LISTED, Fitting, TaggedPapers, blocks, enough
+from scimult.tagging.training import LISTED, Fitting, TaggedPapers, blocks, check_enough
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import BoolArray, FloatArray, Text
 
@@ -34,17 +34,17 @@ _UNCALIBRATED = Calibration(Curve([], []), Curve([], []))
 
 @dataclass(frozen=True)
 class SuggestedTag:
-    """A concept that fits a paper.
+    """A concept suggested for a paper.
 
     Attributes
     ----------
     id, label : str
-        The concept's.
+        Id and label of the concept.
     score : float
-        Probability that a person would give it; without tagged papers to learn from, a number
-        from 0 to 1 that only orders.
+        Probability that a person would assign it; without tagged papers, a number from 0 to 1
+        for ranking only.
     evidence : str
-        The sentence that speaks for it; empty if it was not asked for.
+        The sentence that supports it; empty if not requested.
     """
 
     id: str
@@ -54,12 +54,12 @@ class SuggestedTag:
 
 
 class Tagger:
-    """Tags papers with concepts of a vocabulary; :meth:`train` makes one, :meth:`open` reads it.
+    """Tags papers with concepts of a vocabulary; see :meth:`train` and :meth:`open`.
 
     Parameters
     ----------
     state : TaggerState
-        What it knows.
+        Data of the trained tagger.
     model : SciMult
         The encoder that it was trained with.
     """
@@ -96,67 +96,67 @@ class Tagger:
             The concepts; see :func:`scimult.tagging.read_vocabulary`.
         papers : iterable of mapping
             Tagged papers: ``id``, ``title``, ``abstract`` and ``labels``, ids or names of concepts.
-            Without any, names and embeddings of the concepts decide, and scores are no
+            Without any, only names and embeddings of the concepts are used, and scores are not
             probabilities.
         model : path or SciMult
             The encoder.
         task : str
-            One that ranks labels for papers.
+            A task that ranks labels for papers.
         hierarchy : {"flat", "closed", "specific"}
-            ``flat``: every concept by itself. ``closed``: a paper has all concepts above those it
-            has, so no concept is less probable than one below it. ``specific``: so learned, but
-            concepts above another suggested one are left out.
+            ``flat``: every concept by itself. ``closed``: a paper has all concepts above its own,
+            so no concept is less probable than one below it. ``specific``: learned like
+            ``closed``, but concepts above another suggestion are left out.
         drop_unknown : bool
-            Leave out tags that the vocabulary does not know, in place of an error.
+            Ignore tags that are not in the vocabulary, instead of raising an error.
         device, dtype, settings
-            As of ``SciMult.from_pretrained``; settings are ``pooling``, ``similarity`` and others.
+            As for ``SciMult.from_pretrained``; settings are ``pooling``, ``similarity`` and others.
         vectors : array, optional
-            Embeddings of the papers for the task, in their order, if they are at hand.
+            Embeddings of the papers for the task, in their order, if available.
         store : path, optional
-            Folder where embeddings are kept as they are made; a call after a kill goes on there.
+            Folder to keep embeddings in, so that another call after a kill resumes.
         seed : int
-            Of what is drawn.
+            Seed of all sampling.
         show_progress : bool
-            Show bars.
+            Show progress bars.
 
         Raises
         ------
         DataError
-            If a paper is bad, a tag is unknown, or there are some papers but fewer than 50.
+            If a paper is invalid, a tag is unknown, or there are some papers but fewer than 50.
         ConfigError
             If the task does not rank labels for papers.
         StorageError
-            If something else is in the folder.
+            If the folder holds something else.
         """
         check_replaceable(path, TAGGER)
         one_of("hierarchy", hierarchy, get_args(Hierarchy))
-        given = {} if isinstance(model, SciMult) else dict(settings or {})
-        encoder = _opened(model, device, dtype, given)
+        overrides = {} if isinstance(model, SciMult) else dict(settings or {})
+        encoder = _opened(model, device, dtype, overrides)
         encoder.tasks.check_labels(task)
         reader = TagReader(vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown)
         ids, texts, tags_NC = tagged_papers(papers, reader)
         if ids:
-            enough(ids)
+            check_enough(ids)
         labels = [concept.text for concept in vocabulary]
         labels_CD = encoder.encode(labels, task=task, role="candidate", show_progress=show_progress)
         if vectors is None:
-            by = (
+            storing = (
                 encoder
                 if store is None
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
-            vectors = by.encode(texts, task=task, role="query", show_progress=show_progress)
-        named = {} if isinstance(model, SciMult) else {"path": str(Path(model).absolute())}
-        known = {**named, "dtype": encoder.dtype, "settings": given, "task": task,
-                 "fingerprint": encoder.fingerprint}  # fmt: skip
+            vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
+        location = {} if isinstance(model, SciMult) else {"path": str(Path(model).absolute())}
+        reference = {**location, "dtype": encoder.dtype, "settings": overrides, "task": task,
+                     "fingerprint": encoder.fingerprint}  # fmt: skip
         common = vocabulary, labels_CD
         if not ids:
             mean_C = np.zeros(len(labels), dtype=np.float32)
-            state = TaggerState(*common, mean_C, ZERO_SHOT_FUSION, hierarchy, known)
+            state = TaggerState(*common, mean_C, ZERO_SHOT_FUSION, hierarchy, reference)
         else:
             tagged = TaggedPapers(ids, texts, vectors, tags_NC)
             fitting = Fitting(*common, encoder.similarity, hierarchy, seed, show_progress)
-            state = fitting.state(tagged, known)
+            state = fitting.state(tagged, reference)
         with atomic_folder(path, TAGGER) as temporary:
             save_state(temporary, state)
         return cls(state, encoder)
@@ -176,23 +176,23 @@ class Tagger:
         path : path
             The folder.
         model : path or SciMult, optional
-            The encoder, if it does not lie where it lay at the training.
+            The encoder, if it has moved since the training.
         device : str, optional
-            Where texts are encoded.
+            Device to encode texts on.
 
         Raises
         ------
         DataError
-            If the folder is no tagger, or the model is not the one it was trained with.
+            If the folder is not a tagger, or the model is not the one it was trained with.
         """
         state = load_state(Path(path))
         reference = state.model
-        wanted = model if model is not None else reference.get("path")
-        if wanted is None:
-            raise DataError("the tagger's model has no folder", path=path, fix="give it by model")
-        encoder = _opened(wanted, device, reference["dtype"], reference["settings"])
+        source = model if model is not None else reference.get("path")
+        if source is None:
+            raise DataError("the tagger's model has no folder", path=path, fix="pass model=")
+        encoder = _opened(source, device, reference["dtype"], reference["settings"])
         if encoder.fingerprint != reference["fingerprint"]:
-            fix = "name the model that it was trained with, or train it again with this one"
+            fix = "use the model that it was trained with, or train it again with this one"
             problem = f"tagger was trained with another model than {encoder.name!r}"
             raise DataError(problem, path=path, value=encoder.fingerprint, fix=fix)
         return cls(state, encoder)
@@ -204,12 +204,12 @@ class Tagger:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Its concepts."""
+        """The concepts."""
         return self._state.vocabulary
 
     @property
     def facts(self) -> dict[str, Any]:
-        """How many papers it learned from, and how well it is calibrated."""
+        """Numbers of papers and concepts, and the calibration error."""
         return self._state.facts
 
     @property
@@ -219,17 +219,17 @@ class Tagger:
 
     @property
     def hierarchy(self) -> Hierarchy:
-        """What sets of concepts it was trained for."""
+        """Hierarchy of the training."""
         return self._state.hierarchy
 
     @property
     def seen_C(self) -> BoolArray:
-        """Which concepts have tagged papers that it learned from, in the vocabulary's order."""
+        """Which concepts it learned from tagged papers, in the vocabulary's order."""
         return self._signals.seen_C
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether scores are probabilities: there were tagged papers."""
+        """Whether scores are probabilities, because there were tagged papers."""
         return self._state.calibration is not None
 
     def tag(
@@ -250,34 +250,34 @@ class Tagger:
         Parameters
         ----------
         papers : iterable of mapping or str
-            With ``title`` and ``abstract``; as of ``SciMult.encode``.
+            With ``title`` and ``abstract``; as for ``SciMult.encode``.
         k : int or None
-            Concepts of a paper at most; None: all above the threshold, 50 at most.
+            Most concepts per paper; None: all above the threshold, at most 50.
         threshold : float, optional
-            Least score.
+            Lowest score.
         precision : float, optional
-            In place of a threshold: the lowest at which the share of right suggestions, for papers
-            like those of the training, is surely so high (one-sided, 95 %).
+            Instead of a threshold: use the lowest one that guarantees this share of right
+            suggestions on papers like those of the training (one-sided, 95 %).
         exclude : iterable of str
             Ids or names of concepts that are never suggested.
         evidence : bool
-            Find the sentence that speaks for each; costs as much again as encoding the papers.
+            Find the sentence that supports each tag; costs as much again as encoding the papers.
         hierarchy : {"flat", "closed", "specific"}, optional
-            Other than at the training: ``specific`` for a closed tagger, and the other way round.
+            Override that of the training: ``specific`` for a closed tagger, or vice versa.
         vectors : array, optional
-            Embeddings of the papers for the tagger's task, if they are at hand.
+            Embeddings of the papers for the tagger's task, if available.
         show_progress : bool
-            Show bars.
+            Show progress bars.
 
         Raises
         ------
         ConfigError
-            If threshold and precision are both given, no threshold has the precision, or there is
-            nothing to know the precision from.
+            If threshold and precision are both given, no threshold guarantees the precision, or
+            the tagger has no tagged papers to estimate it from.
         DataError
-            If an excluded concept is not in the vocabulary, or a paper is bad.
+            If an excluded concept is not in the vocabulary, or a paper is invalid.
         """
-        how = self._hierarchy(hierarchy)
+        hierarchy = self._hierarchy(hierarchy)
         threshold = self._threshold(k, threshold, precision)
         excluded = {self.vocabulary.row(name) for name in exclude}
         texts, task = as_texts(papers, "paper"), self.task
@@ -286,27 +286,25 @@ class Tagger:
         by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):
-            some = [texts[row] for row in rows.tolist()]
-            scores_BC = self.scores(some, vectors[rows])
-            for scores_C in scores_BC:
+            for scores_C in self.scores([texts[row] for row in rows.tolist()], vectors[rows]):
                 ranked = best_first(scores_C, self.vocabulary, most)
                 best = select_tags(
                     ranked[:most], scores_C, self.vocabulary, k=k if k is not None else LISTED,
-                    threshold=threshold, exclude=excluded, hierarchy=how,
+                    threshold=threshold, exclude=excluded, hierarchy=hierarchy,
                 )  # fmt: skip
                 by_paper.append([(row, float(scores_C[row])) for row in best])
-        rows_of = [[row for row, _ in tags] for tags in by_paper]
-        spoken: Sequence[Mapping[int, str]] = [{}] * len(by_paper)
+        sentences: Sequence[Mapping[int, str]] = [{}] * len(by_paper)
         if evidence:
-            place = self.model, task, self.vocabulary, self._state.labels_CD
-            spoken = find_evidence(*place, texts, rows_of)
+            tag_rows = [[row for row, _ in tags] for tags in by_paper]
+            labels_CD = self._state.labels_CD
+            sentences = find_evidence(self.model, task, self.vocabulary, labels_CD, texts, tag_rows)
         return [
-            [self._suggested(row, score, said) for row, score in tags]
-            for tags, said in zip(by_paper, spoken, strict=True)
+            [self._suggested(row, score, by_row) for row, score in tags]
+            for tags, by_row in zip(by_paper, sentences, strict=True)
         ]
 
     def scores(self, texts: Sequence[Text], vectors_BD: FloatArray) -> Numbers:
-        """Return the score of every concept for papers, shape ``(B, C)``, float64."""
+        """Return papers' scores of all concepts, shape ``(B, C)``, float64."""
         state = self._state
         seen_C = self._signals.seen_C
         logits_BC = state.fusion.logits(self._signals.of(texts, vectors_BD), seen_C)
@@ -315,7 +313,7 @@ class Tagger:
         calibration = state.calibration or _UNCALIBRATED
         scores_BC = calibration.probabilities(logits_BC, seen_C)
         if state.hierarchy != "flat":
-            # Two curves: what is seen and what is not may have changed places.
+            # The two curves may have swapped seen and unseen concepts.
             scores_BC = raised(scores_BC, state.vocabulary)
         return scores_BC
 
@@ -326,43 +324,43 @@ class Tagger:
             state.vocabulary, state.labels_CD, state.mean_C, self.model.similarity, state.learned
         )
 
-    def _suggested(self, row: int, score: float, said: Mapping[int, str]) -> SuggestedTag:
+    def _suggested(self, row: int, score: float, sentences: Mapping[int, str]) -> SuggestedTag:
         concept = self.vocabulary[row]
-        return SuggestedTag(concept.id, concept.label, score, said.get(row, ""))
+        return SuggestedTag(concept.id, concept.label, score, sentences.get(row, ""))
 
-    def _hierarchy(self, asked: Hierarchy | None) -> Hierarchy:
-        trained = self._state.hierarchy
-        if asked is None:
-            return trained
-        one_of("hierarchy", asked, get_args(Hierarchy))
-        if asked == "closed" and trained == "flat":
-            fix = "train it with hierarchy='closed'"
-            raise ConfigError("the tagger was trained for a flat vocabulary", value=asked, fix=fix)
-        return asked
+    def _hierarchy(self, requested: Hierarchy | None) -> Hierarchy:
+        if requested is None:
+            return self.hierarchy
+        one_of("hierarchy", requested, get_args(Hierarchy))
+        if requested == "closed" and self.hierarchy == "flat":
+            problem, fix = "tagger was trained with a flat hierarchy", "train it with 'closed'"
+            raise ConfigError(problem, value=requested, fix=fix)
+        return requested
 
     def _threshold(
         self, k: int | None, threshold: float | None, precision: float | None
     ) -> float | None:
         if k is not None and k < 1:
-            raise ConfigError("no list is as short", value=k, fix="ask for one tag or more")
+            raise ConfigError("k is below 1", value=k, fix="request at least one tag")
         if precision is None:
             return threshold
         if threshold is not None:
             fix = "leave one of them out"
-            raise ConfigError("threshold and precision cannot both be wanted", fix=fix)
+            raise ConfigError("threshold and precision are mutually exclusive", fix=fix)
         if not 0 < precision < 1:
             fix = "write a share, such as 0.8"
             raise ConfigError("precision is not between 0 and 1", value=precision, fix=fix)
-        known = self._state.suggestions
-        if known is None:
-            fix = "train with tagged papers, or ask for k or a threshold"
-            raise ConfigError("nothing is known of the precision", value=precision, fix=fix)
-        cutoff = known.threshold(precision, k)
+        suggestions = self._state.suggestions
+        if suggestions is None:
+            problem = "without tagged papers the precision is unknown"
+            fix = "train with tagged papers, or use k or a threshold"
+            raise ConfigError(problem, value=precision, fix=fix)
+        cutoff = suggestions.threshold(precision, k)
         if cutoff is None:
-            most = int(100 * known.greatest_precision(k)) / 100
-            less = f"ask for {most} at most, " if most else ""
-            fix = f"{less}give more tagged papers, or ask for the best k alone"
-            raise ConfigError("no threshold surely has this precision", value=precision, fix=fix)
+            greatest = int(100 * suggestions.greatest_precision(k)) / 100
+            lower = f"request at most {greatest}, " if greatest else ""
+            fix = f"{lower}train with more tagged papers, or use only k"
+            raise ConfigError("no threshold guarantees this precision", value=precision, fix=fix)
         return cutoff
 
 

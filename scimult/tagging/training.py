@@ -1,4 +1,4 @@
-"""Training: tagged papers are parted into those that teach, weigh the sources, and calibrate.
+"""Training: tagged papers are split for learning, for weighing sources and for calibration.
 
 Shape legend: N papers, B papers of a block, C concepts, D width.
 """
@@ -32,7 +32,7 @@ from scimult.types import BoolArray, FloatArray, IntArray, Similarity, Text
 
 LEAST_PAPERS = 50
 LISTED = 50
-"""Suggestions of a paper that calibration looks at."""
+"""Suggestions per paper used for calibration."""
 _DEV_SHARE, _MOST_DEV = 0.2, 4000
 _NUMBERS = 1 << 22
 _MEAN_OF = 2000
@@ -40,7 +40,7 @@ _MEAN_OF = 2000
 
 @dataclass(frozen=True)
 class TaggedPapers:
-    """Papers with the rows of their concepts."""
+    """Papers with their embeddings and concepts."""
 
     ids: Sequence[str]
     texts: Sequence[Text]
@@ -48,17 +48,17 @@ class TaggedPapers:
     tags_NC: Any
 
     def part(self, rows: IntArray) -> TaggedPapers:
-        """Return some of them."""
+        """Return the papers at some rows."""
         texts = [self.texts[row] for row in rows.tolist()]
         ids = [self.ids[row] for row in rows.tolist()]
         return TaggedPapers(ids, texts, self.vectors_ND[rows], self.tags_NC[rows])
 
 
-def parted(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
-    """Return rows that teach, that weigh the sources, and that calibrate.
+def split_papers(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the rows for learning, for weighing sources and for calibration.
 
-    A fifth of the papers, 4,000 at most, is kept from learning, and halved. Ids alone decide, so an
-    order of papers changes nothing.
+    A fifth of the papers, at most 4,000, is held out from learning and halved. The split depends
+    only on the ids, not on their order.
     """
     order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in ids], kind="stable")
     dev_papers = min(_MOST_DEV, int(_DEV_SHARE * len(ids)))
@@ -69,8 +69,8 @@ def parted(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
     )
 
 
-def enough(ids: Sequence[str]) -> None:
-    """Check that there are papers enough to learn from.
+def check_enough(ids: Sequence[str]) -> None:
+    """Check that there are enough papers to learn from.
 
     Raises
     ------
@@ -78,28 +78,28 @@ def enough(ids: Sequence[str]) -> None:
         If there are fewer than 50.
     """
     if len(ids) < LEAST_PAPERS:
-        fix = f"give {LEAST_PAPERS} or more, or none for a tagger that matches labels alone"
+        fix = f"give {LEAST_PAPERS} or more, or none for a tagger that only matches labels"
         raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a tagger with tagged papers is fitted with.
+    """Inputs, besides papers, for fitting a tagger.
 
     Attributes
     ----------
     vocabulary : Vocabulary
         The concepts.
     labels_CD : array
-        Their embeddings.
+        Embeddings of the concepts.
     similarity : {"dot", "cosine", "l2"}
-        Of the embeddings.
+        Similarity of embeddings.
     hierarchy : {"flat", "closed", "specific"}
-        What sets are suggested.
+        How the hierarchy is used.
     seed : int
-        Of what is drawn.
+        Seed of all sampling.
     show_progress : bool
-        Show bars.
+        Show progress bars.
     """
 
     vocabulary: Vocabulary
@@ -110,11 +110,20 @@ class Fitting:
     show_progress: bool = False
 
     def state(self, papers: TaggedPapers, model: dict[str, Any]) -> TaggerState:
-        """Return a tagger's state, fitted to papers whose vectors ``model`` made."""
-        teaching, weighing, calibrating = (papers.part(rows) for rows in parted(papers.ids))
-        sample_ND = teaching.vectors_ND[:_MEAN_OF]
+        """Fit a tagger to papers encoded by ``model``; return its state.
+
+        Raises
+        ------
+        DataError
+            If only held-out papers have tags.
+        """
+        learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
+        if not learning.tags_NC.nnz:
+            problem, fix = "no paper to learn from has a tag", "tag more papers"
+            raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
+        sample_ND = learning.vectors_ND[:_MEAN_OF]
         mean_C = similarities(sample_ND, self.labels_CD, self.similarity).mean(axis=0)
-        learned = learn(teaching, self.similarity, seed=self.seed, show_progress=self.show_progress)
+        learned = learn(learning, self.similarity, seed=self.seed, show_progress=self.show_progress)
         signals = Signals(self.vocabulary, self.labels_CD, mean_C, self.similarity, learned)
         fusion = weigh(signals, weighing, seed=self.seed, show_progress=self.show_progress)
         calibration, suggestions, error = calibrate(
@@ -123,7 +132,7 @@ class Fitting:
         )  # fmt: skip
         facts = {
             "papers": len(papers.ids),
-            "papers_by_use": [len(part.ids) for part in (teaching, weighing, calibrating)],
+            "papers_by_use": [len(part.ids) for part in (learning, weighing, calibrating)],
             "concepts": len(self.vocabulary),
             "concepts_with_papers": int(signals.seen_C.sum()),
             "expected_calibration_error": round(error, 5),
@@ -137,7 +146,7 @@ class Fitting:
 def learn(
     papers: TaggedPapers, similarity: Similarity, *, seed: int, show_progress: bool
 ) -> Learned:
-    """Return what papers teach: neighbours, words, and a linear model for each concept."""
+    """Learn neighbours, words and a linear model per concept from papers."""
     words = Words.of(papers.texts)
     words_NT = words.rows(papers.texts)
     own_N = np.arange(len(papers.ids))
@@ -152,12 +161,12 @@ def learn(
 def weigh(
     signals: Signals, papers: TaggedPapers, *, seed: int, show_progress: bool = False
 ) -> Fusion:
-    """Return weights of the sources, fitted to papers that taught nothing."""
+    """Fit the weights of the sources to papers held out from learning."""
     sample = FusionSample(signals.seen_C, seed)
     for rows in blocks(len(papers.ids), len(signals.seen_C), "weighing", show_progress):
-        some = papers.part(rows)
-        signals_SBC = signals.of(some.texts, some.vectors_ND)
-        sample.add(signals_SBC, some.tags_NC.toarray() > 0)
+        block = papers.part(rows)
+        signals_SBC = signals.of(block.texts, block.vectors_ND)
+        sample.add(signals_SBC, block.tags_NC.toarray() > 0)
     return sample.fit()
 
 
@@ -170,35 +179,35 @@ def calibrate(
     *,
     show_progress: bool = False,
 ) -> tuple[Calibration, Suggestions, float]:
-    """Return curves fitted to papers that neither taught nor weighed, with their suggestions.
+    """Fit curves to papers held out from learning and weighing; return them with suggestions.
 
     The number is the expected calibration error of curves fitted to one half of these papers and
-    measured on the other, both ways.
+    measured on the other, averaged over both directions.
     """
     parts = []
     for rows in blocks(len(papers.ids), len(vocabulary), "calibrating", show_progress):
-        some = papers.part(rows)
-        logits_BC = fusion.logits(signals.of(some.texts, some.vectors_ND), signals.seen_C)
+        block = papers.part(rows)
+        logits_BC = fusion.logits(signals.of(block.texts, block.vectors_ND), signals.seen_C)
         if hierarchy != "flat":
             logits_BC = raised(logits_BC, vocabulary)
-        tags_BC = some.tags_NC.toarray() > 0
+        tags_BC = block.tags_NC.toarray() > 0
         for row, paper in enumerate(rows.tolist()):
             concepts = np.array(best_first(logits_BC[row], vocabulary, LISTED)[:LISTED])
-            place = np.full(len(concepts), paper)
-            parts.append((place, concepts, logits_BC[row, concepts], tags_BC[row, concepts]))
+            owners = np.full(len(concepts), paper)
+            parts.append((owners, concepts, logits_BC[row, concepts], tags_BC[row, concepts]))
     papers_P, concepts_P, logits_P, right_P = (np.concatenate(x) for x in zip(*parts, strict=True))
     seen_P, half_P = signals.seen_C[concepts_P], papers_P % 2 == 0
     errors = []
     for fitted_P in (half_P, ~half_P):
         curves = _curves(logits_P[fitted_P], right_P[fitted_P], seen_P[fitted_P])
-        said = curves.probabilities(logits_P[~fitted_P], seen_P[~fitted_P])
-        errors.append(expected_calibration_error(said, right_P[~fitted_P]))
+        held_out_P = curves.probabilities(logits_P[~fitted_P], seen_P[~fitted_P])
+        errors.append(expected_calibration_error(held_out_P, right_P[~fitted_P]))
     calibration = _curves(logits_P, right_P, seen_P)
-    said_P = calibration.probabilities(logits_P, seen_P)
-    order = np.lexsort((-said_P, papers_P))
+    probabilities_P = calibration.probabilities(logits_P, seen_P)
+    order = np.lexsort((-probabilities_P, papers_P))
     ranks_P = np.empty_like(order)
     ranks_P[order] = rank_in_runs(papers_P[order]) + 1
-    suggestions = Suggestions(said_P, right_P, papers_P, ranks_P)
+    suggestions = Suggestions(probabilities_P, right_P, papers_P, ranks_P)
     return calibration, suggestions, float(np.mean(errors))
 
 
@@ -208,9 +217,9 @@ def _curves(logits_P: FloatArray, right_P: BoolArray, seen_P: BoolArray) -> Cali
     )
 
 
-def blocks(papers: int, concepts: int, what: str, show: bool) -> Iterator[IntArray]:
-    """Yield rows of papers whose numbers for all concepts fit into memory together."""
+def blocks(papers: int, concepts: int, title: str, show: bool) -> Iterator[IntArray]:
+    """Yield blocks of paper rows whose scores for all concepts fit into memory."""
     size = max(1, _NUMBERS // concepts)
     starts = range(0, papers, size)
-    for start in progress(starts, what, total=len(starts), unit="block", show=show):
+    for start in progress(starts, title, total=len(starts), unit="block", show=show):
         yield np.arange(start, min(start + size, papers))

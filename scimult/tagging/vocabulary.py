@@ -24,15 +24,15 @@ class Concept:
     Attributes
     ----------
     id : str
-        A URI, or any other name that no second concept has.
+        A URI, or any other unique name.
     label : str
         The preferred name.
     synonyms : tuple of str
         Other names.
     broader : tuple of str
-        Ids of the concepts right above.
+        Ids of the directly broader concepts.
     description, notation : str
-        A definition, and the code in a classification; may be empty.
+        Definition, and code in a classification; may be empty.
     """
 
     id: str
@@ -44,34 +44,34 @@ class Concept:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The preferred name and the others."""
+        """The label and the synonyms."""
         return (self.label, *self.synonyms)
 
     @property
     def text(self) -> Text:
-        """What an encoder reads: preferred name and description."""
+        """Label and description, for an encoder."""
         return Text("label", self.label, self.description)
 
 
 class Vocabulary(Sequence[Concept]):
-    """Concepts in the order given, with what is above each.
+    """Concepts in the order given, with their hierarchy.
 
-    ``order_C`` holds all rows, each after those above it; ``place_C`` is the place of each there.
+    ``order_C`` holds all rows, each after those above it; ``position_C`` is its inverse.
 
     Parameters
     ----------
     concepts : iterable of Concept
         At least one.
     path : path, optional
-        Where they come from, for messages.
+        Source file, for messages.
     lines : sequence of int, optional
-        Line of each concept there.
+        Line of each concept in the file.
 
     Raises
     ------
     DataError
-        If there is none, an id comes twice, a broader concept is not in the vocabulary, or
-        broader concepts lead back to where they began.
+        If there are no concepts, an id is repeated, a broader concept is not in the vocabulary,
+        or broader concepts form a cycle.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Vocabulary(Sequence[Concept]):
     ) -> None:
         self._concepts, self.path, self._lines = list(concepts), path, lines
         if not self._concepts:
-            fix = "give one concept or more, each with an id and a label"
+            fix = "give at least one concept, each with an id and a label"
             raise DataError("vocabulary is empty", path=path, fix=fix)
         self._rows: dict[str, int] = {}
         for row, concept in enumerate(self._concepts):
             if self._rows.setdefault(concept.id, row) != row:
                 fix = "give every concept its own id"
-                raise self._error("concept is given twice", row, concept.id, fix)
+                raise self._error("repeated concept", row, concept.id, fix)
         self.parents = Ragged.from_lists(map(self._parents_of, range(len(self))))
-        self.order_C = self._from_the_top()
-        self.place_C = np.empty_like(self.order_C)
-        self.place_C[self.order_C] = np.arange(len(self))
+        self.order_C = self._topological_order()
+        self.position_C = np.empty_like(self.order_C)
+        self.position_C[self.order_C] = np.arange(len(self))
 
     def __len__(self) -> int:
         return len(self._concepts)
@@ -124,61 +124,61 @@ class Vocabulary(Sequence[Concept]):
         return bool(len(self.parents.values))
 
     def row(self, name: str) -> int:
-        """Return the row of a concept by its id, or by a name that only one concept has.
+        """Return the row of a concept by its id or an unambiguous name.
 
-        Case and spaces of a name do not count; a preferred name comes before synonyms.
+        Case and spaces of names are ignored; labels precede synonyms.
 
         Raises
         ------
         DataError
-            If there is none, or several are called so.
+            If no concept or several have this name.
         """
-        rows = self._called(name)
+        rows = self._matches(name)
         if len(rows) == 1:
             return rows[0]
         if rows:
             ids = ", ".join(self[row].id for row in rows[:_SHOWN])
-            problem = "several concepts are called so"
-            raise DataError(problem, path=self.path, value=name, fix=f"name one by its id: {ids}")
+            problem = "several concepts have this name"
+            raise DataError(problem, path=self.path, value=name, fix=f"use one of the ids: {ids}")
         close = suggest(name, [*self._rows, *(concept.label for concept in self)][:50_000])
         fix = f"use an id or a name of the vocabulary{close}"
-        raise DataError("no concept is called so", path=self.path, value=name, fix=fix)
+        raise DataError("no concept has this name", path=self.path, value=name, fix=fix)
 
     def knows(self, name: str) -> bool:
-        """Return whether :meth:`row` finds one concept."""
-        return len(self._called(name)) == 1
+        """Return whether :meth:`row` finds a concept."""
+        return len(self._matches(name)) == 1
 
-    def _called(self, name: str) -> list[int]:
+    def _matches(self, name: str) -> list[int]:
         if name in self._rows:
             return [self._rows[name]]
         plain = _plain(name)
-        return self._preferred.get(plain) or self._others.get(plain) or []
+        return self._by_label.get(plain) or self._by_synonym.get(plain) or []
 
     def ancestors(self, row: int) -> set[int]:
         """Return the rows of all concepts above one."""
         above: set[int] = set()
-        left = [row]
-        while left:
-            for parent in self.parents[left.pop()].tolist():
+        pending = [row]
+        while pending:
+            for parent in self.parents[pending.pop()].tolist():
                 if parent not in above:
                     above.add(parent)
-                    left.append(parent)
+                    pending.append(parent)
         return above
 
     def closed(self, rows: Iterable[int]) -> set[int]:
-        """Return rows and all concepts above them."""
+        """Return rows together with all concepts above them."""
         own = set(rows)
         return own.union(*(self.ancestors(row) for row in own))
 
     @cached_property
-    def _preferred(self) -> dict[str, list[int]]:
+    def _by_label(self) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for row, concept in enumerate(self):
             rows.setdefault(_plain(concept.label), []).append(row)
         return rows
 
     @cached_property
-    def _others(self) -> dict[str, list[int]]:
+    def _by_synonym(self) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for row, concept in enumerate(self):
             for plain in {_plain(name) for name in concept.synonyms}:
@@ -189,8 +189,8 @@ class Vocabulary(Sequence[Concept]):
         concept = self[row]
         for name in concept.broader:
             if name not in self._rows:
-                problem = f"concept {concept.id!r} has a broader one that is not here"
-                fix = "add the broader concept, or leave the link out"
+                problem = f"broader concept of {concept.id!r} is not in the vocabulary"
+                fix = "add the broader concept, or remove the link"
                 raise self._error(problem, row, name, fix)
         return [self._rows[name] for name in dict.fromkeys(concept.broader)]
 
@@ -198,14 +198,14 @@ class Vocabulary(Sequence[Concept]):
         line = None if self._lines is None else self._lines[row]
         return DataError(problem, path=self.path, line=line, value=value, fix=fix)
 
-    def _from_the_top(self) -> IntArray:
+    def _topological_order(self) -> IntArray:
         """Return all rows, each after those above it (Kahn 1962)."""
         missing_C = self.parents.lengths.copy()
         children: list[list[int]] = [[] for _ in self]
         for row, parent in zip(self.parents.owners, self.parents.values, strict=True):
             children[parent].append(int(row))
         order = np.flatnonzero(missing_C == 0).tolist()
-        for row in order:  # grows while it is read
+        for row in order:  # grows during the iteration
             for child in children[row]:
                 missing_C[child] -= 1
                 if missing_C[child] == 0:
@@ -215,15 +215,14 @@ class Vocabulary(Sequence[Concept]):
         return np.array(order, dtype=np.int64)
 
     def _cycle(self, row: int, missing_C: IntArray) -> DataError:
-        """Return the error for broader concepts in a circle that ``row`` leads to."""
+        """Return the error for the cycle that ``row`` leads to."""
         path = [row]
         while True:
             row = next(p for p in self.parents[row].tolist() if missing_C[p])
             if row in path:
-                circle = [self[i].id for i in (*path[path.index(row) :], row)]
+                cycle = [self[i].id for i in (*path[path.index(row) :], row)]
                 fix = "remove one of these broader links"
-                problem = "broader concepts go in a circle"
-                return self._error(problem, row, " > ".join(circle), fix)
+                return self._error("broader concepts form a cycle", row, " > ".join(cycle), fix)
             path.append(row)
 
 

@@ -1,4 +1,4 @@
-"""Papers as weighted words, and a linear model on them for each concept that has papers.
+"""Papers as weighted words, and a linear model on them for each concept with papers.
 
 Shape legend: N papers, T terms, C concepts.
 """
@@ -21,10 +21,10 @@ Sparse = Any
 
 _MOST_TERMS = 100_000
 _OTHERS = 1000
-"""Most papers without a concept that its model is fitted to: of those near, and of the others."""
+"""Most negatives of a concept's model: near papers, and as many others."""
 _INVERSE_PENALTY = 10.0
 _SMALLEST = 0.05
-"""Smaller weights are left out (Babbar and Schölkopf 2017), which keeps models small."""
+"""Smaller weights are dropped to keep models small (Babbar and Schölkopf 2017)."""
 
 
 def save_arrays(path: Path, **arrays: Any) -> None:
@@ -34,19 +34,19 @@ def save_arrays(path: Path, **arrays: Any) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Any]:
-    """Read what :func:`save_arrays` wrote."""
+    """Read the arrays of :func:`save_arrays`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
 def packed(rows: Sparse, prefix: str = "") -> dict[str, Any]:
-    """Return the arrays of a sparse array, by name."""
+    """Return the parts of a sparse array by name."""
     parts = {f"{prefix}{part}": getattr(rows, part) for part in ("indptr", "indices", "data")}
     return {f"{prefix}shape": np.array(rows.shape), **parts}
 
 
 def unpacked(arrays: Mapping[str, Any], prefix: str = "") -> Sparse:
-    """Return the sparse array that :func:`packed` took apart."""
+    """Return the sparse array from the parts of :func:`packed`."""
     import scipy.sparse as sparse
 
     parts = tuple(arrays[f"{prefix}{part}"] for part in ("data", "indices", "indptr"))
@@ -54,14 +54,14 @@ def unpacked(arrays: Mapping[str, Any], prefix: str = "") -> Sparse:
 
 
 class Words:
-    """Sublinear tf-idf of words and pairs of words, in rows of length 1; titles count twice.
+    """Sublinear tf-idf of words and bigrams, in unit rows; titles count twice.
 
     Parameters
     ----------
     terms : sequence of str
         The terms.
     idf_T : array
-        Their weights.
+        Weights of the terms.
     """
 
     def __init__(self, terms: Sequence[str], idf_T: FloatArray) -> None:
@@ -73,7 +73,7 @@ class Words:
 
     @classmethod
     def of(cls, texts: Sequence[Text]) -> Words:
-        """Return the terms of papers: those of two papers or more, the most frequent 100,000."""
+        """Learn the 100,000 most frequent terms that occur in at least two papers."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         least = min(2, len(texts))
@@ -82,7 +82,7 @@ class Words:
         return cls(fitted.get_feature_names_out().tolist(), fitted.idf_.astype(np.float32))
 
     def rows(self, texts: Sequence[Text]) -> Sparse:
-        """Return the papers, shape ``(N, T)``."""
+        """Return the weighted words of papers, shape ``(N, T)``."""
         import scipy.sparse as sparse
 
         return sparse.csr_array(self._vectorizer.transform(map(_joined, texts)))
@@ -95,7 +95,7 @@ class Words:
 
     @classmethod
     def load(cls, folder: Path) -> Words:
-        """Read what :meth:`save` wrote."""
+        """Read the files of :meth:`save`."""
         return cls(read_json(folder / "terms.json"), np.load(folder / "idf.npy"))
 
 
@@ -109,14 +109,14 @@ _OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class LinearHead:
-    """Logistic regression for each concept.
+    """A logistic regression per concept.
 
     Attributes
     ----------
     weights_TC : sparse array
-        Of terms.
+        Weights of terms.
     bias_C : array
-        Log odds of a paper without a term; of a concept without papers 0.
+        Log odds of a paper without terms; 0 for concepts without papers.
     """
 
     weights_TC: Sparse
@@ -133,7 +133,7 @@ class LinearHead:
 
     @classmethod
     def load(cls, path: Path) -> LinearHead:
-        """Read what :meth:`save` wrote."""
+        """Read the file of :meth:`save`."""
         arrays = load_arrays(path)
         return cls(unpacked(arrays), arrays["bias"])
 
@@ -141,23 +141,23 @@ class LinearHead:
 def fit_linear(
     words_NT: Sparse, tags_NC: Sparse, near_NC: Sparse, *, seed: int, show_progress: bool = False
 ) -> LinearHead:
-    """Fit one logistic regression for each concept that has papers.
+    """Fit a logistic regression for each concept with papers.
 
-    A concept's negatives are 1,000 papers near those that have it and 1,000 others, both drawn,
-    which stand for all by their weight: log odds are those of a fit to all papers.
+    A concept's negatives are a sample of 1,000 papers near those that have it and of 1,000 others,
+    the latter weighted to represent all: log odds are those of a fit to all papers.
 
     Parameters
     ----------
     words_NT : sparse array
-        The papers.
+        Words of the papers.
     tags_NC : sparse array
         1 where a paper has a concept.
     near_NC : sparse array
-        Not 0 where a neighbour of the paper has the concept.
+        Non-zero where a neighbour of the paper has the concept.
     seed : int
-        Of the draws.
+        Seed of the sampling.
     show_progress : bool
-        Show a bar.
+        Show a progress bar.
     """
     import scipy.sparse as sparse
 
@@ -166,39 +166,39 @@ def fit_linear(
     seen = np.flatnonzero(np.diff(tags.indptr))
     columns: list[tuple[Any, FloatArray]] = []
     for concept in progress(seen.tolist(), "linear", total=len(seen), show=show_progress):
-        having = tags.indices[tags.indptr[concept] : tags.indptr[concept + 1]]
+        positives = tags.indices[tags.indptr[concept] : tags.indptr[concept + 1]]
         close = near.indices[near.indptr[concept] : near.indptr[concept + 1]]
-        rows, right, weight = _sample(having, close, tags.shape[0], (seed, concept))
+        rows, right, weight = _sample(positives, close, tags.shape[0], (seed, concept))
         weights_T, bias_C[concept] = _fit(words_NT[rows], right, weight)
-        places = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
-        columns.append((places, weights_T[places]))
-    terms = np.concatenate([places for places, _ in columns])
+        kept = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
+        columns.append((kept, weights_T[kept]))
+    terms = np.concatenate([kept for kept, _ in columns])
     values = np.concatenate([weights for _, weights in columns]).astype(np.float32)
-    owners = np.repeat(seen, [len(places) for places, _ in columns])
+    owners = np.repeat(seen, [len(kept) for kept, _ in columns])
     shape = (words_NT.shape[1], tags.shape[1])
     return LinearHead(sparse.csr_array((values, (terms, owners)), shape=shape), bias_C)
 
 
 def _sample(
-    having: Any, close: Any, count: int, seed: tuple[int, int]
+    positives: Any, close: Any, count: int, seed: tuple[int, int]
 ) -> tuple[Any, FloatArray, FloatArray]:
-    """Return rows of papers, whether they have the concept, and what each counts."""
-    left = np.ones(count, dtype=bool)
-    left[having] = False
+    """Return rows of papers, whether they have the concept, and their weights."""
+    is_free = np.ones(count, dtype=bool)
+    is_free[positives] = False
     rng = np.random.default_rng(seed)
-    hard = _drawn(rng, close[left[close]])
-    left[hard] = False
-    others = np.flatnonzero(left)
-    negatives = _drawn(rng, others)
-    rows = np.concatenate([having, hard, negatives])
+    hard = _subset(rng, close[is_free[close]])
+    is_free[hard] = False
+    others = np.flatnonzero(is_free)
+    negatives = _subset(rng, others)
+    rows = np.concatenate([positives, hard, negatives])
     right = np.zeros(len(rows), dtype=np.float32)
-    right[: len(having)] = 1
+    right[: len(positives)] = 1
     weight = np.ones(len(rows), dtype=np.float32)
-    weight[len(having) + len(hard) :] = len(others) / max(1, len(negatives))
+    weight[len(positives) + len(hard) :] = len(others) / max(1, len(negatives))
     return rows, right, weight
 
 
-def _drawn(rng: np.random.Generator, rows: Any) -> Any:
+def _subset(rng: np.random.Generator, rows: Any) -> Any:
     return rows if len(rows) <= _OTHERS else rng.choice(rows, _OTHERS, replace=False)
 
 
@@ -208,12 +208,12 @@ def _fit(words_NT: Sparse, right_N: FloatArray, weight_N: FloatArray) -> tuple[F
 
     if right_N.all():
         return np.zeros(words_NT.shape[1], dtype=np.float32), 0.0
-    # Only terms that occur: the solver keeps a number for every column.
+    # Only terms that occur, as the solver keeps a number for every column.
     occurs_T = np.zeros(words_NT.shape[1], dtype=bool)
     occurs_T[words_NT.indices] = True
-    columns, place_T = np.flatnonzero(occurs_T), np.cumsum(occurs_T, dtype=np.int32) - 1
+    columns, column_T = np.flatnonzero(occurs_T), np.cumsum(occurs_T, dtype=np.int32) - 1
     shape = (words_NT.shape[0], max(1, len(columns)))
-    parts = (words_NT.data, place_T[words_NT.indices], words_NT.indptr.astype(np.int32))
+    parts = (words_NT.data, column_T[words_NT.indices], words_NT.indptr.astype(np.int32))
     packed = sparse.csr_array(parts, shape=shape)
     model = LogisticRegression(C=_INVERSE_PENALTY, solver="liblinear", tol=0.05, max_iter=50)
     model.fit(packed, right_N, sample_weight=weight_N)

@@ -1,4 +1,4 @@
-"""Suggested tags as CSV, JSON lines or a TREC run, made in parts that a kill does not lose."""
+"""Suggested tags as CSV, JSON lines or a TREC run, in parts that survive a kill."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from scimult.types import Text
 
 FORMATS = (".jsonl", ".csv", ".trec")
 PART = 2048
-"""Papers of a part."""
+"""Papers per part."""
 Paper = tuple[str, Text]
 
 
 def format_of(path: Path) -> str:
-    """Return the format that a file's name asks for.
+    """Return the format of a file by its extension.
 
     Raises
     ------
     ConfigError
-        If it is none of ours.
+        If the extension is unknown.
     """
     if path.suffix not in FORMATS:
-        fix = f"let the name end in {', '.join(FORMATS)}"
-        raise ConfigError("no format of tags", value=path.name, fix=fix)
+        fix = f"use a name that ends in {', '.join(FORMATS)}"
+        raise ConfigError("not a format of tags", value=path.name, fix=fix)
     return path.suffix
 
 
@@ -43,48 +43,48 @@ def write_tags(
     tag: Callable[[list[Text]], Sequence[Sequence[SuggestedTag]]],
     settings: Mapping[str, Any],
 ) -> tuple[int, int]:
-    """Tag papers part by part and write one file; return how many papers and tags.
+    """Tag papers part by part, write one file, and return the numbers of papers and tags.
 
-    Parts lie in a folder beside it until all are there: the same call after a kill goes on with
-    those. A part belongs to its texts and to ``settings``; if either changes it is made again.
+    Finished parts stay in a folder next to the file until all are done, so that the same call
+    resumes after a kill. A part is tagged again if its texts or ``settings`` change.
 
     Parameters
     ----------
     path : Path
-        Ends in ``.jsonl`` (a paper on a line), ``.csv`` (a tag on a line) or ``.trec``.
+        Ends in ``.jsonl`` (a paper per line), ``.csv`` (a tag per line) or ``.trec``.
     papers : iterable of (str, Text)
         Ids and texts.
     tag : callable
-        Gives the tags of texts.
+        Returns the tags of texts.
     settings : mapping
-        All that the tags depend on but the texts.
+        Everything that the tags depend on besides the texts.
     """
     kind = format_of(path)
     parts = path.parent / f".{path.name}.unfinished"
-    named: list[Path] = []
-    left = iter(papers)
-    while part := list(islice(left, PART)):
+    files: list[Path] = []
+    remaining = iter(papers)
+    while part := list(islice(remaining, PART)):
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         digest.update(json.dumps([(name, one.title, one.body) for name, one in part]).encode())
-        file = parts / f"{len(named):06d}.{digest.hexdigest()[:16]}.jsonl"
+        file = parts / f"{len(files):06d}.{digest.hexdigest()[:16]}.jsonl"
         if not file.is_file():
             tags = tag([text for _, text in part])
             rows = [as_row(n, text.title, own) for (n, text), own in zip(part, tags, strict=True)]
             write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        named.append(file)
-    count = [0, 0]
+        files.append(file)
+    paper_count = tag_count = 0
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
         write = _WRITERS[kind](out)
-        for row in _rows(named):
-            count[0] += 1
-            count[1] += len(row["tags"])
+        for row in _rows(files):
+            paper_count += 1
+            tag_count += len(row["tags"])
             write(row)
     shutil.rmtree(parts, ignore_errors=True)
-    return count[0], count[1]
+    return paper_count, tag_count
 
 
 def as_row(name: str, title: str, tags: Sequence[SuggestedTag]) -> dict[str, Any]:
-    """Return a paper with its tags for JSON."""
+    """Return a paper and its tags as JSON data."""
     return {
         "id": name,
         "title": title,

@@ -1,4 +1,4 @@
-"""Benchmarks: what they count is right, and their last line can be read by a program."""
+"""Benchmarks: their counts are right, and their last line is machine-readable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
     ("name", "released"), [("vanilla", 109_482_240), ("mha_expert", 137_830_656)]
 )
 def test_counts_of_the_released_models(name: str, released: int) -> None:
-    """The released files hold BERT's pooler, which nothing reads and we leave out."""
+    """The released files contain BERT's unused pooler, which we leave out."""
     with torch.device("meta"):
         model = build(name, "bert-base")
     assert sum(p.numel() for p in model.parameters()) + pooler_parameters("bert-base") == released
@@ -57,7 +57,7 @@ def test_active_parameters_are_those_of_one_route(name: str) -> None:
         if any(f".experts.{route}." in key for route in (1, 2))
     )
     if name == "fusion":
-        # Fusion reads the adapters of all routes, and mixes them by its own.
+        # Fusion reads the adapters of all routes, and mixes them by its route's weights.
         others = sum(
             p.numel()
             for key, p in model.named_parameters()
@@ -80,7 +80,7 @@ def test_last_line_is_one_json_object() -> None:
     assert report["machine"]["torch"] == torch.__version__
 
 
-def test_training_beside_sentence_transformers(tmp_path: Path) -> None:
+def test_training_against_sentence_transformers(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     base = save_base_model(tmp_path / "base", "bert")
     sizes = ["--pairs", "4", "--max-length", "32", "--chunk-tokens", "40", "--rounds", "1"]
@@ -108,7 +108,7 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
     assert cut["chunks"] >= 5
     assert len(whole["groups"]) == 9
     for row in report["rows"]:
-        # Not 0, which float32 would give; and the eight bits of bfloat16 through a few blocks.
+        # Above 0, which float32 would give, and within bfloat16's eight bits over a few blocks.
         assert 2**-9 < row["groups"]["all"][0] < 0.1
 
 
@@ -126,7 +126,7 @@ def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
         assert all(0 < step["own_mb"] <= step["peak_mb"] < 3000 for step in steps)
         assert report["reading"] is None
     lines = (tmp_path / "library" / "costs.jsonl").read_text().splitlines()
-    assert len(lines) == len(steps), "what is done is not done again"
+    assert len(lines) == len(steps), "finished steps are not repeated"
 
 
 def test_reading_a_token_store_is_compared_with_its_memory_map(
@@ -152,7 +152,7 @@ def test_unknown_names_are_refused() -> None:
         assert "did you mean" in result.output
 
 
-def test_works_take_turns_and_compare_round_by_round() -> None:
+def test_works_take_turns_and_are_compared_round_by_round() -> None:
     order: list[str] = []
     works = {name: lambda name=name: order.append(name) for name in ("a", "b")}
     seconds = interleaved(works, 2, CPU)
@@ -166,12 +166,12 @@ def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
     options = ["--device", "cuda", "--clock", "cpu", "--size", "tiny"]
     result = CliRunner().invoke(app, ["variants", *options])
     assert result.exit_code == 1
-    assert "does not see a GPU" in result.output
+    assert "cannot time a GPU" in result.output
 
 
 @pytest.mark.ranks
-def test_search_reports_the_shapes_that_were_asked_for() -> None:
-    """A process that holds the embeddings cannot have a peak below their size."""
+def test_search_reports_the_requested_shapes() -> None:
+    """A process with the embeddings in memory cannot have a peak below their size."""
     arguments = ["search", "cs_conference", "--width", "32", "--k", "10", "--fraction", "0.001"]
     found = CliRunner().invoke(app, [*arguments])
     assert found.exit_code == 0, found.output

@@ -1,4 +1,4 @@
-"""The day on a GPU: boxes end what they start, nothing found is lost, the report tells misses."""
+"""The day on a GPU: time limits kill all processes, no finding is lost, reports mark misses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.gpu_day.__main__ import main
 from benchmarks.gpu_day.bundle import Contents, make_bundle
 from benchmarks.gpu_day.day import Day, DayError, read_lines
 from benchmarks.gpu_day.driver import boxed, environment, run_steps
-from benchmarks.gpu_day.flash import write_stand_in
+from benchmarks.gpu_day.flash import write_substitute
 from benchmarks.gpu_day.provide import Inputs, inputs
 from benchmarks.gpu_day.schedule import CALLS, steps_of
 from benchmarks.gpu_day.speeds import covered
@@ -53,15 +53,15 @@ def test_every_step_has_its_function(call: str, day: Day) -> None:
 
 
 def _gone(pid: int) -> bool:
-    """Return whether a process has ended, or is a zombie whose parent did not look yet."""
+    """Return whether a process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-def test_a_box_ends_a_step_with_all_that_it_started(tmp_path: Path, day: Day) -> None:
-    """Also a child that left its group, as compilers' workers do."""
+def test_a_time_limit_kills_a_step_with_all_its_children(tmp_path: Path, day: Day) -> None:
+    """Including a child that left its group, as compilers' workers do."""
     pids = tmp_path / "pids"
     code = (
         "import os, subprocess, sys, time\n"
@@ -79,11 +79,11 @@ def test_a_box_ends_a_step_with_all_that_it_started(tmp_path: Path, day: Day) ->
     assert _gone(second)
 
 
-def test_a_box_returns_the_exit_code(day: Day) -> None:
+def test_a_step_returns_its_exit_code(day: Day) -> None:
     assert boxed([sys.executable, "-c", "raise SystemExit(3)"], 60, environment(day), None) == 3
 
 
-def test_steps_write_what_they_find_and_how_they_end(day: Day) -> None:
+def test_steps_write_their_findings_and_exit_codes(day: Day) -> None:
     install = steps_of("run")["install"]
     broken = replace(steps_of("train")["evaluate"], box=60)
     said: list[str] = []
@@ -95,11 +95,11 @@ def test_steps_write_what_they_find_and_how_they_end(day: Day) -> None:
     assert lines[1]["found"] == {"wheels": []}
     assert lines[2]["rc"] == 0
     assert lines[-1]["rc"] == 1
-    assert "run the step 'inputs' first" in lines[-1]["error"]
+    assert "first run the step 'inputs'" in lines[-1]["error"]
     assert all(line["dry"] for line in lines)
 
 
-def test_no_step_begins_when_the_time_is_gone(day: Day) -> None:
+def test_no_step_starts_when_time_has_run_out(day: Day) -> None:
     install = steps_of("run")["install"]
     assert run_steps(day, "run", [install], 0.0, lambda line: None) == [install]
     (line,) = read_lines(day.out)
@@ -109,22 +109,22 @@ def test_no_step_begins_when_the_time_is_gone(day: Day) -> None:
 def test_names_choose_steps_and_unknown_ones_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
-    assert main(["run", "instal", *places, "--device", "cpu"]) == 1
-    assert "no step 'instal'. Fix: one of install, inputs" in capsys.readouterr().out
+    folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    assert main(["run", "instal", *folders, "--device", "cpu"]) == 1
+    assert "no step 'instal'. Fix: use one of install, inputs" in capsys.readouterr().out
     chosen = ["run", "install", "inputs", "install", "--leave-out", "inputs"]
-    assert main([*chosen, *places, "--device", "cpu", "--dry-run"]) == 0
+    assert main([*chosen, *folders, "--device", "cpu", "--dry-run"]) == 0
     assert "2 of 2 steps ran" in capsys.readouterr().out
     assert main(["report", str(tmp_path / "nothing")]) == 1
-    assert "Fix: name the folder" in capsys.readouterr().out
+    assert "Fix: give the folder" in capsys.readouterr().out
 
 
 @pytest.mark.ranks
-def test_a_call_that_is_ended_tells_what_it_was_doing(tmp_path: Path, repository: Path) -> None:
+def test_a_killed_call_reports_its_current_step(tmp_path: Path, repository: Path) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "benchmarks.gpu_day", "run", "machine", "--device", "cpu"]
-    places = ["--out", str(out), "--work", str(tmp_path / "work")]
-    process = subprocess.Popen([*command, *places], cwd=repository, stdout=subprocess.DEVNULL)
+    folders = ["--out", str(out), "--work", str(tmp_path / "work")]
+    process = subprocess.Popen([*command, *folders], cwd=repository, stdout=subprocess.DEVNULL)
     while not (out / "day.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -138,12 +138,12 @@ def test_a_call_that_is_ended_tells_what_it_was_doing(tmp_path: Path, repository
 def test_waits_are_counted_by_line_after_the_first_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for of, name in (
+    for owner, name in (
         (warnings, "showwarning"),
         (torch.cuda, "synchronize"),
         (DeepSpeedEngine, "step"),
     ):
-        monkeypatch.setattr(of, name, getattr(of, name))
+        monkeypatch.setattr(owner, name, getattr(owner, name))
     updates: list[object] = []
     monkeypatch.setattr(DeepSpeedEngine, "step", lambda engine, active: updates.append(active))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
@@ -169,21 +169,21 @@ def test_a_busy_share_counts_overlaps_once() -> None:
     assert covered([]) == 0
 
 
-def test_attention_that_is_wrong_fails(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_attention_fails(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     attention.errors(day, "attention")
     attention.dropout(day, "attention_dropout")
-    right = attention.attend
+    correct = attention.attend
 
     def forgets_a_row(qkv: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        output = right(qkv, *arguments, **options)
+        output = correct(qkv, *arguments, **options)
         return output if qkv.dtype == torch.float64 else output.index_fill(0, _first(qkv), 0.0)
 
     monkeypatch.setattr(attention, "attend", forgets_a_row)
-    with pytest.raises(SystemExit, match="too far off"):
+    with pytest.raises(SystemExit, match="too inaccurate"):
         attention.errors(day, "attention")
 
     def drops_after(qkv: torch.Tensor, plan: Any, dropout: float) -> torch.Tensor:
-        return right(qkv, plan, 0.0) + 0.3 * (dropout > 0) * torch.rand(())
+        return correct(qkv, plan, 0.0) + 0.3 * (dropout > 0) * torch.rand(())
 
     monkeypatch.setattr(attention, "attend", drops_after)
     with pytest.raises(SystemExit, match="dropout of attention"):
@@ -194,9 +194,9 @@ def _first(qkv: torch.Tensor) -> torch.Tensor:
     return torch.zeros(1, dtype=torch.int64, device=qkv.device)
 
 
-def test_the_stand_in_for_flash_attention_calls_torch_s_kernel(tmp_path: Path) -> None:
-    write_stand_in(tmp_path)
-    spec = spec_from_file_location("flash_stand_in", tmp_path / "flash_attn" / "__init__.py")
+def test_the_substitute_for_flash_attention_calls_torch_s_kernel(tmp_path: Path) -> None:
+    write_substitute(tmp_path)
+    spec = spec_from_file_location("flash_substitute", tmp_path / "flash_attn" / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -223,8 +223,8 @@ def contents(tmp_path: Path) -> Contents:
 
 def test_a_bundle_brings_model_and_data(tmp_path: Path, contents: Contents, day: Day) -> None:
     archive = tmp_path / "bundle.tar.xz"
-    told = list(make_bundle(contents, archive, limit=5))
-    assert told[-1].startswith(str(archive))
+    lines = list(make_bundle(contents, archive, limit=5))
+    assert lines[-1].startswith(str(archive))
     day = replace(day, bundle=archive)
     inputs(day, "inputs")
     inputs(day, "inputs")
@@ -244,9 +244,9 @@ def test_a_bundle_over_its_limit_or_without_data_is_not_written(
     tmp_path: Path, contents: Contents
 ) -> None:
     archive = tmp_path / "bundle.tar.xz"
-    with pytest.raises(DayError, match=r"MB, the limit is 0\. Fix: "):
+    with pytest.raises(DayError, match=r"MB, over the limit 0\. Fix: "):
         list(make_bundle(contents, archive, limit=0.01))
-    with pytest.raises(DayError, match="not there: .*manifest.json"):
+    with pytest.raises(DayError, match="missing: .*manifest.json"):
         list(make_bundle(replace(contents, prepared=tmp_path), archive, limit=5))
     with pytest.raises(DayError, match="no-such-package is not installed here"):
         list(make_bundle(replace(contents, packages=("no-such-package",)), archive, limit=5))
@@ -255,8 +255,8 @@ def test_a_bundle_over_its_limit_or_without_data_is_not_written(
 
 
 def _run(repository: Path, tmp_path: Path, *arguments: str) -> str:
-    places = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
-    command = [sys.executable, "-m", "benchmarks.gpu_day", *arguments, *places]
+    folders = ["--out", str(tmp_path / "out"), "--work", str(tmp_path / "work")]
+    command = [sys.executable, "-m", "benchmarks.gpu_day", *arguments, *folders]
     done = subprocess.run(
         [*command, "--device", "cpu", "--dry-run"],
         cwd=repository,
@@ -272,16 +272,16 @@ def _run(repository: Path, tmp_path: Path, *arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_dry_run_of_a_tiny_run(tmp_path: Path, repository: Path) -> None:
-    """The other steps: `test_a_dry_run_of_all`, which is slow."""
+    """`test_a_dry_run_of_all` runs the other steps."""
     page = _run(repository, tmp_path, "run", "inputs", "reference", "bf16_cache")
     assert "**This was a dry run" in page
-    (line,) = [line for line in page.splitlines() if line.startswith("| losses beside")]
+    (line,) = [line for line in page.splitlines() if line.startswith("| losses against")]
     assert line.endswith("| dry run |")
     counted = json.loads((tmp_path / "work/configs/bf16_cache.waits.json").read_text())
     assert counted == {"steps": 4, "places": []}, "a CPU is never waited for"
 
 
-def test_a_sweep_leaves_out_what_does_not_fit_its_box(
+def test_a_sweep_leaves_out_cases_beyond_its_time_limit(
     day: Day, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rate(setting: Any, device: torch.device, precision: str, steps: int) -> dict[str, Any]:
@@ -308,6 +308,6 @@ def test_a_dry_run_of_all(tmp_path: Path, repository: Path) -> None:
     for call in CALLS:
         for step in steps_of(call):
             assert ended[call, step] == "ran"
-    assert "## What failed" not in page
+    assert "## Failures" not in page
     assert "exit_code: 143" in page
     assert "every_step_once: True" in page

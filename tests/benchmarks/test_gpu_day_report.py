@@ -1,4 +1,4 @@
-"""The report of a day on a GPU: the last attempt of a step counts, and misses are marked."""
+"""The report of a day on a GPU: the last attempt at a step counts, and misses are marked."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_the_last_attempt_of_a_step_counts() -> None:
         _line("peaks", call="run", started=True),
         _line("peaks", found={"copy_tb_s": 3.0}),
     ]
-    told = last_attempts(lines)
-    assert [(one.call, one.rc, one.found) for one in told] == [
+    attempts = last_attempts(lines)
+    assert [(one.call, one.rc, one.findings) for one in attempts] == [
         ("run", "no end written", [{"copy_tb_s": 3.0}]),
         ("speed", 0, [{"copy_tb_s": 2.0}]),
     ]
@@ -47,10 +47,10 @@ def test_the_last_attempt_of_a_step_counts() -> None:
         ("NVIDIA H200", 2.9, "| held |"),
         ("NVIDIA H200", 2.7, "**missed by more than 1.5 times**"),
         ("NVIDIA H200", 6.7, "**missed by more than 1.5 times**"),
-        ("NVIDIA A100", 1.2, "of an H200 alone"),
+        ("NVIDIA A100", 1.2, "only for an H200"),
     ],
 )
-def test_a_report_marks_what_is_far_from_its_prediction(
+def test_a_report_marks_figures_far_from_their_prediction(
     tmp_path: Path, device: str, copy: float, verdict: str
 ) -> None:
     lines = [
@@ -67,7 +67,7 @@ def test_a_report_marks_what_is_far_from_its_prediction(
     (row,) = [line for line in page.splitlines() if line.startswith("| copy within")]
     assert verdict in row
     assert "dry run" not in page
-    assert "words" in page.partition("## What failed")[2]
+    assert "words" in page.partition("## Failures")[2]
 
 
 def test_predictions_take_their_figures_from_the_findings() -> None:

@@ -1,4 +1,4 @@
-"""The load test counts what it should, on a service that runs."""
+"""The load test counts wrong answers, and runs against a real service."""
 
 from __future__ import annotations
 

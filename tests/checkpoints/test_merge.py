@@ -194,11 +194,23 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
         ([str(model), str(other), "--share-experts"], "one way of merging"),
         ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
         (["--expert", "search"], "an expert is TASK=MODEL"),
-        ([str(model), "--share-experts", "--method", "slerp"], "--method goes with whole models"),
-        ([str(model), "--share-experts", "--base", str(model)], "--base goes with whole models"),
-        (["--expert", f"search={model}", "--share", "1"], "--share goes with whole models"),
-        ([str(model), str(other), "--variant", "ffn_expert"], "--variant goes with --expert"),
-        ([str(model), str(other), "--sets", "cisi"], "--sets goes with --suite"),
+        (
+            [str(model), "--share-experts", "--method", "slerp"],
+            "--method can only be used with whole models",
+        ),
+        (
+            [str(model), "--share-experts", "--base", str(model)],
+            "--base can only be used with whole models",
+        ),
+        (
+            ["--expert", f"search={model}", "--share", "1"],
+            "--share can only be used with whole models",
+        ),
+        (
+            [str(model), str(other), "--variant", "ffn_expert"],
+            "--variant can only be used with --expert",
+        ),
+        ([str(model), str(other), "--sets", "cisi"], "--sets can only be used with --suite"),
         ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
     ):
         result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
@@ -277,5 +289,5 @@ def test_a_set_that_could_not_be_scored_lets_nothing_through(
     words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
     result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
     assert result.exit_code == 1
-    assert "no score of merged on broken: out of memory" in result.output
+    assert "no score for merged on broken: out of memory" in result.output
     assert not (tmp_path / "out").exists()

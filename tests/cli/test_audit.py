@@ -1,4 +1,4 @@
-"""``scimult evaluate --audit``: what training data hold of the sets stands beside their scores."""
+"""``scimult evaluate --audit``: overlap with training data is reported next to scores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _evaluate(own: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["evaluate", *options, *arguments], env=wide)
 
 
-def test_the_audit_stands_in_table_report_and_json(own: Path) -> None:
+def test_the_audit_is_in_table_report_and_json(own: Path) -> None:
     out, prepared = own.parent / "out", own.parent / "prepared"
     done = _evaluate(own, "--bm25", "--out", str(out), "--audit", str(prepared))
     assert done.exit_code == 0, done.output
@@ -53,7 +53,7 @@ def test_the_audit_stands_in_table_report_and_json(own: Path) -> None:
     found = load_result(out / "BM25/result.json").sets["links"].contamination
     assert found is not None
     assert found.folder == "prepared"
-    # Two queries, d1 and d4, of which one has the other's paper as its answer.
+    # Two queries, d1 and d4; one is the other's answer.
     assert (found.texts["query"], found.found["query"]) == (3, 2)
     assert (found.pairs, found.pairs_found) == (5, 1)
     assert found.ways == {"title": 1, "text": 2}
@@ -64,7 +64,7 @@ def test_the_audit_stands_in_table_report_and_json(own: Path) -> None:
         assert "Evaluation sets in training data" in (own.parent / "page" / name).read_text("utf-8")
 
 
-def test_an_audit_comes_to_scores_that_are_kept(own: Path) -> None:
+def test_an_audit_is_added_to_earlier_scores(own: Path) -> None:
     out = own.parent / "out"
     assert _evaluate(own, "--bm25", "--out", str(out)).exit_code == 0
     before = load_result(out / "BM25/result.json")
@@ -72,12 +72,19 @@ def test_an_audit_comes_to_scores_that_are_kept(own: Path) -> None:
     audit = ("--audit", str(own.parent / "prepared"))
     done = _evaluate(own, "--bm25", "--out", str(out), "--resume", *audit)
     assert done.exit_code == 0, done.output
-    assert "kept as it was scored" in done.output
+    assert "earlier score kept" in done.output
     after = load_result(out / "BM25/result.json")
     assert all(entry.contamination is not None for entry in after.sets.values())
     assert {name: entry.seconds for name, entry in after.sets.items()} == {
         name: entry.seconds for name, entry in before.sets.items()
     }
+
+
+def test_an_audit_with_any_system_scores_it(own: Path) -> None:
+    out = own.parent / "out"
+    audit = ("--audit", str(own.parent / "prepared"), "--out", str(out))
+    assert _evaluate(own, "--lexical", "beir=beir", *audit).exit_code == 0
+    assert load_result(out / "beir/result.json").sets["links"].contamination is not None
 
 
 def test_an_audit_alone_scores_nothing(own: Path) -> None:

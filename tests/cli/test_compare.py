@@ -67,7 +67,7 @@ def test_the_same_call_gives_the_same_numbers_and_tables_ignore_its_files(out: P
     assert tables[0] == tables[1]
 
 
-def test_results_from_before_scores_per_query_say_what_to_do(out: Path) -> None:
+def test_results_without_per_query_scores_name_the_fix(out: Path) -> None:
     shutil.rmtree(out / "words/per_query")
     found = _compare(out, "--baseline", "BM25")
     assert found.exit_code == 1

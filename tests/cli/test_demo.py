@@ -1,6 +1,6 @@
-"""The demo: every command is real, and each uses what those before it made.
+"""The demo: its commands are valid, and each uses the outputs of earlier ones.
 
-That training on such a world helps is proved in ``tests/test_learning.py``.
+``tests/test_learning.py`` proves that training on such a world helps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUT = Path("some where/demo")
 def parsed(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[str, dict[str, object]]]:
-    """Return verb and parsed options of each command, whether started by a launcher or not."""
+    """Return verb and parsed options of each command, with or without a launcher."""
     monkeypatch.chdir(repository)
     found = []
     for command in commands(OUT, ranks=2, port=29999):
@@ -37,7 +37,7 @@ def parsed(
     return found
 
 
-def test_the_whole_job_in_order(parsed: list[tuple[str, dict[str, object]]]) -> None:
+def test_the_verbs_are_in_order(parsed: list[tuple[str, dict[str, object]]]) -> None:
     assert [verb for verb, _ in parsed] == [
         "generate",
         "prepare",
@@ -86,4 +86,4 @@ def test_outside_a_checkout_the_demo_says_so(
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
-    assert "folder of a checkout" in result.stderr
+    assert "run it in a checkout" in result.stderr

@@ -34,7 +34,7 @@ from tests.tiny import save_cross_encoder, save_static_embeddings, save_tiny_mod
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """Write data of every protocol and a suite of one's own; return the suite's file."""
+    """Write data of every protocol and a custom suite; return the suite's file."""
     data = tmp_path / "data"
     made = [write(data) for write in (write_fields, write_coarse, write_rerank, write_links)]
     made.append(write_search(data))
@@ -79,10 +79,10 @@ def test_two_models_are_evaluated_as_one(suite: Path) -> None:
     assert "both" in found.stdout
     alone = _evaluate(suite, "--sets", "links", "--model", f"one={one},combine=mean")
     assert alone.exit_code == 1
-    assert "combine is for several models" in alone.output
+    assert "combine= needs several models" in alone.output
 
 
-def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
+def test_hybrids_are_scored_next_to_their_members(suite: Path) -> None:
     model = save_tiny_model(suite.parent / "model")
     cross = save_cross_encoder(suite.parent / "cross")
     found = _evaluate(
@@ -93,13 +93,13 @@ def test_systems_made_of_others_stand_beside_them(suite: Path) -> None:
     )
     assert found.exit_code == 0, found.stderr
     out = suite.parent / "out"
-    told = {
+    settings = {
         name: json.loads((out / name / "result.json").read_text())["settings"]
         for name in ("hybrid", "tuned", "better")
     }
-    assert told["hybrid"]["members"].keys() == {"BM25", "tiny"}
-    assert told["tuned"]["by"] == "weights"
-    assert told["better"]["first"]["hybrid"]["by"] == "rank"
+    assert settings["hybrid"]["members"].keys() == {"BM25", "tiny"}
+    assert settings["tuned"]["by"] == "weights"
+    assert settings["better"]["first"]["hybrid"]["by"] == "rank"
     assert json.loads((out / "better" / "result.json").read_text())["sets"]["search"]["scores"]
 
 
@@ -137,19 +137,19 @@ def test_static_embeddings_alone_and_fused_with_bm25(suite: Path) -> None:
     assert "cannot load the encoder" in nowhere.output
 
 
-def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
+def test_bm25_with_an_analyser_next_to_the_plain_one(suite: Path) -> None:
     stemmed = "stemmed=words,stemmer=english,stop_words=english,k1=1.2,b=0.75"
     found = _evaluate(
         *(suite, "--sets", "search", "--bm25", "--lexical", "beir=beir", "--lexical", stemmed)
     )
     assert found.exit_code == 0, found.stderr
-    told = {
+    settings = {
         name: json.loads((suite.parent / "out" / name / "result.json").read_text())["settings"]
         for name in ("BM25", "beir", "stemmed")
     }
-    assert told["BM25"].keys() == {"kind", "variant", "k1", "b", "tokens"}
-    assert (told["beir"]["stemmer"], told["beir"]["k1"]) == ("lucene", 0.9)
-    assert (told["stemmed"]["stop_words"], told["stemmed"]["b"]) == ("english", 0.75)
+    assert settings["BM25"].keys() == {"kind", "variant", "k1", "b", "tokens"}
+    assert (settings["beir"]["stemmer"], settings["beir"]["k1"]) == ("lucene", 0.9)
+    assert (settings["stemmed"]["stop_words"], settings["stemmed"]["b"]) == ("english", 0.75)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_bm25_with_an_analyser_stands_beside_the_plain_one(suite: Path) -> None:
         ("BM25=words", "two systems have the same name"),
     ],
 )
-def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> None:
+def test_invalid_settings_of_bm25(suite: Path, lexical: str, problem: str) -> None:
     found = _evaluate(suite, "--bm25", "--lexical", lexical)
     assert found.exit_code == 1
     assert problem in found.output
@@ -173,24 +173,24 @@ def test_bm25_that_cannot_be_made(suite: Path, lexical: str, problem: str) -> No
     ("arguments", "problem"),
     [
         (("--fuse", "hybrid=BM25+tin"), "did you mean"),
-        (("--fuse", "hybrid=BM25"), "several systems"),
-        (("--fuse", "hybrid=BM25+BM25"), "several systems"),
+        (("--fuse", "hybrid=BM25"), "needs at least two systems"),
+        (("--fuse", "hybrid=BM25+BM25"), "needs at least two systems"),
         (("--fuse", "BM25=BM25+other"), "unknown system"),
-        (("--fuse", "hybrid=BM25+tiny,dev=dev"), "dev= is for weights"),
-        (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names one split"),
+        (("--fuse", "hybrid=BM25+tiny,dev=dev"), "dev= can only be used with by=weights"),
+        (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names no split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,depth=3"), "unknown option of a system"),
     ],
 )
-def test_hybrids_that_cannot_be_made(suite: Path, arguments: tuple[str, ...], problem: str) -> None:
+def test_invalid_hybrids(suite: Path, arguments: tuple[str, ...], problem: str) -> None:
     stored = ("--embeddings", "tiny=nowhere")
     found = _evaluate(suite, "--bm25", *stored, *arguments)
     assert found.exit_code != 0
     assert problem in found.stderr
 
 
-def test_bm25_a_model_and_stored_embeddings_stand_in_one_table(suite: Path) -> None:
+def test_bm25_a_model_and_stored_embeddings_share_one_table(suite: Path) -> None:
     model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
     first = _evaluate(suite, "--bm25", "--model", f"tiny={model},pooling=mean,similarity=cosine")
     assert first.exit_code == 0, first.output
@@ -224,20 +224,20 @@ def test_other_data_in_the_same_folder_is_refused_before_any_work(suite: Path) -
     assert "the result of BM25 on search differs in counts, files" in result.stderr
 
 
-def test_a_suite_in_parts_of_what_is_there(suite: Path) -> None:
-    """One set per call, then what the data allows: one result, and what is missing is named."""
+def test_a_suite_is_scored_in_parts(suite: Path) -> None:
+    """One set, then all sets with data: one result, and missing sets are named."""
     assert _evaluate(suite, "--bm25", "--sets", "search").exit_code == 0
     (suite.parent / "data/coarse/papers.jsonl").unlink()
     assert "data of coarse is missing" in _evaluate(suite, "--bm25").stderr
     found = _evaluate(suite, "--bm25", "--available", "--resume")
     assert found.exit_code == 0, found.output
-    assert "BM25: search: kept as it was scored" in found.stderr
+    assert "BM25: search: earlier score kept" in found.stderr
     assert "BM25: coarse: not scored: its data is missing: " in found.stderr
     written = json.loads((suite.parent / "out/BM25/result.json").read_text())
     assert list(written["sets"]) == ["fields", "links", "rerank", "search"]
     only = _evaluate(suite, "--bm25", "--available", "--sets", "coarse")
     assert only.exit_code == 1
-    assert "no data of suite 'own' is there. Fix: ask me" in only.stderr
+    assert "no data of suite 'own' here. Fix: ask me" in only.stderr
 
 
 def test_a_set_that_fails_is_named_at_the_end(suite: Path) -> None:
@@ -264,7 +264,7 @@ def test_another_model_of_the_same_name_does_not_replace_a_result(suite: Path) -
     assert replaced.exit_code == 0, replaced.output
     assert (suite.parent / "out/m/result.json").read_bytes() != before
     both = _evaluate(suite, "--bm25", "--resume", "--replace")
-    assert "--resume keeps what --replace drops" in both.stderr
+    assert "--resume and --replace are mutually exclusive" in both.stderr
 
 
 def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
@@ -328,8 +328,8 @@ def test_out_is_needed(suite: Path) -> None:
     assert "no folder for the results" in result.stderr
 
 
-def test_encoders_of_others_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:
-    """A second run finds everything stored, and scores the same; the report says how precisely."""
+def test_third_party_encoders_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:
+    """A second run finds all embeddings stored and gets the same scores."""
     store, out = suite.parent / "store", suite.parent / "out"
     spec = f"theirs=minilm,model={minilm}"
     options = ("--sets", "search", "--store", str(store), "--precision", "float16")
@@ -349,25 +349,25 @@ def test_encoders_of_others_keep_embeddings_between_runs(suite: Path, minilm: Pa
 def test_with_a_store_a_second_run_encodes_no_token(
     suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what results say, and by the tokens that came to the model's first layer."""
+    """Count tokens in the results and at the model's first layer."""
     model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
-    looked, forward = [0], Embeddings.forward
+    embedded, forward = [0], Embeddings.forward
 
     def counted(layer: Embeddings, tokens_T: torch.Tensor, plan: Any) -> torch.Tensor:
-        looked[0] += tokens_T.numel()
+        embedded[0] += tokens_T.numel()
         return forward(layer, tokens_T, plan)
 
     monkeypatch.setattr(Embeddings, "forward", counted)
     scores, tokens, seen = [], [], []
     for name in ("first", "second"):
-        looked[0] = 0
+        embedded[0] = 0
         store = ("--store", str(suite.parent / "store"))
         found = _evaluate(suite, "--model", f"{name}={model}", *store)
         assert found.exit_code == 0, found.output
         sets = json.loads((out / name / "result.json").read_text())["sets"]
         scores.append({key: entry["scores"] for key, entry in sets.items()})
         tokens.append(sum(entry["cost"]["tokens"] for entry in sets.values()))
-        seen.append(looked[0])
+        seen.append(embedded[0])
     assert seen[0] == tokens[0] > 0
     assert seen[1] == tokens[1] == 0
     assert scores[1] == scores[0]
@@ -383,7 +383,7 @@ def test_unknown_encoders_and_keys_are_refused_before_any_work(suite: Path) -> N
 
 
 def test_one_process_at_a_time_scores_a_system(suite: Path) -> None:
-    """Results grow set by set: two writers of one would lose each other's sets."""
+    """Results grow set by set: two writers would lose each other's sets."""
     out = suite.parent / "out"
     with only_writer(out / "BM25"):
         result = _evaluate(suite, "--bm25")

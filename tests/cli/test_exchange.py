@@ -53,7 +53,7 @@ def test_import_then_export_gives_the_same_model(tmp_path: Path) -> None:
     assert np.array_equal(first.encode(["a"], task="search"), second.encode(["a"], task="search"))
 
 
-def test_a_plain_folder_is_exported_with_the_pooling_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_plain_folder_is_exported_with_the_requested_pooling(tmp_path: Path) -> None:
     base = save_base_model(tmp_path / "base", "bert")
     options = ("--pooling", "mean", "--similarity", "cosine")
     code, _, problem = run("export", base, "--to", "folded", "--out", tmp_path / "f", *options)
@@ -70,13 +70,13 @@ def test_a_plain_folder_is_exported_with_the_pooling_that_is_asked_for(tmp_path:
 
 def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None:
     base = save_base_model(tmp_path / "base", "bert")
-    for place, name in enumerate(("clf", "qry")):
-        save_adapter(tmp_path / name, name, adapter_weights(name, seed=place))
-    named = (
+    for seed, name in enumerate(("clf", "qry")):
+        save_adapter(tmp_path / name, name, adapter_weights(name, seed=seed))
+    adapters = (
         f"--adapter=classification={tmp_path / 'clf'}",
         f"--adapter=search={tmp_path / 'qry'}",
     )
-    options = ("--base", base, *named, "--similarity", "l2")
+    options = ("--base", base, *adapters, "--similarity", "l2")
     code, printed, _ = run("import", *options, "--out", tmp_path / "m")
     assert code == 0
     assert "classification           clf, trained on someone/base, from" in printed
@@ -89,11 +89,11 @@ def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "one thing is imported at a time"),
-        (("--released", "a", "--base", "b"), "one thing is imported at a time"),
+        ((), "exactly one of --released and --base is needed"),
+        (("--released", "a", "--base", "b"), "exactly one of --released and --base"),
         (("--released", "a"), "holds no tokenizer"),
-        (("--released", "a", "--adapter", "b=c"), "--adapter goes with --base"),
-        (("--base", "a", "--task", "b"), "--task goes with --released"),
+        (("--released", "a", "--adapter", "b=c"), "--adapter can only be used with --base"),
+        (("--base", "a", "--task", "b"), "--task can only be used with --released"),
         (("--base", "a"), "no adapters for the base"),
         (("--base", "a", "--adapter", "b"), "TASK=FOLDER or TASK/SIDE=FOLDER"),
         (
@@ -102,12 +102,14 @@ def test_a_base_with_adapterhub_adapters_becomes_a_model(tmp_path: Path) -> None
         ),
     ],
 )
-def test_contradictions_of_import(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_contradictory_options_of_import(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     code, _, error = run("import", *arguments, "--out", tmp_path / "out")
     assert (code, message in " ".join(error.split())) == (1, True), error
 
 
-def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
+def test_exports_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "folded"
     code, printed, _ = run("export", model, "--to", "folded", "--task", "search", "--out", out)
     assert (code, printed.startswith(f"{out}: folded, ")) == (0, True)
@@ -126,11 +128,11 @@ def test_forms_of_one_task_and_of_all(model: Path, tmp_path: Path) -> None:
     [
         (("--to", "folded"), "only one can be folded. Fix: choose one with --task: search, link"),
         (("--to", "folded", "--task", "serach"), "did you mean 'search'"),
-        (("--to", "released", "--task", "search"), "--task goes with folded and onnx"),
+        (("--to", "released", "--task", "search"), "--task can only be used with folded and onnx"),
         (("--to", "pretrained", "--step", 3), "folder is not a run"),
     ],
 )
-def test_contradictions_are_one_line(
+def test_contradictory_options_are_one_line(
     model: Path, tmp_path: Path, arguments: tuple[object, ...], message: str
 ) -> None:
     code, _, error = run("export", model, *arguments, "--out", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What a verb says where a package of an extra is missing."""
+"""Errors of verbs when a package of an extra is missing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _extras(repository: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_every_package_is_in_the_extra_that_is_named(repository: Path) -> None:
+def test_every_package_is_in_the_named_extra(repository: Path) -> None:
     extras = _extras(repository)
     for module, extra in EXTRA_OF.items():
         package = PACKAGES.get(module, module.replace("_", "-"))
@@ -35,7 +35,7 @@ def test_every_package_is_in_the_extra_that_is_named(repository: Path) -> None:
         assert package not in extras[""], module
 
 
-def test_all_holds_what_verbs_need_and_the_rest_is_for_developers(repository: Path) -> None:
+def test_the_extra_all_has_every_package_that_verbs_need(repository: Path) -> None:
     extras = _extras(repository)
     assert extras["all"] >= set.union(
         *(extras[extra] for extra in set(EXTRA_OF.values()) - {"ray", "spark"})
@@ -43,9 +43,7 @@ def test_all_holds_what_verbs_need_and_the_rest_is_for_developers(repository: Pa
     assert extras["test"] >= extras["train"] | extras["eval"]
 
 
-def test_a_verb_says_which_extra_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_verb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = CliRunner().invoke(app, ["curves", "."])

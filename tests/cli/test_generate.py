@@ -31,7 +31,7 @@ def test_generate_then_train_a_tokenizer(tmp_path: Path) -> None:
     assert TextTokenizer.from_folder(tmp_path / "t").vocab_size == 900
 
 
-def test_bad_choices_are_one_line(tmp_path: Path) -> None:
+def test_invalid_options_are_one_line(tmp_path: Path) -> None:
     code, output = _run("generate", "--out", tmp_path / "world", "--papers", 3)
     assert code == 1
     assert "papers: Input should be greater than or equal to 300 (value: 3)" in output

@@ -1,4 +1,4 @@
-"""Hostile and mistaken command lines: one line, the right place, nothing lost."""
+"""Hostile and mistaken command lines: a one-line error, the right path, nothing lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from tests.tiny import save_tiny_model
 
-# What a verb needs beside --out, in a folder with papers.jsonl, labels.jsonl and model.
+# Arguments of verbs besides --out, in a folder with papers.jsonl, labels.jsonl and model.
 VERBS_WITH_OUT = {
     "train-tokenizer": ("--texts", "papers.jsonl", "--vocab-size", "100"),
     "tag": ("--model", "model", "--papers", "papers.jsonl", "--labels", "labels.jsonl"),
@@ -38,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder: papers, labels and a model."""
+    """Return the working folder, with papers, labels and a model."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     here = tmp_path / "here"
     here.mkdir()
@@ -71,7 +71,7 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("verb", VERBS_WITH_OUT)
 @pytest.mark.parametrize("out", [".", "..", "labels.jsonl", "pipe", "link", "x" * 300])
-def test_no_output_replaces_what_is_not_its_own(folder: Path, verb: str, out: str) -> None:
+def test_no_output_replaces_anything_else(folder: Path, verb: str, out: str) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to(folder / ("pipe" if verb == "tag" else "nowhere"))
     before, names = _content(folder), sorted(os.listdir(folder))
@@ -81,14 +81,14 @@ def test_no_output_replaces_what_is_not_its_own(folder: Path, verb: str, out: st
 
 
 @pytest.mark.parametrize("verb", VERBS_WITH_OUT)
-def test_no_output_replaces_a_folder_of_others(folder: Path, verb: str) -> None:
+def test_no_output_replaces_another_folder(folder: Path, verb: str) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "thesis.tex").write_text("precious", encoding="utf-8")
     _error(_run(verb, *VERBS_WITH_OUT[verb], "--out", "mine"))
     assert (folder / "mine" / "thesis.tex").read_text(encoding="utf-8") == "precious"
 
 
-def test_tag_never_replaces_an_input_and_a_file_only_if_wanted(folder: Path) -> None:
+def test_tag_never_replaces_an_input_and_other_files_only_on_request(folder: Path) -> None:
     before = _content(folder)
     (folder / "same").symlink_to(folder / "papers.jsonl")
     for papers, out in (("papers.jsonl", "papers.jsonl"), (".", "papers.jsonl"), (".", "same")):
@@ -107,12 +107,12 @@ def test_tag_never_replaces_an_input_and_a_file_only_if_wanted(folder: Path) -> 
 @pytest.mark.parametrize(
     ("verb", "options", "name"),
     [
-        ("curves", ("run", "--out", "thesis.md"), "a picture of curves"),
+        ("curves", ("run", "--out", "thesis.md"), "a plot of curves"),
         ("card", ("prepared", "--out", "thesis.md"), "a data card"),
         ("report", ("results", "--out", "."), "is not part of a report"),
     ],
 )
-def test_other_writers_keep_files_of_others(
+def test_verbs_with_fixed_file_names_replace_no_other_files(
     folder: Path, verb: str, options: tuple[str, ...], name: str
 ) -> None:
     (folder / "results").mkdir()
@@ -124,26 +124,26 @@ def test_other_writers_keep_files_of_others(
 
 
 def test_titles_do_not_command_the_terminal(folder: Path) -> None:
-    places = ("--model", "model", "--papers", "papers.jsonl")
-    recommend = _run("recommend", "--id", "p1", *places)
+    inputs = ("--model", "model", "--papers", "papers.jsonl")
+    recommend = _run("recommend", "--id", "p1", *inputs)
     for result in (
-        _run("search", "red \x1b[31m", *places),
-        _run("tag", *places, "--labels", "labels.jsonl"),
+        _run("search", "red \x1b[31m", *inputs),
+        _run("tag", *inputs, "--labels", "labels.jsonl"),
         recommend,
-        _run("recommend", "--title", TITLE + "x", *places),
+        _run("recommend", "--title", TITLE + "x", *inputs),
         _run("search", "x", "--model", "model", "--papers", f"{TITLE}.jsonl"),
     ):
         assert not set("\x1b\x07\u202e") & set(result.output), result.output
     assert r"\x1b[31mRED\x1b]0;mine\x07 \u202egnp" in recommend.stdout
-    rows = _run("search", "red", *places, "--json").stdout.splitlines()
+    rows = _run("search", "red", *inputs, "--json").stdout.splitlines()
     assert TITLE in [json.loads(row)["title"] for row in rows]
 
 
 def test_scores_name_their_similarity(folder: Path) -> None:
-    places = ("search", "graphs", "--model", "model", "--papers", ".")
-    assert "cosine" in _run(*places, "--similarity", "cosine").stdout
-    assert "minus L2" in _run(*places, "--similarity", "l2").stdout
-    assert set(json.loads(_run(*places, "--json").stdout.splitlines()[0])) == {
+    search = ("search", "graphs", "--model", "model", "--papers", ".")
+    assert "cosine" in _run(*search, "--similarity", "cosine").stdout
+    assert "minus L2" in _run(*search, "--similarity", "l2").stdout
+    assert set(json.loads(_run(*search, "--json").stdout.splitlines()[0])) == {
         "rank",
         "score",
         "id",
@@ -152,14 +152,14 @@ def test_scores_name_their_similarity(folder: Path) -> None:
 
 
 def test_recommend_for_an_abstract_a_title_or_nothing(folder: Path) -> None:
-    places = ("--model", "model", "--papers", ".")
-    assert "p1" in _run("recommend", "--abstract", "On graphs.", *places).stdout
-    by_title = _run("recommend", "--title", "Graph", *places)
+    inputs = ("--model", "model", "--papers", ".")
+    assert "p1" in _run("recommend", "--abstract", "On graphs.", *inputs).stdout
+    by_title = _run("recommend", "--title", "Graph", *inputs)
     assert "no paper has this title" in by_title.stderr
     assert "did you mean 'Graphs'?" in by_title.stderr
     (folder / "papers.jsonl").write_text('{"id": "p1", "title": "Alone"}\n', encoding="utf-8")
     for as_json in ((), ("--json",)):
-        result = _run("recommend", "--id", "p1", *places, *as_json)
+        result = _run("recommend", "--id", "p1", *inputs, *as_json)
         assert result.exit_code == 0
         assert result.stdout == ""
         assert "nothing to rank" in result.stderr
@@ -174,12 +174,12 @@ def test_recommend_for_an_abstract_a_title_or_nothing(folder: Path) -> None:
         ("recommend", "--id", "na\udcefve"),
     ],
 )
-def test_bytes_that_are_no_text(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_undecodable_arguments(folder: Path, arguments: tuple[str, ...]) -> None:
     result = _run(*arguments, "--model", "model", "--papers", ".")
     assert "words are not valid UTF-8" in _error(result)
 
 
-def test_a_file_name_that_is_no_text(folder: Path) -> None:
+def test_an_undecodable_file_name(folder: Path) -> None:
     name = os.fsdecode(b"na\xefve.jsonl")
     (folder / name).write_bytes((folder / "papers.jsonl").read_bytes())
     result = _run("encode", name, "--model", "model", "--task", "search", "--out", "e")
@@ -207,7 +207,7 @@ print(result.exit_code, sorted(heavy))
     [
         ("search x --model model --papers nope.jsonl", "nope.jsonl: file does not exist"),
         ("search x --model nope --papers .", "nope: folder does not exist"),
-        ("search x --model papers.jsonl --papers .", "is a file; a model is a folder"),
+        ("search x --model papers.jsonl --papers .", "a model is a folder, not a file"),
         ("search x --model model --papers a.csv", "expected JSON lines, this is CSV"),
         ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
         ("search x --model model --papers . --device gpu", "(did you mean 'cuda'?)"),
@@ -232,7 +232,7 @@ print(result.exit_code, sorted(heavy))
         ("cross-routes --model nope --data . --out e", "nope: folder does not exist"),
     ],
 )
-def test_mistakes_are_told_before_torch_is_loaded(
+def test_mistakes_are_reported_before_torch_is_loaded(
     folder: Path, arguments: str, message: str
 ) -> None:
     (folder / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
@@ -250,7 +250,7 @@ def test_a_killed_verb_leaves_nothing(tmp_path: Path, number: signal.Signals) ->
         "import signal, sys, time, typer\n"
         "from scimult.cli.main import Verbs\n"
         "from scimult.files import atomic_folder\n"
-        # Under nohup the tests themselves ignore it.
+        # Tests under nohup ignore it.
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "app = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)\n"
         "@app.callback()\n"

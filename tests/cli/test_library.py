@@ -1,4 +1,4 @@
-"""scimult library, and search, recommend and tag over one, as a user calls them."""
+"""``scimult library``, and search, recommend and tag in one, as a user calls them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,10 @@ def _error(*arguments: object) -> str:
 @pytest.fixture
 def library(model: Path, tmp_path: Path) -> Path:
     (tmp_path / "library.bib").write_text(BIB, encoding="utf-8")
-    made = _run(
-        "library",
-        "create",
-        tmp_path / "mine",
-        "--model",
-        model,
-        "--papers",
-        tmp_path / "library.bib",
-    )
-    assert made.exit_code == 0, made.output
-    assert "mine: 3 papers, encoded for " in made.output
+    inputs = ("--model", model, "--papers", tmp_path / "library.bib")
+    created = _run("library", "create", tmp_path / "mine", *inputs)
+    assert created.exit_code == 0, created.output
+    assert "mine: 3 papers, encoded for " in created.output
     return tmp_path / "mine"
 
 
@@ -67,12 +60,12 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     result = _run("library", "sync", library, "--papers", bib)
     assert "4 papers (1 added, 1 changed, 2 unchanged, 0 removed; 2 texts encoded)" in result.output
     result = _run("library", "remove", library, "a1", "a9")
-    assert "1 of 2 ids are not in it" in result.stderr
+    assert "1 of 2 ids are not in the library" in result.stderr
     assert "3 papers" in result.stdout
     assert "2 papers" in _run("library", "remove", library, "--where", "year = 2020").stdout
     facts = json.loads(_run("library", "info", library, "--json").stdout)
     assert (facts["papers"], facts["model"], facts["made by"]["pooling"]) == (2, "tiny", "cls")
-    assert "2 papers can be used, 0 files are damaged" in _run("library", "check", library).stdout
+    assert "2 usable papers, 0 damaged files" in _run("library", "check", library).stdout
     assert "2 papers in 1 segments" in _run("library", "compact", library).stdout
 
 
@@ -84,9 +77,9 @@ def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) 
     assert not (tmp_path / "mine").exists()
     bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
     assert _run(*create, bad).exit_code == 0
-    said = _error(*create, bad)
-    assert "a library is here already" in said
-    assert "scimult library sync" in said
+    message = _error(*create, bad)
+    assert "library already exists" in message
+    assert "scimult library sync" in message
     assert len(_rows("search", "one", "--library", tmp_path / "mine")) == 1
 
 
@@ -126,12 +119,12 @@ def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:
     queries = tmp_path / "dev.jsonl"
     rows = [{"query": "protein folding", "ids": ["a3"]}, {"query": "enzymes", "ids": ["a2"]}]
     queries.write_text("".join(json.dumps(row) + "\n" for row in rows * 5), encoding="utf-8")
-    said = _run("library", "tune", library, "--queries", queries).output
-    assert "10 queries" in said
-    assert "--words tuned is " in said
+    output = _run("library", "tune", library, "--queries", queries).output
+    assert "10 queries" in output
+    assert "--words tuned is " in output
     hits = _rows("search", "protein folding", "--library", library, "--words", "tuned")
     assert {hit["id"] for hit in hits} == {"a1", "a2", "a3"}
-    assert "no share of BM25" in _error("search", "x", "--library", library, "--words", "most")
+    assert "not a share of BM25" in _error("search", "x", "--library", library, "--words", "most")
     queries.write_text('{"query": "x", "ids": "a1"}\n', encoding="utf-8")
     assert "dev.jsonl:1" in _error("library", "tune", library, "--queries", queries)
 
@@ -141,7 +134,7 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     result = _run("library", "export", library, "--to", "opensearch", "--out", out)
     assert "3 papers for opensearch" in result.output
     assert (out / "index.json").is_file()
-    assert "no place to export to" in _error("library", "export", library, "--to", "milvus")
+    assert "exactly one target is needed" in _error("library", "export", library, "--to", "milvus")
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
     assert "differ in weights" in _error("search", "nets", "--library", library, "--model", newer)
     assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
@@ -157,11 +150,14 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
         (["search", "x"], "--model is missing"),
         (["search", "x", "--model", "."], "--papers is missing"),
         (["search", "x", "--library", "nowhere"], "not a library"),
-        (["search", "x", "--library", "mine", "--papers", "x"], "cannot both be searched"),
-        (["search", "x", "--model", ".", "--papers", "x", "--where", "1"], "--where goes with"),
-        (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling goes with --papers"),
+        (["search", "x", "--library", "mine", "--papers", "x"], "are mutually exclusive"),
+        (
+            ["search", "x", "--model", ".", "--papers", "x", "--where", "1"],
+            "--where can only be used",
+        ),
+        (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling can only be used"),
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
-        (["library", "remove", "mine"], "no papers are named"),
+        (["library", "remove", "mine"], "exactly one of ids and --where is needed"),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
         (
             ["library", "add", "mine", "--papers", "library.bib", "--column", "x"],

@@ -20,7 +20,7 @@ runner = CliRunner()
 
 @pytest.fixture
 def failing() -> typer.Typer:
-    """Return a command line with the shell of ours and verbs that fail."""
+    """Return a command line with our error handling and verbs that fail."""
     shell = typer.Typer(cls=Verbs, pretty_exceptions_enable=False)
 
     @shell.callback()
@@ -61,7 +61,7 @@ def test_debug_keeps_the_traceback(failing: typer.Typer) -> None:
     assert isinstance(result.exception, DataError)
 
 
-def test_a_bug_of_ours_is_not_dressed_up(failing: typer.Typer) -> None:
+def test_a_bug_keeps_its_traceback(failing: typer.Typer) -> None:
     assert isinstance(runner.invoke(failing, ["bug"]).exception, ZeroDivisionError)
 
 
@@ -85,7 +85,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.ranks
-def test_the_package_has_its_model_and_loads_it_when_asked() -> None:
+def test_the_package_loads_its_model_on_demand() -> None:
     code = (
         "import sys, scimult; print('torch' in sys.modules, 'SciMult' in dir(scimult));"
         "from scimult import Ensemble, SciMult; from scimult.inference import SciMult as same;"

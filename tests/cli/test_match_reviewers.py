@@ -1,4 +1,4 @@
-"""``scimult match-reviewers`` as a chair calls it."""
+"""``scimult match-reviewers``, as a chair calls it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def match(model: Path, folder: Path, *options: str) -> Any:
-    places = ("--model", str(model), "--venue", str(folder), "--out", str(folder / "out"))
-    return CliRunner().invoke(app, ["match-reviewers", *places, "--no-cache", *options])
+    paths = ("--model", str(model), "--venue", str(folder), "--out", str(folder / "out"))
+    return CliRunner().invoke(app, ["match-reviewers", *paths, "--no-cache", *options])
 
 
 def rows(path: Path) -> list[list[str]]:
@@ -58,7 +58,7 @@ def test_scores_assignment_and_evidence(model: Path, tmp_path: Path) -> None:
         assert entry["reviewer"] == reviewer
         assert entry["score"] == pytest.approx(scores[found["id"], reviewer], abs=1e-6)
         cosines = [reason["cosine"] for reason in entry["because"]]
-        # The mean of the best three, or of as many as there are.
+        # The mean of the best three, or of fewer if there are fewer.
         assert entry["score"] == pytest.approx(sum(cosines) / len(cosines), abs=1e-4)
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["submissions"], summary["reviewers"], summary["conflicts"]) == (3, 3, 2)
@@ -66,13 +66,13 @@ def test_scores_assignment_and_evidence(model: Path, tmp_path: Path) -> None:
     assert settings["encoder"]["task"] == "link_prediction"
     assert settings["encoder"]["fingerprint"]
     assert (settings["score"]["best"], settings["assignment"]["most"]) == (3, 2)
-    # The same again: the folder of an earlier match is replaced.
+    # A second call replaces the folder of the first.
     before = (folder / "out" / "scores.csv").read_bytes()
     assert match(model, folder, *loads).exit_code == 0
     assert (folder / "out" / "scores.csv").read_bytes() == before
 
 
-def test_weights_lower_what_is_old_or_of_a_venue(model: Path, tmp_path: Path) -> None:
+def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:
     folder = write_venue(tmp_path)
     known = folder / "archives" / "~Ada_L1.jsonl"
     known.write_text(json.dumps(note("a1", "Galaxies", venue="AAS 2020")) + "\n")
@@ -92,11 +92,11 @@ def test_weights_lower_what_is_old_or_of_a_venue(model: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--reviewers", "2"), "needs both loads"),
-        (("--min-papers", "1"), "needs both loads"),
-        (("--score", "best"), "unknown scoring rule"),
-        (("--papers", "x.csv"), "what is matched is not clear"),
-        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed, but reviewers"),
+        (("--reviewers", "2"), "needs --reviewers and --max-papers"),
+        (("--min-papers", "1"), "needs --reviewers and --max-papers"),
+        (("--score", "best"), "unknown score"),
+        (("--papers", "x.csv"), "exactly one source of submissions is needed"),
+        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed and reviewers take 3"),
     ],
 )
 def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
@@ -107,7 +107,7 @@ def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_others_stays(model: Path, tmp_path: Path) -> None:
+def test_another_folder_is_not_replaced(model: Path, tmp_path: Path) -> None:
     folder = write_venue(tmp_path)
     (folder / "out").mkdir()
     (folder / "out" / "thesis.tex").write_text("precious")

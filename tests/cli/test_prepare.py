@@ -36,9 +36,9 @@ def _run(*arguments: object) -> tuple[int, str]:
 
 def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     out = tmp_path / "out"
-    place = ("--config", config, "--out", out, "--root", tmp_path / "raw")
+    paths = ("--config", config, "--out", out, "--root", tmp_path / "raw")
     code, output = _run(
-        "prepare", *place, "--tokenizer", minilm, "seed=3", "mining.max_negatives=2"
+        "prepare", *paths, "--tokenizer", minilm, "seed=3", "mining.max_negatives=2"
     )
     assert code == 0, output
     assert "20 papers" in output
@@ -75,21 +75,21 @@ def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
 ) -> None:
     with (tmp_path / "raw" / "citations.tsv").open("a") as file:
         file.write("p1\tp99\n")
-    place = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
-    code, output = _run(*place)
+    paths = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
+    code, output = _run(*paths)
     assert code == 1
     assert output.startswith("error: ")
     assert "citations.tsv:" in output
     assert not (tmp_path / "out").exists()
-    code, output = _run(*place, "--skip-bad")
+    code, output = _run(*paths, "--skip-bad")
     assert code == 0, output
     assert "left out 1: column 'cited' names an unknown paper" in output
 
 
 @pytest.mark.parametrize("override", ["max_negative=1", "max_negatives=0", "max_negatives"])
-def test_mine_refuses_wrong_choices(config: Path, tmp_path: Path, override: str) -> None:
-    place = ("--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
-    assert _run("prepare", *place)[0] == 0
+def test_mine_refuses_invalid_settings(config: Path, tmp_path: Path, override: str) -> None:
+    paths = ("--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
+    assert _run("prepare", *paths)[0] == 0
     before = PreparedData.open(tmp_path / "out").fingerprint
     code, output = _run("mine", tmp_path / "out", override)
     assert code == 1
@@ -100,13 +100,13 @@ def test_mine_refuses_wrong_choices(config: Path, tmp_path: Path, override: str)
 def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
     rows = [["cats?", "Cats are.", "Dogs are."], ["dogs?", "Dogs are.", "Cats are."]]
     write_files(tmp_path / "in", {"train.jsonl": rows})
-    place = ("--input", tmp_path / "in", "--raw", tmp_path / "raw")
-    code, output = _run("prepare", "sentence-triples", *place, "name=pets")
+    paths = ("--input", tmp_path / "in", "--raw", tmp_path / "raw")
+    code, output = _run("prepare", "sentence-triples", *paths, "name=pets")
     assert code == 0, output
     assert "2 queries" in output
     assert not (tmp_path / "out").exists()
     options = ("name=pets", "prepare.dev_fraction=0", "prepare.mining.max_negatives=1")
-    code, output = _run("prepare", "sentence-triples", *place, "--out", tmp_path / "out", *options)
+    code, output = _run("prepare", "sentence-triples", *paths, "--out", tmp_path / "out", *options)
     assert code == 0, output
     (file,) = PreparedData.open(tmp_path / "out").pairs("train")
     assert (file.source, file.task, len(file)) == ("pets", "search", 2)
@@ -122,8 +122,8 @@ def test_a_public_source_without_evaluation_texts(tmp_path: Path) -> None:
     write_files(tmp_path / "in", {"train.jsonl": rows})
     write_jsonl(tmp_path / "eval/set/corpus.jsonl", [{"_id": "1", "title": "", "text": "A cat."}])
     write_jsonl(tmp_path / "eval/set/queries.jsonl", [{"_id": "q", "text": "What purrs"}])
-    place = ("--input", tmp_path / "in", "--out", tmp_path / "out", "--workers", "2")
-    arguments = ("sentence-triples", *place, "prepare.dev_fraction=0", "--decontaminate")
+    paths = ("--input", tmp_path / "in", "--out", tmp_path / "out", "--workers", "2")
+    arguments = ("sentence-triples", *paths, "prepare.dev_fraction=0", "--decontaminate")
     code, output = _run("prepare", *arguments, tmp_path / "eval")
     assert code == 0, output
     data = PreparedData.open(tmp_path / "out")
@@ -135,26 +135,26 @@ def test_a_public_source_without_evaluation_texts(tmp_path: Path) -> None:
     assert "folder of evaluation sets does not exist" in output
 
 
-def test_papers_that_nothing_pairs_are_for_search(tmp_path: Path) -> None:
+def test_papers_without_pairs_are_only_converted(tmp_path: Path) -> None:
     write_files(tmp_path / "in", {"p.csv": "id,title,abstract,terms\n1,A,Text.,x\n"})
-    place = ("prepare", "table", "--input", tmp_path / "in", "papers.file=p.csv")
-    code, output = _run(*place, "--out", tmp_path / "out")
+    paths = ("prepare", "table", "--input", tmp_path / "in", "papers.file=p.csv")
+    code, output = _run(*paths, "--out", tmp_path / "out")
     assert code == 1
     assert "1 papers without labels, citations, links or queries" in output
     assert "p.csv: columns not read: terms" in output
     assert f"--raw {tmp_path / 'out.raw'} without --out" in output
     assert not (tmp_path / "out.raw").exists()
-    code, output = _run(*place, "--raw", tmp_path / "out.raw")
+    code, output = _run(*paths, "--raw", tmp_path / "out.raw")
     assert code == 0, output
     assert "table: p.csv: columns not read: terms" in output
     assert (tmp_path / "out.raw" / "table" / "papers.parquet").is_file()
 
 
-def test_the_cap_of_labels_can_be_taken_off_by_its_word(config: Path, tmp_path: Path) -> None:
-    place = ("prepare", "--config", config, "--root", tmp_path / "raw", "--out", tmp_path / "out")
-    assert _run(*place, "max_pairs_per_label=2")[0] == 0
+def test_all_removes_the_cap_of_labels(config: Path, tmp_path: Path) -> None:
+    paths = ("prepare", "--config", config, "--root", tmp_path / "raw", "--out", tmp_path / "out")
+    assert _run(*paths, "max_pairs_per_label=2")[0] == 0
     (capped,) = _labelled(PreparedData.open(tmp_path / "out"))
-    code, output = _run(*place, "max_pairs_per_label=all")
+    code, output = _run(*paths, "max_pairs_per_label=all")
     assert code == 0, output
     (whole,) = _labelled(PreparedData.open(tmp_path / "out"))
     assert capped.unsampled > 0 == whole.unsampled
@@ -187,7 +187,7 @@ def test_the_list_loads_nothing_heavy() -> None:
     [
         (("mapel", "--out", "x"), "did you mean 'maple'"),
         (("maple",), "a source needs --raw or --out"),
-        (("maple", "--out", "x", "--config", "y"), "needs neither --config nor --root"),
+        (("maple", "--out", "x", "--config", "y"), "takes neither --config nor --root"),
         (("maple", "--out", "x", "folder=[Art]"), "unknown key (did you mean 'folders'?)"),
         (("maple", "--out", "x", "--input", "none"), "does not exist"),
         (("maple", "--out", "x", "prepare.sed=1"), "unknown key (did you mean 'seed'?)"),
@@ -207,14 +207,14 @@ def test_contradictory_arguments(arguments: tuple[str, ...], problem: str) -> No
     assert problem in output
 
 
-def test_what_a_conversion_left_out_is_counted_and_named(tmp_path: Path) -> None:
+def test_rejects_of_a_conversion_are_counted_and_named(tmp_path: Path) -> None:
     write_files(tmp_path / "in", {"train.jsonl": [["cats?", "Cats are."], ["alone"]]})
-    place = ("sentence-triples", "--input", tmp_path / "in", "--out", tmp_path / "out")
-    code, output = _run("prepare", *place)
+    paths = ("sentence-triples", "--input", tmp_path / "in", "--out", tmp_path / "out")
+    code, output = _run("prepare", *paths)
     assert code == 1
     assert "train.jsonl:2" in output
     assert not (tmp_path / "out.raw").exists()
-    code, output = _run("prepare", *place, "--skip-bad")
+    code, output = _run("prepare", *paths, "--skip-bad")
     assert code == 0, output
     assert "left out 1: row needs one anchor and at least one positive" in output
 
@@ -224,25 +224,25 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     papers = tmp_path / "raw" / "papers.jsonl"
     papers.write_text(papers.read_text().replace("Paper number 4", title))
     write_jsonl(tmp_path / "eval" / "set" / "papers.jsonl", [{"id": "x", "title": title}])
-    place = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
-    code, output = _run(*place)
+    paths = ("prepare", "--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
+    code, output = _run(*paths)
     assert code == 0, output
-    code, output = _run(*place, "--decontaminate", tmp_path / "eval")
+    code, output = _run(*paths, "--decontaminate", tmp_path / "eval")
     assert code == 0, output
     assert f"read: inputs unchanged, kept from {tmp_path / '.out.steps' / 'read'}" in output
     assert "toy:p4" not in PreparedData.open(tmp_path / "out").texts.ids
-    code, output = _run(*place, "--decontaminate", tmp_path / "eval", "hygiene.decontaminate=[]")
+    code, output = _run(*paths, "--decontaminate", tmp_path / "eval", "hygiene.decontaminate=[]")
     assert code == 0, output
     data = PreparedData.open(tmp_path / "out")
     assert "toy:p4" in data.texts.ids
     assert data.manifest.hygiene.overlap[0].found["query"] == 1
-    code, output = _run(*place, "--decontaminate", tmp_path / "nowhere")
+    code, output = _run(*paths, "--decontaminate", tmp_path / "nowhere")
     assert code == 1
     assert "folder of evaluation sets does not exist" in output
 
 
 def test_two_preparations_of_one_folder(config: Path, tmp_path: Path) -> None:
-    """The second says who is at work, and the first is not disturbed."""
+    """The second names the process at work and leaves the first alone."""
     out = tmp_path / "two"
     with atomic_folder(out, PREPARED):
         code, output = _run("prepare", "--config", config, "--out", out, "--root", tmp_path / "raw")
@@ -251,13 +251,13 @@ def test_two_preparations_of_one_folder(config: Path, tmp_path: Path) -> None:
     assert "wait until it is done" in output
 
 
-@pytest.mark.parametrize("what", ["folder", "pipe", "link"])
-def test_prepare_replaces_nothing_else(config: Path, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_prepare_replaces_nothing_else(config: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "two"
-    if what == "folder":
+    if kind == "folder":
         out.mkdir()
         (out / "manifest.json").write_text("{}", encoding="utf-8")
-    elif what == "pipe":
+    elif kind == "pipe":
         os.mkfifo(out)
     else:
         out.symlink_to(tmp_path / "raw")
@@ -270,6 +270,6 @@ def test_prepare_replaces_nothing_else(config: Path, tmp_path: Path, what: str) 
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return what tells a file from another at its place; reading it changes its times."""
+    """Return a file's identity, without the times, which reading changes."""
     stat = path.lstat()
     return stat.st_dev, stat.st_ino, stat.st_mode, stat.st_mtime_ns

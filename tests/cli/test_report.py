@@ -45,7 +45,7 @@ def test_a_report_of_two_folders(tmp_path: Path) -> None:
     assert (out / "report.md").read_text().count("## Leaderboard") == 2
 
 
-def test_a_map_of_a_system_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_map_of_an_unknown_system_is_refused(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     write_embeddings(tmp_path / "emb", ["p1"], np.ones((1, 2), np.float32), {})
     arguments = [str(out), "--out", str(tmp_path / "report"), "--map"]
@@ -70,7 +70,7 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report of a set whose texts are scripts."""
+    """Write a report of a set whose texts contain scripts."""
     root = tmp_path_factory.mktemp("page")
     made = [write_search(root / "data"), write_links(root / "data")]
     hostile = [{**record, "title": f"{record['title']} {HOSTILE}"} for record in CORPUS]
@@ -86,7 +86,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _dom(browser: str, page: Path, width: int) -> str:
     """Return the document after its scripts ran."""
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-    # Time passes at once for timers, so that the dump waits for the scripts and nothing else.
+    # Timers fire at once, so that the dump waits only for the scripts.
     flags += [f"--user-data-dir={page.parent / 'profile'}", "--virtual-time-budget=2000"]
     command = [browser, *flags, "--dump-dom", page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
@@ -94,7 +94,7 @@ def _dom(browser: str, page: Path, width: int) -> str:
 
 @pytest.mark.browser
 def test_texts_do_not_run_and_the_page_does(browser: str, page: Path) -> None:
-    """The page's own script made its headings buttons; no text of the data became a tag."""
+    """The page's script turned headings into buttons; no text of the data became a tag."""
     found = _dom(browser, page, 1200)
     assert "<title>Evaluation report: tiny</title>" in found
     assert found.count('<button type="button">') == found.count('<th scope="col"')
@@ -103,7 +103,7 @@ def test_texts_do_not_run_and_the_page_does(browser: str, page: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_script_that_got_into_the_page_is_blocked(browser: str, page: Path) -> None:
+def test_an_injected_script_is_blocked(browser: str, page: Path) -> None:
     stained = page.with_name("stained.html")
     intruder = "<script>document.title='owned'</script><main"
     stained.write_text(page.read_text().replace("<main", intruder))
@@ -128,7 +128,7 @@ document.title = JSON.stringify({down, up: column(), sort: header.getAttribute("
 
 @pytest.mark.browser
 def test_sorting_filtering_and_a_phone(browser: str, page: Path) -> None:
-    """A probe presses buttons on a page without its policy, which would block the probe."""
+    """A probe presses buttons on a page without its policy, which would block it."""
     probed = page.with_name("probed.html")
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     probed.write_text(text.replace("</body>", PROBE))

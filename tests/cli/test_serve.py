@@ -29,13 +29,13 @@ def _serve(*arguments: str) -> Result:
     [
         (["none", "--host", "0.0.0.0"], None, "without a key", "$SCIMULT_API_KEY"),
         (["none", "--host", "::"], None, "without a key", "--without-key"),
-        (["none"], "short", "is no key", "openssl rand"),
-        (["none", "--port", "0"], None, "is no library", "scimult library create"),
-        (["none", "--labels", "a", "--tagger", "b"], None, "cannot both", "one of them"),
+        (["none"], "short", "is not a valid key", "openssl rand"),
+        (["none", "--port", "0"], None, "not a library", "scimult library create"),
+        (["none", "--labels", "a", "--tagger", "b"], None, "mutually exclusive", "one of them"),
         (["none", "--host", "999.1.1.1", "--without-key"], None, "cannot listen", "--host"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_once(
+def test_invalid_options_are_reported_at_once(
     arguments: list[str],
     key: str | None,
     problem: str,
@@ -61,7 +61,7 @@ def test_an_address_in_use(tmp_path: Path) -> None:
     assert "in use" in found.output
 
 
-def test_what_is_local() -> None:
+def test_local_addresses() -> None:
     assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
 

@@ -1,4 +1,4 @@
-"""What a verb that uses a model loads, and what it does without."""
+"""Modules that verbs with a model load, and those they do without."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scimult.library import Library
 from tests.base_models import save_base_model
 from tests.tiny import save_tiny_model
 
-# Packages that the extras install, and parts of others that take most of a second to import.
+# Packages of the extras, and modules of others that take most of a second to import.
 NOT_FOR_USE = (
     "accelerate",
     "bm25s",
@@ -30,9 +30,9 @@ NOT_FOR_USE = (
     "torch._dynamo",
     "transformers",
 )
-# A search of a library does without torch, where its model is covered by scimult.models.one_text.
+# Searching a library needs no torch if scimult.models.one_text covers its model.
 _OF_A_LIBRARY = {"torch", "scimult.inference.encoder", "scimult.models.encoder"}
-# One process for all of them: each line tells what was loaded up to then.
+# One process for all verbs: each line lists what was loaded up to then.
 _VERBS = """
 import json, sys
 from typer.testing import CliRunner
@@ -42,7 +42,7 @@ for verb, unwanted in json.loads(sys.argv[1]).items():
     print(result.output, file=sys.stderr)
     print(verb, result.exit_code, sorted(set(unwanted) & sys.modules.keys()))
 """
-# In this order: what comes later may load more.
+# Ordered: later verbs may load more.
 VERBS = (
     "search graphs --library library --top 2",
     "search graphs --library library --where year>2000 --exclude p1 --offset 1 --percentile",
@@ -79,9 +79,9 @@ def test_use_of_a_model_loads_no_package_of_training(
     unwanted = {verb: {*NOT_FOR_USE} for verb in VERBS}
     for number, verb in enumerate(VERBS):
         unwanted[verb] |= _OF_A_LIBRARY if "--library" in verb else set()
-        # A filter is asked through it, and the verbs behind it run in the same process.
+        # Filters need it, and later verbs run in the same process.
         unwanted[verb] -= {"duckdb"} if number else set()
-    # Where pandas is installed, pyarrow imports it to make a column of a list.
+    # If pandas is installed, pyarrow imports it to build a column from a list.
     unwanted[VERBS[-1]] -= {"pandas"}
     command = [
         sys.executable,

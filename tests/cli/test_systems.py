@@ -1,4 +1,4 @@
-"""How systems are named on the command line."""
+"""Specifications of systems on the command line."""
 
 from __future__ import annotations
 

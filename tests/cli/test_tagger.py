@@ -1,4 +1,4 @@
-"""``scimult tagger`` as a cataloguer calls it."""
+"""``scimult tagger``, as a cataloguer calls it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def call(verb: str, *arguments: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a vocabulary, papers, and a tagger that the verb trained."""
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a model, a vocabulary, papers, and a tagger that the verb trained."""
     folder = tmp_path_factory.mktemp("cataloguing")
     save_tiny_model(folder / "model", similarity="cosine")
     write_vocabulary(folder / "terms.jsonl", VOCABULARY)
@@ -52,11 +52,11 @@ def train_options(folder: Path, papers: str = "tagged.jsonl") -> list[object]:
     return [folder / "tagger", "--model", folder / "model", "--dtype", "float32", *files]
 
 
-def test_what_is_written_is_what_python_says(place: Path, tmp_path: Path) -> None:
-    expected = Tagger.open(place / "tagger").tag(papers(60, seed=3), k=3)
+def test_written_tags_equal_those_of_python(workspace: Path, tmp_path: Path) -> None:
+    expected = Tagger.open(workspace / "tagger").tag(papers(60, seed=3), k=3)
     for name in ("o.jsonl", "o.csv", "o.trec"):
-        options = ("--papers", place / "new.jsonl", "--out", tmp_path / name, "--top", 3)
-        done = call("tag", place / "tagger", *options, "--evidence")
+        options = ("--papers", workspace / "new.jsonl", "--out", tmp_path / name, "--top", 3)
+        done = call("tag", workspace / "tagger", *options, "--evidence")
         assert done.exit_code == 0, done.output
         assert done.stdout == f"{tmp_path / name}: 180 tags for 60 papers\n"
     ids = [paper["id"] for paper in papers(60, seed=3)]
@@ -79,23 +79,30 @@ def test_what_is_written_is_what_python_says(place: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_table_json_and_exclusions(place: Path, tmp_path: Path) -> None:
+def test_a_table_json_and_exclusions(workspace: Path, tmp_path: Path) -> None:
     one = write(
         tmp_path / "one.jsonl", [{"id": "x", "title": "On plasma", "abstract": "A vision."}]
     )
-    shown = call("tag", place / "tagger", "--papers", one, "--evidence", "--threshold", 0.2)
+    shown = call("tag", workspace / "tagger", "--papers", one, "--evidence", "--threshold", 0.2)
     assert shown.exit_code == 0, shown.output
     assert "Plasma" in shown.output
     assert "A vision." in shown.output
-    left = call("tag", place / "tagger", "--papers", one, "--json", "--exclude", "plasma")
+    left = call("tag", workspace / "tagger", "--papers", one, "--json", "--exclude", "plasma")
     (row,) = map(json.loads, left.stdout.splitlines())
     assert len(row["tags"]) == 5
     assert "c/plasma" not in [tag["id"] for tag in row["tags"]]
 
 
-def test_evaluate_measures_what_was_asked(place: Path, tmp_path: Path) -> None:
-    options = ("--papers", place / "new.jsonl", "--precision", 0.5, "--out", tmp_path / "e.json")
-    done = call("evaluate", place / "tagger", *options)
+def test_evaluate_measures_the_requested_precision(workspace: Path, tmp_path: Path) -> None:
+    options = (
+        "--papers",
+        workspace / "new.jsonl",
+        "--precision",
+        0.5,
+        "--out",
+        tmp_path / "e.json",
+    )
+    done = call("evaluate", workspace / "tagger", *options)
     assert done.exit_code == 0, done.output
     facts = json.loads((tmp_path / "e.json").read_text())
     assert facts["at_precision"]["measured"] >= 0.5
@@ -106,17 +113,17 @@ def test_evaluate_measures_what_was_asked(place: Path, tmp_path: Path) -> None:
     assert f"{facts['all']['f1@5']:.4f}" in done.stdout
 
 
-def test_a_killed_tagging_goes_on_with_its_parts(
+def test_a_killed_tagging_resumes_from_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scimult.tagging.writing.PART", 2)
     some = [(str(number), Text("paper", f"Title {number}")) for number in range(5)]
-    asked: list[str] = []
+    tagged: list[str] = []
 
     def tag(texts: list[Text], fails_at: int = 99) -> Sequence[Sequence[SuggestedTag]]:
-        if len(asked) >= fails_at:
+        if len(tagged) >= fails_at:
             raise KeyboardInterrupt
-        asked.extend(text.title for text in texts)
+        tagged.extend(text.title for text in texts)
         return [[SuggestedTag("a", "A", 0.5)] for _ in texts]
 
     out = tmp_path / "o.csv"
@@ -124,24 +131,24 @@ def test_a_killed_tagging_goes_on_with_its_parts(
         write_tags(out, some, lambda texts: tag(texts, fails_at=4), {"k": 1})
     assert not out.exists()
     assert write_tags(out, some, tag, {"k": 1}) == (5, 5)
-    assert asked == [f"Title {number}" for number in range(5)]  # none twice
+    assert tagged == [f"Title {number}" for number in range(5)]  # none twice
     whole = out.read_bytes()
     assert write_tags(tmp_path / "p.csv", some, tag, {"k": 1}) == (5, 5)
     assert (tmp_path / "p.csv").read_bytes() == whole
-    # Parts of other settings are of no use.
+    # Parts written with other settings are not reused.
     with pytest.raises(KeyboardInterrupt):
         write_tags(out, some, lambda texts: tag(texts, fails_at=12), {"k": 1})
-    before = len(asked)
+    before = len(tagged)
     write_tags(out, some, tag, {"k": 2})
-    assert len(asked) == before + 5
+    assert len(tagged) == before + 5
 
 
 def test_a_killed_training_encodes_no_paper_twice(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from scimult.tagging import training
 
-    options = [tmp_path / "tagger", *train_options(place)[1:]]
+    options = [tmp_path / "tagger", *train_options(workspace)[1:]]
     with monkeypatch.context() as patch:
         patch.setattr(training, "learn", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert call("train", *options).exit_code != 0
@@ -160,7 +167,7 @@ def test_a_killed_training_encodes_no_paper_twice(
     assert done.exit_code == 0, done.output
     assert added == [0]
     assert not (tmp_path / ".tagger.unfinished").exists()
-    kept, again = (Tagger.open(folder / "tagger").facts for folder in (place, tmp_path))
+    kept, again = (Tagger.open(folder / "tagger").facts for folder in (workspace, tmp_path))
     assert kept == again
 
 
@@ -171,17 +178,17 @@ def test_a_killed_training_encodes_no_paper_twice(
         ("train", ["n", *ABSENT, "model"], "no.csv: file does not exist"),
         ("train", ["n", *GIVEN, "no"], "folder does not exist"),
         ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),
-        ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "no format of tags"),
-        ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold surely"),
+        ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "not a format of tags"),
+        ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold guarantees"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "new.jsonl"], "output is also an input"),
-        ("tag", ["model", "--papers", "new.jsonl"], "model: is no tagger"),
+        ("tag", ["model", "--papers", "new.jsonl"], "model: not a tagger"),
         ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "a column is"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
-    place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, arguments: list[str], message: str
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, verb: str, arguments: list[str], message: str
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workspace)
     done = call(verb, *(name if name != "T" else "tagger" for name in arguments))
     assert done.exit_code == 1, done.output
     assert message in done.stderr

@@ -56,7 +56,7 @@ def test_a_model_of_ours(folder: Path, tmp_path: Path) -> None:
     assert vectors_of(folder, out)[0].vectors_NE.dtype == np.float16
 
 
-def test_a_model_with_a_route_per_task_is_told_the_task(folder: Path, tmp_path: Path) -> None:
+def test_a_model_with_a_route_per_task_needs_a_task(folder: Path, tmp_path: Path) -> None:
     spec = f"routed={folder / 'routed'},dtype=float32"
     refused = run(folder, "--out", tmp_path / "out", "--model", spec)
     assert refused.exit_code == 1
@@ -71,7 +71,7 @@ def test_a_model_with_a_route_per_task_is_told_the_task(folder: Path, tmp_path: 
 
 
 def test_models_joined_end_to_end(folder: Path, tmp_path: Path) -> None:
-    """Several teachers in one, as Jasper and Stella joins its two."""
+    """Several teachers in one, as in Jasper and Stella."""
     both = f"both={folder / 'base'}+{folder / 'base'},combine=concatenation,dtype=float32"
     assert run(folder, "--out", tmp_path / "out", "--model", both).exit_code == 0
     vectors, _ = vectors_of(folder, tmp_path / "out")
@@ -91,7 +91,7 @@ def test_a_sentence_transformers_model(folder: Path, tmp_path: Path, minilm: Pat
     np.testing.assert_allclose(vectors(np.arange(8)), wanted, rtol=0, atol=1e-3)
 
 
-def test_a_file_of_the_user(folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_vectors(folder: Path, tmp_path: Path) -> None:
     data = PreparedData.open(folder / "prepared")
     matrix = np.random.default_rng(0).normal(size=(len(data.texts), 5))
     np.save(tmp_path / "v.npy", matrix[::-1])
@@ -99,7 +99,7 @@ def test_a_file_of_the_user(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text(lines, encoding="utf-8")
     options = ("--out", tmp_path / "out", "--vectors", tmp_path / "v.npy")
     refused = run(folder, *options)
-    assert "a file of vectors and --ids go together" in refused.stderr
+    assert "a file of vectors and --ids need each other" in refused.stderr
     assert run(folder, *options, "--ids", tmp_path / "ids.txt").exit_code == 0
     vectors, _ = vectors_of(folder, tmp_path / "out")
     np.testing.assert_allclose(vectors.vectors_NE, matrix, rtol=2.0**-11, atol=1e-7)

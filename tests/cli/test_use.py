@@ -90,7 +90,7 @@ def test_encode_for_all_tasks_writes_a_folder_for_each(model: Path, folder: Path
         role = "query" if task == "classification" else "candidate"
         assert (stored.meta["task"], stored.meta["role"]) == (task, role)
     again = _run(*arguments, "--task", "all", "--dtype", "float32")
-    assert (again.exit_code, "0 of them now" in again.stdout) == (0, True)
+    assert (again.exit_code, "0 of them new" in again.stdout) == (0, True)
     assert _run(*arguments, "--task", "all", "--overwrite").exit_code == 0
     assert "exists already" in _error(_run(*arguments, "--task", "search"))
     message = _error(_run(*arguments, "--task", "search", "--overwrite"))
@@ -155,10 +155,10 @@ def test_recommend_for_a_new_paper(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ((), "no paper given. Fix: give either --id, or --title"),
+        ((), "no paper given. Fix: give --id, or --title"),
         (("--title", " "), "no paper given"),
-        (("--id", "p1", "--title", "x"), "cannot both be meant. Fix: give either --id"),
-        (("--id", "p1", "--abstract", "x"), "cannot both be meant"),
+        (("--id", "p1", "--title", "x"), "--id excludes --title and --abstract. Fix: give --id"),
+        (("--id", "p1", "--abstract", "x"), "--id excludes --title and --abstract"),
         (("--id", "p9"), "no text has this id"),
         (("--title", "Drawing graphs"), "several papers have this title (value: ['p1', 'p4'])"),
     ],
@@ -192,7 +192,9 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
     result = _run("encode", folder, *options)
     assert result.exit_code == 0, result.output
     encoder = SciMult.from_pretrained(model, dtype="auto")
-    assert f"4 embeddings of width 16, by {encoder.dtype}" in result.stdout.replace("\n", " ")
+    assert f"4 embeddings of width 16, computed in {encoder.dtype}" in result.stdout.replace(
+        "\n", " "
+    )
     stored = read_embeddings(folder / "e")
     assert stored.meta["computed_in"] == encoder.dtype
     assert stored.ids == ["p1", "p2", "p3", "p4"]
@@ -200,13 +202,13 @@ def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
     np.testing.assert_allclose(stored.embeddings_ND, wanted_ND, atol=1e-5)
     assert stored.meta["role"] == "candidate"
     again = _run("encode", folder, *options)
-    assert (again.exit_code, "0 of them now" in again.stdout) == (0, True)
+    assert (again.exit_code, "0 of them new" in again.stdout) == (0, True)
     message = _error(
         _run("encode", folder, *options[:-2], "--role", "query", "--out", folder / "e")
     )
     assert "differ in role 'query', here 'candidate'. Fix: use the model and settings" in message
     again = _run("encode", folder, *options, "--overwrite")
-    assert (again.exit_code, "of them now" in again.stdout) == (0, False)
+    assert (again.exit_code, "of them new" in again.stdout) == (0, False)
 
 
 def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path) -> None:
@@ -215,7 +217,7 @@ def test_encode_reads_labels_where_the_task_has_labels(model: Path, folder: Path
     assert read_embeddings(folder / "e").ids == ["l1", "l2"]
 
 
-def test_encode_does_not_replace_a_folder_of_something_else(model: Path, folder: Path) -> None:
+def test_encode_does_not_replace_another_folder(model: Path, folder: Path) -> None:
     options = ("--model", model, "--task", "search", "--out", folder, "--overwrite")
     assert "exists and is not a folder of embeddings" in _error(_run("encode", folder, *options))
     assert (folder / "papers.jsonl").exists()

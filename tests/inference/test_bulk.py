@@ -256,8 +256,8 @@ def test_a_killed_run_resumes_and_gives_the_same_bytes(
     assert killed_after <= len(whole) < 10
     again = CliRunner().invoke(app, [*command, str(out)])
     assert again.exit_code == 0, again.output
-    assert again.stdout.startswith(f"{out}: 3,000 embeddings of width 16, by ")
-    assert f", {3000 - 300 * len(whole):,} of them now" in again.stdout
+    assert again.stdout.startswith(f"{out}: 3,000 embeddings of width 16, computed in ")
+    assert f", {3000 - 300 * len(whole):,} of them new" in again.stdout
     assert "left out 1: line is not valid JSON" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in whole} == whole
     assert CliRunner().invoke(app, [*command, "whole"]).exit_code == 0

@@ -1,4 +1,4 @@
-"""A service over a tiny library, in a thread of the tests, under a real address."""
+"""A service over a tiny library, in a thread of the tests, at a real address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scimult.serving.annif import Project
 from scimult.serving.answers import Answers
 from scimult.serving.app import Service
 from scimult.serving.guards import Limits
-from scimult.serving.labels import LabelSpace, OfTagger
+from scimult.serving.labels import LabelSpace, TaggerLabels
 from scimult.serving.metrics import Metrics
 from scimult.serving.run import listen
 from scimult.serving.served import Served
@@ -34,7 +34,7 @@ LABELS = [
 
 
 class Running:
-    """A service that runs: where, its counts, and its end."""
+    """A running service, with its address and its metrics."""
 
     def __init__(self, service: Service, served: Served, metrics: Metrics) -> None:
         self.service, self.served, self.metrics = service, served, metrics
@@ -48,17 +48,17 @@ class Running:
             time.sleep(0.01)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        """Ask once."""
+        """Post one request."""
         return httpx.post(self.url + path, json=body, timeout=60, **options)
 
     def stop(self) -> None:
-        """Stop as SIGTERM does, and wait for the end."""
+        """Stop as on SIGTERM, and wait for the end."""
         self._server.should_exit = True
         self._thread.join()
         self.socket.close()
 
     def count(self, status: int) -> float:
-        """Return how many requests had such an answer."""
+        """Return the number of answers with a status."""
         return sum(
             sample.value
             for metric in self.metrics.requests.collect()
@@ -83,7 +83,7 @@ def running(
     )
     answers = Answers(served, LabelSpace(served.library.model, LABELS))
     if tagger is not None:
-        answers.labels = OfTagger(Tagger.open(tagger, model=served.library.model))
+        answers.labels = TaggerLabels(Tagger.open(tagger, model=served.library.model))
     project = Project("labels", "Labels", answers.known_tags)
     hosts = frozenset({"127.0.0.1"}) if key is None else None
     service = Service(
@@ -107,6 +107,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Running]:
-    """Return a service that runs while the tests of a module do."""
+    """Return a service that runs during the tests of a module."""
     with running(folder) as found:
         yield found

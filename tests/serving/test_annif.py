@@ -1,4 +1,4 @@
-"""Annif's own client, unchanged, against our paths."""
+"""Annif's own client against our paths."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_suggestions_are_the_librarys_tags(client: AnnifClient, server: Running)
         client.suggest("other", TEXT)
 
 
-def test_a_batch_is_each_of_its_texts(client: AnnifClient) -> None:
+def test_a_batch_equals_its_texts_one_by_one(client: AnnifClient) -> None:
     documents = [{"text": TEXT, "document_id": "d1"}, {"text": "vision", "metadata": {"a": "b"}}]
     one, two = client.suggest_batch("labels", documents, limit=2)
     assert (one["document_id"], two["document_id"]) == ("d1", None)
@@ -70,7 +70,7 @@ def test_a_batch_is_each_of_its_texts(client: AnnifClient) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_what_annif_refuses_is_refused(client: AnnifClient) -> None:
+def test_requests_that_annif_refuses_are_refused(client: AnnifClient) -> None:
     with pytest.raises(requests.HTTPError, match="422"):
         client.suggest_batch("labels", [{"text": "a"}] * 33)
     with pytest.raises(requests.HTTPError, match="422"):
@@ -80,21 +80,21 @@ def test_what_annif_refuses_is_refused(client: AnnifClient) -> None:
 
 
 def test_a_tagger_answers_as_it_does_alone(tmp_path: Path, folder: Path) -> None:
-    """With its evidence under /tag, and through Annif's client at once by several."""
+    """Under /tag with evidence, and for several concurrent Annif clients."""
     tagger = Tagger.train(
         tmp_path / "tagger", VOCABULARY, papers(200), model=folder.parent / "model"
     )
-    asked = papers(12)
-    expected = tagger.tag([f"{one['title']}" for one in asked], 3)
+    drafts = papers(12)
+    expected = tagger.tag([f"{one['title']}" for one in drafts], 3)
     with running(folder, tagger=tmp_path / "tagger") as server, ThreadPoolExecutor(6) as threads:
         client = AnnifClient(f"{server.url}/v1/")
         ask = lambda one: client.suggest("labels", one["title"], limit=3)  # noqa: E731
-        found = list(threads.map(ask, asked))
+        found = list(threads.map(ask, drafts))
         for suggested, tags in zip(found, expected, strict=True):
             assert [one["uri"] for one in suggested] == [tag.id for tag in tags]
             scores = [tag.score for tag in tags]
             np.testing.assert_allclose([one["score"] for one in suggested], scores, atol=1e-4)
-        body = {"papers": [{"title": one["title"]} for one in asked], "k": 3}
+        body = {"papers": [{"title": one["title"]} for one in drafts], "k": 3}
         for one, tags in zip(server.post("/tag", body).json()["papers"], expected, strict=True):
             assert [label["evidence"] for label in one["labels"]] == [tag.evidence for tag in tags]
         unknown = server.post("/tag", {**body, "exclude": ["nothing"]})

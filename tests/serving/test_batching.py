@@ -1,4 +1,4 @@
-"""Texts of several callers in one pass: each gets its own vectors, or its own error."""
+"""Texts of several callers in one pass: each gets its own vectors or error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, TokenIds
 from tests.tiny import save_tiny_model
 
-# A pass of other texts takes sums of float32 numbers in another order: 2 blocks of width 16.
+# With other texts in a pass, float32 sums have another order: 2 blocks of width 16.
 TOLERANCE = 1e-5
 
 
 def _sums(tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
-    """Stand for a model: what comes out depends on the text and the route alone."""
+    """Stand in for a model: vectors depend only on the text and the route."""
     rows = [[[float(ids.sum()), route, len(ids)] for ids in tokens] for route in routes]
     return np.array(rows, dtype=np.float32)
 
@@ -39,8 +39,8 @@ def _sums(tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
     st.integers(1, 20),
     st.integers(1, 3),
 )
-def test_everybody_gets_their_own(
-    asked: list[tuple[list[int], int]], most: int, workers: int
+def test_every_caller_gets_its_own_vectors(
+    calls: list[tuple[list[int], int]], most: int, workers: int
 ) -> None:
     sizes: list[int] = []
     passes = Passes(
@@ -51,20 +51,20 @@ def test_everybody_gets_their_own(
     )
     jobs = [
         ([np.full(length, number, np.int32) for length in lengths], [route])
-        for number, (lengths, route) in enumerate(asked)
+        for number, (lengths, route) in enumerate(calls)
     ]
     with ThreadPoolExecutor(len(jobs)) as threads:
         found = list(threads.map(lambda job: passes.encode(*job), jobs))
     passes.close()
     for (tokens, routes), vectors in zip(jobs, found, strict=True):
         np.testing.assert_array_equal(vectors, _sums(tokens, routes))
-    longest = max(length for lengths, _ in asked for length in lengths)
+    longest = max(length for lengths, _ in calls for length in lengths)
     assert max(sizes) <= max(most, longest)
-    assert sum(sizes) == sum(length for lengths, _ in asked for length in lengths)
+    assert sum(sizes) == sum(length for lengths, _ in calls for length in lengths)
 
 
 class Gate:
-    """Stands for a model that is held up, and remembers its passes."""
+    """Stands in for a blocked model, and records its passes."""
 
     def __init__(self) -> None:
         self.open, self.passes = threading.Event(), list[tuple[int, tuple[int, ...]]]()
@@ -89,14 +89,14 @@ def _text(number: int = 1) -> list[TokenIds]:
 
 
 def _wait(passes: Passes, count: int) -> None:
-    """Wait until so many jobs stand in the queue."""
+    """Wait until the queue has this many jobs."""
     end = time.monotonic() + 30
     while len(passes._waiting) < count:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
-def test_who_waits_meanwhile_shares_the_next_pass(gate: Gate) -> None:
+def test_waiting_jobs_share_the_next_pass(gate: Gate) -> None:
     passes = Passes(gate, most_tokens=9)
     with ThreadPoolExecutor(8) as threads:
         first = threads.submit(passes.encode, _text(), [0])
@@ -110,7 +110,7 @@ def test_who_waits_meanwhile_shares_the_next_pass(gate: Gate) -> None:
     passes.close()
 
 
-def test_a_long_request_fills_the_threads_and_lets_others_between(gate: Gate) -> None:
+def test_a_long_request_fills_the_threads_and_lets_others_in_between(gate: Gate) -> None:
     passes = Passes(gate, most_tokens=3, threads=2)
     with ThreadPoolExecutor(2) as threads:
         long = threads.submit(passes.encode, _text() * 6, [0])
@@ -142,7 +142,7 @@ def test_late_answers_are_refused_and_never_computed(gate: Gate) -> None:
     assert gate.passes == [(1, (0,))]
 
 
-def test_who_has_no_time_left_costs_no_pass(gate: Gate) -> None:
+def test_expired_requests_cost_no_pass(gate: Gate) -> None:
     gate.open.set()
     passes = Passes(gate, most_tokens=3)
 
@@ -160,7 +160,7 @@ def test_who_has_no_time_left_costs_no_pass(gate: Gate) -> None:
     passes.close()
 
 
-def test_an_error_reaches_who_asked_and_the_thread_goes_on(gate: Gate) -> None:
+def test_an_error_reaches_its_caller_and_the_thread_goes_on(gate: Gate) -> None:
     gate.open.set()
     passes = Passes(gate)
     with pytest.raises(ZeroDivisionError):
@@ -169,7 +169,7 @@ def test_an_error_reaches_who_asked_and_the_thread_goes_on(gate: Gate) -> None:
     passes.close()
 
 
-def test_the_end_answers_all_who_wait_and_refuses_nobody(gate: Gate) -> None:
+def test_closing_answers_all_waiting_jobs(gate: Gate) -> None:
     passes = Passes(gate)
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(passes.encode, _text(0), [0])]
@@ -192,7 +192,7 @@ def test_a_shared_model_is_the_model(tmp_path: Path) -> None:
     shared = SharedModel(SciMult.from_pretrained(folder), most_tokens=100)
     assert shared.fingerprint == alone.fingerprint
     texts = [f"{'graph token ' * (n % 5)} {n}" for n in range(40)]
-    asked = [
+    calls = [
         (texts[n : n + 1 + n % 3], task, role)
         for n in range(38)
         for task in ("search", "link_prediction")
@@ -203,8 +203,8 @@ def test_a_shared_model_is_the_model(tmp_path: Path) -> None:
         return shared.encode(one[0], task=one[1], role=one[2])  # type: ignore[call-overload, no-any-return]
 
     with ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(encode, asked))
-    for (part, task, role), vectors in zip(asked, found, strict=True):
+        found = list(threads.map(encode, calls))
+    for (part, task, role), vectors in zip(calls, found, strict=True):
         expected = alone.encode(part, task=task, role=role)  # type: ignore[call-overload]
         np.testing.assert_allclose(vectors, expected, atol=TOLERANCE)
     both = shared.encode([{"title": "a graph"}], task="all")

@@ -1,4 +1,4 @@
-"""The container: what its files copy, who runs, what they start; built where docker is there."""
+"""The container: its files, its user and its command; built if docker is available."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _only(steps: list[tuple[str, str]], name: str) -> str:
     return found
 
 
-def test_it_copies_what_is_there_and_nobody_is_root(repository: Path) -> None:
+def test_it_copies_existing_files_and_does_not_run_as_root(repository: Path) -> None:
     steps = _steps(repository)
     known = {"FROM", "ARG", "ENV", "RUN", "WORKDIR", "COPY", "USER", "EXPOSE", "STOPSIGNAL"}
     assert {step for step, _ in steps} <= known | {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
@@ -47,7 +47,7 @@ def test_it_copies_what_is_there_and_nobody_is_root(repository: Path) -> None:
         )
 
 
-def test_it_starts_a_verb_that_exists(repository: Path) -> None:
+def test_it_starts_an_existing_verb(repository: Path) -> None:
     steps = _steps(repository)
     program, verb, *words = json.loads(_only(steps, "ENTRYPOINT"))
     words += json.loads(_only(steps, "CMD"))
@@ -60,7 +60,7 @@ def test_it_starts_a_verb_that_exists(repository: Path) -> None:
     assert f":{_only(steps, 'EXPOSE')}/health" in health[2]
 
 
-def test_compose_runs_it_with_a_key_and_changes_nothing(repository: Path) -> None:
+def test_compose_requires_a_key_and_mounts_read_only(repository: Path) -> None:
     found = yaml.safe_load((repository / "compose.yaml").read_text(encoding="utf-8"))
     (service,) = found["services"].values()
     assert (repository / service["build"]["dockerfile"]).is_file()
@@ -77,7 +77,7 @@ def test_compose_runs_it_with_a_key_and_changes_nothing(repository: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_it_builds_where_docker_is_there(repository: Path) -> None:
+def test_it_builds_with_docker(repository: Path) -> None:
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode:
         pytest.skip("no docker here")

@@ -1,4 +1,4 @@
-"""docs/serving.md: its requests are answered, its paths and codes are those of the service."""
+"""docs/serving.md: its requests work, and its paths and codes are those of the service."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def page(repository: Path) -> str:
 
 
 def test_its_requests_are_answered(page: str, server: Running) -> None:
-    asked = re.findall(r"curl localhost:8000(/\w+) .*?-d '(.*?)'\n", page, re.S)
-    assert asked
-    for path, body in asked:
+    requests = re.findall(r"curl localhost:8000(/\w+) .*?-d '(.*?)'\n", page, re.S)
+    assert requests
+    for path, body in requests:
         assert server.post(path, json.loads(body)).status_code == 200
 
 
@@ -34,11 +34,11 @@ def test_its_paths_and_codes_are_documented(page: str, server: Running) -> None:
         "/metrics",
     }
     codes = set(re.findall(r"\d{3}", " ".join(re.findall(r"^\| (\d.*?) \|", page, re.M))))
-    # Of the name under which it was asked nothing but a browser that is led astray hears.
+    # 421 is for browsers under DNS rebinding, and not in the schema.
     assert codes - {"421"} == set(schema["paths"]["/search"]["post"]["responses"]) - {"200", "400"}
 
 
-def test_its_programs_are_python_and_name_tools_that_exist(page: str) -> None:
+def test_its_programs_are_valid_python_and_its_tools_exist(page: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
     assert len(blocks) == 2
     for block in blocks:

@@ -1,4 +1,4 @@
-"""``scimult search --server``: what the library itself finds, and errors with a way out."""
+"""``scimult search --server``: the library's own results, and errors with a fix."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def _rows(*arguments: object) -> list[dict[str, Any]]:
 def test_a_service_answers_as_the_library(server: Running, question: list[str]) -> None:
     library = server.served.library.path
     found = _rows(*question, "--server", server.url)
-    # By torch, as the service computes; without it the query is float32 in a bfloat16 library.
+    # On torch, like the service; without it the query is float32 in a bfloat16 library.
     wanted = _rows(*question, "--library", library, "--device", "cpu")
     assert found
     for ours, theirs in zip(found, wanted, strict=True):
-        # Other texts of a batch change the order of float32 sums; scores are shown by 4 digits.
+        # Other texts in a batch change the order of float32 sums; scores have 4 decimals.
         assert ours.pop("score") == pytest.approx(theirs.pop("score"), abs=1.01e-4)
         assert ours == theirs
 
 
-def test_a_question_from_afar_loads_no_torch(server: Running) -> None:
+def test_a_remote_question_loads_no_torch(server: Running) -> None:
     script = (
         "import sys\n"
         "from scimult.cli.main import app\n"
@@ -64,7 +64,7 @@ def test_a_question_from_afar_loads_no_torch(server: Running) -> None:
     assert "score (cosine)" in done.stdout
 
 
-def test_what_a_service_refuses_is_told(server: Running, tmp_path: Path) -> None:
+def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
     def error(*arguments: object) -> str:
         result = _run(*arguments)
         assert result.exit_code == 1, result.output
@@ -73,12 +73,12 @@ def test_what_a_service_refuses_is_told(server: Running, tmp_path: Path) -> None
 
     assert "unknown task" in error("search", "x", "--task", "serch", "--server", server.url)
     assert "not with --server" in error("search", "x", "--where", "1", "--server", server.url)
-    assert "no address of a service" in error("search", "x", "--server", "localhost:8000")
+    assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
 
 
-def test_a_service_with_a_key_wants_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "k" * 20
     with running(folder, key=key) as guarded:
         refused = _run("search", "graph", "--server", guarded.url)

@@ -1,4 +1,4 @@
-"""The tools, as the SDK's own client calls them: in this process, and over stdio."""
+"""The tools, called by the SDK's own client, in this process and over stdio."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _call(answers: Answers, tool: str, **arguments: Any) -> Any:
     return _with(answers, lambda client: client.call_tool(tool, arguments))
 
 
-def test_tools_say_what_they_take(answers: Answers) -> None:
+def test_tools_describe_their_arguments(answers: Answers) -> None:
     listed = _with(answers, lambda client: client.list_tools())
     tools = {tool.name: tool for tool in listed.tools}
     assert sorted(tools) == [
@@ -101,8 +101,8 @@ def test_related_work_tags_and_texts(answers: Answers) -> None:
 
 
 def test_answers_are_bounded(answers: Answers) -> None:
-    asked = {"query": "t" * 99, "filters": {"id": "long"}}
-    (paper,) = _call(answers, "search_papers", **asked).structured_content["papers"]
+    arguments = {"query": "t" * 99, "filters": {"id": "long"}}
+    (paper,) = _call(answers, "search_papers", **arguments).structured_content["papers"]
     assert len(paper["title"]) == MOST_TITLE
     assert len(paper["abstract"]) == MOST_ABSTRACT
     assert len(paper["columns"]["venue"]) == 200
@@ -111,7 +111,7 @@ def test_answers_are_bounded(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("search_papers", {"query": "a", "task": "serch"}, "did you mean 'search'"),
         ("search_papers", {"query": "a", "filters": {"yeer": 1}}, "did you mean 'year'"),
@@ -120,15 +120,15 @@ def test_answers_are_bounded(answers: Answers) -> None:
         ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
         ("recommend_papers", {}, "nothing to search for"),
-        ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),
+        ("read_papers", {"ids": ["nobody"]}, "Fix: use ids in the library"),
     ],
 )
-def test_errors_say_what_to_do(
-    answers: Answers, tool: str, arguments: dict[str, Any], said: str
+def test_errors_name_the_fix(
+    answers: Answers, tool: str, arguments: dict[str, Any], message: str
 ) -> None:
     found = _call(answers, tool, **arguments)
     assert found.is_error
-    assert said in found.content[0].text
+    assert message in found.content[0].text
     assert "Traceback" not in found.content[0].text
 
 
@@ -142,7 +142,7 @@ def test_a_sync_is_seen_at_the_next_call(answers: Answers) -> None:
 
 @pytest.mark.ranks
 def test_over_stdio(answers: Answers, tmp_path: Path) -> None:
-    """Nothing but the protocol stands on standard output."""
+    """Standard output carries only the protocol."""
     start = "import sys; from scimult.cli.main import app; app(sys.argv[1:])"
     server = StdioServerParameters(
         command=sys.executable,

@@ -1,4 +1,4 @@
-"""What a long-lived process keeps: as much after many questions as after some."""
+"""Memory of a long-lived process does not grow with the number of questions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.serving import Asked, load, served
+from benchmarks.serving import Request, load, served
 from scimult.library import Library
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, glibc")
 
 
 class _Heap(ctypes.Structure):
-    """What glibc's ``mallinfo2`` returns."""
+    """The struct that glibc's ``mallinfo2`` returns."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -36,22 +36,22 @@ class _Heap(ctypes.Structure):
 
 
 def _in_use() -> int:
-    """Return the bytes that were allocated in C and not freed."""
+    """Return the bytes allocated in C and not yet freed."""
     ask = ctypes.CDLL(None).mallinfo2
     ask.restype = _Heap
     found = ask()
     return int(found.uordblks + found.hblkhd)
 
 
-def test_passes_of_ever_other_shapes_keep_no_memory(folder: Path) -> None:
-    """A pass of each of 300 sizes, then one of each of 100 others.
+def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
+    """Run a pass of each of 300 sizes, then of each of 100 sizes again.
 
-    oneDNN's kernels of a shape are some 300 kB, for each of about five products: kept for all
-    shapes, as torch does by itself, the others would add some 60 MB. What they may add is an
-    allowance for heaps that are cut up, a sixth of that.
+    oneDNN's kernels take about 300 kB per shape for each of about five products. Kept for all
+    shapes, as torch does by default, they would add about 60 MB. The limit, a sixth of that,
+    allows for fragmented heaps.
     """
 
-    def asked(sizes: range) -> list[Asked]:
+    def requests(sizes: range) -> list[Request]:
         # A word is a token of the tiny model; 40 of them make a text.
         texts = [
             [" ".join(["graph"] * 40)] * (size // 40) + [" ".join(["deep"] * (1 + size % 40))]
@@ -62,7 +62,7 @@ def test_passes_of_ever_other_shapes_keep_no_memory(folder: Path) -> None:
     with served(folder, 1) as (host, port, process):
 
         def ask(sizes: range) -> float:
-            answers, _, _ = load((host, port), asked(sizes), 1)
+            answers, _, _ = load((host, port), requests(sizes), 1)
             assert all(isinstance(answer, dict) for answer in answers)
             status = Path(f"/proc/{process}/status").read_text()
             return int(status.split("RssAnon:")[1].split()[0]) / 1024
@@ -73,7 +73,7 @@ def test_passes_of_ever_other_shapes_keep_no_memory(folder: Path) -> None:
 
 
 def test_reading_papers_keeps_no_memory(folder: Path) -> None:
-    """Papers of 500 questions: a data base that keeps 1.4 kB of each would hold 700 kB."""
+    """Read papers of 500 questions: a database that keeps 1.4 kB of each would hold 700 kB."""
     papers = Library.open(folder).state.papers
     generator = np.random.default_rng(0)
     questions = [generator.choice(200, 5, replace=False) for _ in range(600)]

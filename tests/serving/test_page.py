@@ -1,4 +1,4 @@
-"""The page in a real browser: it finds, tags and moves by keys, and no text becomes markup."""
+"""The page in a real browser: search, tags and keys work, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-class Looked:
-    """A page, what it asked for and what went wrong in it."""
+class View:
+    """A page, its requests and its errors."""
 
     def __init__(self, browser: Any, url: str, width: int = 1280, scheme: str = "light") -> None:
         viewport = {"width": width, "height": 800}
         self.page = browser.new_page(viewport=viewport, color_scheme=scheme)
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", lambda message: self.errors.append(message.text))
         self.page.goto(url)
         self.page.wait_for_selector("#tasks input", state="attached")
 
-    def done(self) -> None:
+    def wait_for_answer(self) -> None:
         """Wait for the answer."""
         expect = playwright.expect(self.page.locator("#status"))
         expect.to_have_text(re.compile(" papers|No paper|: "), timeout=60_000)
 
     def wait_for_results(self, count: int) -> None:
-        """Wait until so many are shown."""
+        """Wait until this many results are shown."""
         results = self.page.locator("#results > li")
         playwright.expect(results).to_have_count(count, timeout=60_000)
 
@@ -84,15 +84,15 @@ class Looked:
 
 
 def test_search_more_like_this_and_tags_by_keys(server: Running, browser: Any) -> None:
-    looked = Looked(browser, server.url)
-    page = looked.page
+    view = View(browser, server.url)
+    page = view.page
     page.keyboard.type("graph")
     page.keyboard.press("Enter")
-    looked.done()
+    view.wait_for_answer()
     expected = server.post("/search", {"text": "graph"}).json()["papers"]
-    assert looked.titles() == [(one["title"][:300] + "…")[: len(one["title"])] for one in expected]
+    assert view.titles() == [(one["title"][:300] + "…")[: len(one["title"])] for one in expected]
     page.click("#more")
-    looked.wait_for_results(14)
+    view.wait_for_results(14)
     assert page.locator("#more").is_hidden()
     page.keyboard.press("j")
     page.keyboard.press("j")
@@ -103,79 +103,80 @@ def test_search_more_like_this_and_tags_by_keys(server: Running, browser: Any) -
     playwright.expect(page.locator("#status")).to_contain_text(" like ")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "text"
-    assert looked.wrong == []
-    assert {url.startswith(server.url) or url == "data:," for url in looked.asked} == {True}
+    assert view.errors == []
+    assert {url.startswith(server.url) or url == "data:," for url in view.requests} == {True}
 
 
 def test_filters_and_a_draft(server: Running, browser: Any) -> None:
-    looked = Looked(browser, server.url)
-    page = looked.page
+    view = View(browser, server.url)
+    page = view.page
     page.fill("#text", "graph")
     page.click("#filters summary")
     page.get_by_label("year", exact=True).fill("2002")
     page.get_by_label("year, to").fill("2003")
     page.click("button.main")
-    looked.done()
-    assert sorted(looked.titles()) == sorted([TURNED, ARABIC])
+    view.wait_for_answer()
+    assert sorted(view.titles()) == sorted([TURNED, ARABIC])
     page.get_by_label("year", exact=True).fill("")
     page.get_by_label("year, to").fill("")
     page.get_by_label("open").select_option("true")
     page.click("button.main")
-    looked.wait_for_results(5)
+    view.wait_for_results(5)
     page.get_by_text("Related to a draft").click()
     page.fill("#text", "A graph\nOf words.")
     page.click("#suggest")
     page.wait_for_selector("#tags .chip")
     page.click("button.main")
-    looked.done()
+    view.wait_for_answer()
     hits = Library.open(server.served.path).recommend(
         title="A graph", abstract="Of words.", where={"open": True}
     )
-    assert looked.titles() == [hit.title for hit in hits]
+    assert view.titles() == [hit.title for hit in hits]
     page.click("button[type=reset]")
-    assert looked.titles() == []
-    assert looked.wrong == []
+    assert view.titles() == []
+    assert page.locator("#tasks input:checked").count() == 1
+    assert view.errors == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_texts_stay_texts(server: Running, browser: Any, width: int, scheme: str) -> None:
-    looked = Looked(browser, server.url, width, scheme)
-    page = looked.page
+    view = View(browser, server.url, width, scheme)
+    page = view.page
     page.fill("#text", "graph")
     page.keyboard.press("Enter")
-    looked.done()
+    view.wait_for_answer()
     page.click("#more")
-    looked.wait_for_results(14)
+    view.wait_for_results(14)
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.title() == "SciMult"
     assert page.locator("#results img, #results script, #results b").count() == 0
-    titles = looked.titles()
+    titles = view.titles()
     assert {SCRIPT, TURNED, ARABIC} <= set(titles)
     assert max(map(len, titles)) == 301
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.body.innerHTML.length") < 60_000
-    # A mark that turns the writing direction ends with its element.
+    # Directional marks end with their element.
     score = page.locator("#results li", has_text="An open").locator(".score")
     assert page.evaluate("(e) => getComputedStyle(e).direction", score.element_handle()) == "ltr"
-    assert looked.wrong == []
+    assert view.errors == []
 
 
-def test_what_got_into_the_page_does_not_run(server: Running, browser: Any) -> None:
-    looked = Looked(browser, server.url)
-    looked.page.evaluate(
+def test_injected_scripts_do_not_run(server: Running, browser: Any) -> None:
+    view = View(browser, server.url)
+    view.page.evaluate(
         "document.body.insertAdjacentHTML('beforeend', '<img src=x: onerror=\"alert(1)\">');"
         "const s = document.createElement('script'); s.textContent = 'document.title = 2';"
         "document.body.append(s);"
     )
-    looked.page.wait_for_timeout(100)
-    assert looked.page.title() == "SciMult"
-    assert any("Content Security Policy" in message for message in looked.wrong)
+    view.page.wait_for_timeout(100)
+    assert view.page.title() == "SciMult"
+    assert any("Content Security Policy" in message for message in view.errors)
     policy = httpx.get(server.url).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
 
 
-def test_a_key_is_asked_for_and_kept(folder: Path, browser: Any) -> None:
+def test_a_key_is_requested_and_kept(folder: Path, browser: Any) -> None:
     with running(folder, key="a-key-of-many-letters") as server:
         page = browser.new_page()
         page.goto(server.url)

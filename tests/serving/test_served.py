@@ -1,4 +1,4 @@
-"""A library that changes under the service: another model, a file that cannot be read."""
+"""A library that changes while it is served: another model, an unreadable file."""
 
 from __future__ import annotations
 
@@ -39,19 +39,25 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         hits = writer.search("graph")
         assert [one["id"] for one in found["papers"]] == hits.ids
         assert found != before
-        # Labels are encoded anew, by the model that papers are compared with.
+        # Labels are encoded again, by the new model.
         tagged = server.post("/tag", {"ids": ["p001"], "k": 3}).json()["papers"][0]["labels"]
         (expected,) = writer.tag(LABELS, ids=["p001"], k=3)
         assert [one["id"] for one in tagged] == expected.labels.ids
         scores = [one["score"] for one in tagged]
         np.testing.assert_allclose(scores, expected.labels.scores, atol=1e-5)
 
-        sound = file.read_bytes()
-        file.write_bytes(sound[:100])
+        intact = file.read_bytes()
+        file.write_bytes(intact[:100])
         _wait_for(server, "status", "stale")
         assert "library.json" not in str(_health(server)["problem"])
         again = server.post("/search", {"text": "graph"}).json()
         assert [one["id"] for one in again["papers"]] == hits.ids
-        file.write_bytes(sound)
+        file.write_bytes(intact)
         _wait_for(server, "status", "ok")
         assert _health(server)["problem"] is None
+
+        # The same file is gone and back, as on a network drive.
+        file.rename(file.with_suffix(".away"))
+        _wait_for(server, "status", "stale")
+        file.with_suffix(".away").rename(file)
+        _wait_for(server, "status", "ok")

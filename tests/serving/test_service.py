@@ -1,4 +1,4 @@
-"""The service answers what the library answers, refuses what it cannot do, and stays up."""
+"""The service answers like the library, refuses invalid requests, and stays up."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from scimult.serving.guards import Limits
 from tests.library.conftest import WORDS, dated, paper
 from tests.serving.conftest import LABELS, Running, running
 
-# See test_batching.py; scores of the best ten are rarely as close.
+# See test_batching.py; the scores of the top ten are rarely as close.
 TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def library(folder: Path) -> Library:
-    """Return the library beside the service, in this process."""
+    """Return the service's library, opened separately."""
     return Library.open(folder)
 
 
@@ -38,34 +38,34 @@ def _same(found: dict[str, Any], hits: Any) -> bool:
 
 
 def test_answers_are_the_librarys_under_concurrency(server: Running, library: Library) -> None:
-    asked: list[tuple[str, dict[str, Any], Any]] = []
+    requests: list[tuple[str, dict[str, Any], Any]] = []
     for n in range(25):
         words, year = f"{WORDS[n % 10]} {n} of {WORDS[n % 7]}", 2000 + n % 5
         k = 1 + n % 7
         where = {"year": {"from": year, "to": None}}
         hits = library.search(words, k=k, where={"year": (year, None)}, percentile=n % 2 == 0)
         body = {"text": words, "k": k, "where": where, "percentile": n % 2 == 0}
-        asked.append(("/search", body, hits))
+        requests.append(("/search", body, hits))
         ids = [f"p{n:03d}", f"p{n + 1:03d}"][: 1 + n % 2]
-        asked.append(("/recommend", {"ids": ids, "k": k}, library.recommend(ids, k=k)))
+        requests.append(("/recommend", {"ids": ids, "k": k}, library.recommend(ids, k=k)))
         draft = {"title": words, "abstract": "We study it."}
-        asked.append(("/recommend", {**draft, "k": k}, library.recommend(**draft, k=k)))
+        requests.append(("/recommend", {**draft, "k": k}, library.recommend(**draft, k=k)))
         share = {"text": words, "words": 0.5, "offset": n % 3}
-        asked.append(("/search", share, library.search(words, words=0.5, offset=n % 3)))
+        requests.append(("/search", share, library.search(words, words=0.5, offset=n % 3)))
     with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as threads:
         answers = list(
-            threads.map(lambda one: client.post(server.url + one[0], json=one[1]), asked)
+            threads.map(lambda one: client.post(server.url + one[0], json=one[1]), requests)
         )
     assert {answer.status_code for answer in answers} == {200}
     wrong = [
         one[:2]
-        for one, answer in zip(asked, answers, strict=True)
+        for one, answer in zip(requests, answers, strict=True)
         if not _same(answer.json(), one[2])
     ]
     assert wrong == []
 
 
-def test_a_page_is_the_hit_with_its_columns(server: Running, library: Library) -> None:
+def test_a_page_has_hits_with_their_columns(server: Running, library: Library) -> None:
     found = server.post("/search", {"text": "graph", "k": 2, "percentile": True}).json()
     hits = library.search("graph", k=2, percentile=True)
     assert found["score"] == hits.score == "cosine"
@@ -80,7 +80,7 @@ def test_a_page_is_the_hit_with_its_columns(server: Running, library: Library) -
         assert one["percentile"] == pytest.approx(hit.percentile, abs=0.6)
 
 
-def test_vectors_go_out_and_come_back(server: Running, library: Library) -> None:
+def test_returned_vectors_can_be_searched_by(server: Running, library: Library) -> None:
     texts = ["graph", "token 3", "plasma"]
     expected = library.model.encode(texts, task="search", role="query")
     body = {"texts": texts}
@@ -93,7 +93,7 @@ def test_vectors_go_out_and_come_back(server: Running, library: Library) -> None
     assert _same(server.post("/search", {"vector": vectors[0].tolist(), "k": 3}).json(), hits)
 
 
-def test_evidence_is_the_sentence_that_scores_best(server: Running, library: Library) -> None:
+def test_evidence_is_a_sentence_of_the_paper(server: Running, library: Library) -> None:
     found = server.post("/search", {"text": "graph", "k": 5, "evidence": True}).json()["papers"]
     for one in found:
         parts = one["abstract"].split(". ") if one["abstract"] else [one["title"]]
@@ -122,10 +122,13 @@ def test_tags_are_the_librarys(server: Running, library: Library) -> None:
 
 
 def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Library) -> None:
-    written = {"ann": ["graph 1", "plasma", "token 4", "vision"], "bob": ["speech", "kernel 2"]}
+    publications = {
+        "ann": ["graph 1", "plasma", "token 4", "vision"],
+        "bob": ["speech", "kernel 2"],
+    }
     candidates = [
         {"id": f"{name}{n}", "title": title, "reviewer": name}
-        for name, titles in written.items()
+        for name, titles in publications.items()
         for n, title in enumerate(titles)
     ]
     body = {"papers": [{"title": "graph network"}], "candidates": candidates}
@@ -133,7 +136,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
     encode, task = library.model.encode, "link_prediction"
     (draft_D,) = encode([{"title": "graph network"}], task=task, role="query").astype(np.float64)
     expected = {}
-    for name, titles in written.items():
+    for name, titles in publications.items():
         papers = [{"title": title} for title in titles]
         scores = encode(papers, task=task, role="candidate").astype(np.float64) @ draft_D
         expected[name] = np.sort(scores)[-3:].mean()
@@ -170,18 +173,18 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/encode", {"texts": [" "]}, "empty", "words"),
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),
         ("/encode", {"texts": ["a" * 100_001]}, "texts", "/openapi.json"),
-        ("/search", {"text": "a", "evidence": True, "k": 101}, "too many", "page by page"),
-        ("/tag", {}, "no paper", "give ids"),
+        ("/search", {"text": "a", "evidence": True, "k": 101}, "too many", "pages of 100"),
+        ("/tag", {}, "no papers", "give ids"),
         ("/tag", {"ids": ["p001"], "exclude": ["Graph"]}, "no label", "by their ids"),
         (
             "/match",
             {"papers": [{"title": "a"}], "where": {}, "candidates": [{"id": "a"}]},
-            "filter",
+            "where can only be used",
             "leave",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_fix(
+def test_invalid_requests_are_refused_with_a_fix(
     server: Running, path: str, body: Any, problem: str, fix: str
 ) -> None:
     answer = server.post(path, body)
@@ -215,13 +218,13 @@ def test_malformed_requests_and_others_get_their_codes(server: Running) -> None:
     assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
 
 
-def test_an_error_of_ours_tells_nothing_of_the_code(
+def test_an_internal_error_reveals_nothing_about_the_code(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(server.served), "ask", lambda *_, **__: 1 // 0)
     answer = server.post("/search", {"text": "a"})
     assert answer.status_code == 500
-    assert answer.json()["problem"] == "an error of the service, not of the request"
+    assert answer.json()["problem"] == "internal error of the service"
     assert "Zero" not in answer.text
     monkeypatch.undo()
     assert server.post("/search", {"text": "a"}).status_code == 200
@@ -248,7 +251,7 @@ def test_clients_that_go_away_disturb_nobody(server: Running) -> None:
 
 @pytest.fixture(scope="module")
 def strict(folder: Path) -> Iterator[Running]:
-    """Return a service that takes little, and wants a key."""
+    """Return a service with low limits and a key."""
     limits = Limits(waiting=2, seconds=5, body_bytes=2000, body_seconds=0.3)
     with running(folder, limits=limits, key="a-key-of-many-letters") as found:
         yield found
@@ -298,7 +301,7 @@ def test_the_key_in_an_address(strict: Running) -> None:
     assert httpx.get(f"{url}/v1/projects").status_code == 200
 
 
-def test_more_than_can_wait_are_told_when_to_ask_again(
+def test_requests_beyond_the_limit_are_told_when_to_retry(
     strict: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = strict.served.library.model
@@ -316,7 +319,7 @@ def test_more_than_can_wait_are_told_when_to_ask_again(
     assert len(found) - len(refused) >= 2
 
 
-def test_what_takes_too_long_is_given_up(folder: Path) -> None:
+def test_slow_requests_are_given_up(folder: Path) -> None:
     with running(folder, limits=Limits(seconds=0.3)) as server:
         model = server.served.library.model
         slow = model._pass  # type: ignore[attr-defined]
@@ -328,7 +331,7 @@ def test_what_takes_too_long_is_given_up(folder: Path) -> None:
 
 
 def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
-    """Whoever is not answered was not heard: the service counts as many answers as clients."""
+    """Unanswered requests were never accepted: service and clients count the same answers."""
     statuses: list[int] = []
     with running(folder) as server, ThreadPoolExecutor(16) as threads:
 
@@ -354,7 +357,7 @@ def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
         assert server.metrics.waiting.collect()[0].samples[0].value == 0
 
 
-def test_changes_of_another_process_come_in_without_an_error(tmp_path: Path, folder: Path) -> None:
+def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folder: Path) -> None:
     model = Library.open(folder).model
     Library.create(tmp_path / "library", dated(50), model=folder.parent / "model")
     with running(tmp_path / "library") as server, ThreadPoolExecutor(4) as threads:

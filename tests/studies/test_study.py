@@ -176,7 +176,7 @@ def test_another_configuration_does_not_go_on_in_the_same_folder(done: Path, fol
     assert "started with a different optimizer" in result.stderr
     result = call(folder / "whole.yaml", "name=other")
     assert result.exit_code == 1
-    assert "the folder is of another study" in result.stderr
+    assert "the folder belongs to another study" in result.stderr
 
 
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     threading.Thread(target=interrupt).start()
     result = call(path)
     assert result.exit_code == 130, result.output
-    assert "the same command continues" in result.stderr
+    assert "run the same command again to resume" in result.stderr
     assert json.loads((vanilla / "run.json").read_text())["state"] == "stopped"
 
     command = [sys.executable, "-m", "scimult.cli.main", "study", str(path)]

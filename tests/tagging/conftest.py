@@ -24,10 +24,10 @@ def model(model_folder: Path) -> SciMult:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
-    """The folder of a tagger that learned from 400 papers."""
-    found = tmp_path_factory.mktemp("taggers") / "flat"
-    Tagger.train(found, VOCABULARY, papers(400), model=model_folder, dtype="float32")
-    return found
+    """Return the folder of a tagger trained on 400 papers."""
+    path = tmp_path_factory.mktemp("taggers") / "flat"
+    Tagger.train(path, VOCABULARY, papers(400), model=model_folder, dtype="float32")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Papers on made-up subjects, whose tags follow from their words; taggers trained on them."""
+"""Synthetic papers whose tags follow from their words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOCABULARY = Vocabulary(
 
 
 def papers(count: int, seed: int = 0, noise: float = 0.1) -> list[dict[str, Any]]:
-    """Return papers of one to three subjects; a share of ``noise`` of the tags is left out."""
+    """Return papers on one to three subjects each, with a share of ``noise`` tags missing."""
     rng = np.random.default_rng(seed)
     found = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Probabilities and thresholds: against scikit-learn, by hand, and by drawing many data sets."""
+"""Probabilities and thresholds: against scikit-learn, by hand, and on many sampled data sets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scimult.tagging.calibration import (
 )
 
 
-def drawn(rng: np.random.Generator, papers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scores of ten suggestions for each paper, what is right, and the papers.
+def sample(rng: np.random.Generator, papers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scores of ten suggestions per paper, their correctness, and the papers.
 
-    Papers differ in how easy they are, so what is right of one hangs together.
+    Papers differ in difficulty, so suggestions for one paper are correlated.
     """
     logits = rng.normal(-0.5, 2.0, (papers, 10))
     ease = rng.normal(0, 1.0, (papers, 1))
@@ -28,8 +28,8 @@ def drawn(rng: np.random.Generator, papers: int) -> tuple[np.ndarray, np.ndarray
     return logits.ravel(), right.ravel(), np.repeat(np.arange(papers), 10)
 
 
-def test_the_curve_meets_isotonic_regression_in_its_blocks_and_keeps_the_order() -> None:
-    logits, right, _ = drawn(np.random.default_rng(0), 200)
+def test_the_curve_equals_isotonic_regression_at_its_blocks_and_keeps_the_order() -> None:
+    logits, right, _ = sample(np.random.default_rng(0), 200)
     curve = Curve.fit(logits, right)
     blocks = IsotonicRegression().fit_transform(logits, right.astype(float))
     for level in np.unique(blocks):
@@ -56,55 +56,54 @@ def test_the_calibration_error_by_hand() -> None:
     assert expected_calibration_error(probabilities[:0], right[:0]) == 0
 
 
-def test_calibration_holds_on_papers_that_the_curve_never_saw() -> None:
-    logits, right, _ = drawn(np.random.default_rng(1), 1000)
-    fresh, truth, _ = drawn(np.random.default_rng(2), 1000)
+def test_calibration_holds_on_new_papers() -> None:
+    logits, right, _ = sample(np.random.default_rng(1), 1000)
+    fresh, truth, _ = sample(np.random.default_rng(2), 1000)
     before = expected_calibration_error(1 / (1 + np.exp(-fresh)), truth)
     after = expected_calibration_error(Curve.fit(logits, right)(fresh), truth)
     assert after < 0.03 < before
 
 
-def test_the_bound_of_one_suggestion_each_is_near_the_exact_one() -> None:
+def test_the_bound_for_single_suggestions_is_near_the_exact_one() -> None:
     right = np.arange(400) % 5 > 0
     exact = beta.ppf(0.05, right.sum(), (~right).sum() + 1)
-    # Student's t instead of the binomial: they differ by some thousandths here.
+    # Student's t instead of the binomial: they differ by a few thousandths here.
     assert precision_bound(right, np.arange(400)) == pytest.approx(exact, abs=0.004)
     assert precision_bound(np.ones(59, dtype=bool), np.arange(59)) == pytest.approx(
         0.05 ** (1 / 59)
     )
-    # What hangs together says less: 400 suggestions for 20 papers.
+    # Correlated suggestions are weaker evidence: 400 for 20 papers.
     together = np.repeat(np.arange(20) % 5 > 0, 20)
     assert precision_bound(together, np.repeat(np.arange(20), 20)) < exact - 0.1
     assert precision_bound(right, np.zeros(400, dtype=int)) == 0
 
 
 @pytest.mark.parametrize("k", [None, 3])
-def test_a_wanted_precision_holds_in_19_of_20_data_sets(k: int | None) -> None:
+def test_a_target_precision_holds_in_19_of_20_data_sets(k: int | None) -> None:
     rng = np.random.default_rng(3)
-    truth_p, truth_right, truth_papers = drawn(rng, 20_000)
+    truth_p, truth_right, truth_papers = sample(rng, 20_000)
     truth = suggestions(truth_p, truth_right, truth_papers)
     kept = np.full(len(truth_p), True) if k is None else truth.ranks_P <= k
     broken = found = 0
     for _ in range(40):
-        some = suggestions(*drawn(rng, 150))
-        threshold = some.threshold(0.8, k)
+        threshold = suggestions(*sample(rng, 150)).threshold(0.8, k)
         if threshold is not None:
             found += 1
             chosen = kept & (truth.probabilities_P >= threshold)
             broken += truth.right_P[chosen].mean() < 0.8
     assert found >= 36
-    # Of 40 draws with a chance of 0.05, 6 or fewer break it in 99 of 100 cases.
+    # With probability 0.99, at most 6 of 40 samples break it by chance of 0.05 each.
     assert broken <= 6
 
 
 def suggestions(scores: np.ndarray, right: np.ndarray, papers: np.ndarray) -> Suggestions:
-    places = np.argsort(np.argsort(-scores.reshape(-1, 10), axis=1), axis=1) + 1
-    return Suggestions(1 / (1 + np.exp(-scores)), right, papers, places.ravel())
+    ranks = np.argsort(np.argsort(-scores.reshape(-1, 10), axis=1), axis=1) + 1
+    return Suggestions(1 / (1 + np.exp(-scores)), right, papers, ranks.ravel())
 
 
-def test_no_threshold_where_none_has_the_precision() -> None:
+def test_no_threshold_if_none_has_the_precision() -> None:
     rng = np.random.default_rng(4)
-    scores, _, papers = drawn(rng, 100)
+    scores, _, papers = sample(rng, 100)
     nothing = suggestions(scores, np.zeros(len(scores), dtype=bool), papers)
     assert nothing.threshold(0.1, None) is None
     few = Suggestions(*(x[:5] for x in vars(nothing).values()))
@@ -117,7 +116,7 @@ def test_no_threshold_where_none_has_the_precision() -> None:
         st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 8)), min_size=1, max_size=60
     )
 )
-def test_a_threshold_never_parts_equal_scores(rows: list[tuple[int, bool, int]]) -> None:
+def test_a_threshold_never_separates_equal_scores(rows: list[tuple[int, bool, int]]) -> None:
     p = np.array([level / 4 for level, _, _ in rows])
     right, papers = np.array([r for _, r, _ in rows]), np.array([n for _, _, n in rows])
     found = Suggestions(p, right, papers, np.ones(len(p), dtype=int)).threshold(0.3, None)

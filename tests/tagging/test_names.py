@@ -1,4 +1,4 @@
-"""Names of concepts in texts, against a search by regular expressions."""
+"""Names of concepts in texts, against regular expressions."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MOST_FREQUENT = 200
 
 @pytest.fixture(scope="module")
 def mesh(scimult_data: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Papers of the two parts of the split, some of them."""
+    """Return some training and test papers."""
     folder = scimult_data / "eval" / "pubmedqa_mesh"
     with (folder / "split.csv").open() as file:
         split = {row["id"]: row["split"] for row in csv.DictReader(file)}
@@ -39,10 +39,10 @@ def test_names_of_cora_and_its_hierarchy(scimult_data: Path) -> None:
     assert all(vocabulary.ancestors(row) for row in below)
 
 
-def test_tags_are_better_than_those_of_the_nearest_papers_and_as_precise_as_wanted(
+def test_tags_beat_those_of_the_nearest_papers_and_reach_the_target_precision(
     scimult_data: Path, mesh: Any, model: SciMult, tmp_path: Path
 ) -> None:
-    """The tiny model knows nothing: names, words and neighbours by words carry this."""
+    """The tiny model is untrained: names, words and neighbours by words do the work."""
     train, test = mesh
     terms = read_vocabulary(scimult_data / "eval" / "pubmedqa_mesh" / "labels.jsonl")
     vocabulary = Vocabulary(terms[:_MOST_FREQUENT])
@@ -57,16 +57,16 @@ def test_tags_are_better_than_those_of_the_nearest_papers_and_as_precise_as_want
     assert facts["at_precision"]["tags_per_paper"] > 2
     assert facts["expected_calibration_error"] < 0.1
     assert facts["all"]["ndcg@10"] > 0.5
-    # Tags of the 15 nearest papers by tf-idf, as scikit-learn has it.
+    # Tags of the 15 nearest papers by scikit-learn's tf-idf.
     text = [f"{paper['title']} {paper['abstract']}" for paper in (*train, *test)]
     rows = TfidfVectorizer(stop_words="english", sublinear_tf=True).fit_transform(text)
     near = np.asarray((rows[len(train) :] @ rows[: len(train)].T).todense())
     hits = []
     for paper, scores in zip(test, near, strict=True):
         votes: dict[str, float] = {}
-        for place in np.argsort(-scores)[:15]:
-            for tag in train[place]["labels"]:
-                votes[tag] = votes.get(tag, 0) + scores[place]
+        for row in np.argsort(-scores)[:15]:
+            for tag in train[row]["labels"]:
+                votes[tag] = votes.get(tag, 0) + scores[row]
         best = sorted(votes, key=lambda tag: -votes[tag])[:5]
         hits.append(len(set(best) & set(paper["labels"])) / 5)
     assert facts["all"]["precision@5"] > np.mean(hits)

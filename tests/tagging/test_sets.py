@@ -1,4 +1,4 @@
-"""Sets of concepts in keeping with a hierarchy, whatever the scores."""
+"""Sets of concepts are consistent with the hierarchy, whatever the scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW = papers(40, seed=9)
 
 @st.composite
 def scored(draw: st.DrawFn) -> tuple[Vocabulary, np.ndarray]:
-    """Return a vocabulary with several parents each, and scores with many equal ones."""
+    """Return a vocabulary with up to three parents per concept, and scores with many ties."""
     size = draw(st.integers(1, 14))
     order = draw(st.permutations(range(size)))
     above = [
@@ -63,7 +63,7 @@ def test_sets_are_closed_or_specific(
         assert not exclude & set(rows)
         assert all(threshold is None or found[row] >= threshold for row in rows)
         assert list(found[rows]) == sorted(found[rows], reverse=True)
-    # All that are above the threshold, unless k is reached or a narrower one stands for it.
+    # Without k, all above the threshold except those above another one.
     whole = select_tags(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
     above = {row for row in ranked if threshold is None or found[row] >= threshold} - exclude
     assert set(whole) == {r for r in above if not any(r in vocabulary.ancestors(o) for o in above)}
@@ -72,11 +72,11 @@ def test_sets_are_closed_or_specific(
 @given(scored(), st.integers(1, 14))
 def test_the_best_are_those_of_a_full_sort(given: tuple[Vocabulary, np.ndarray], most: int) -> None:
     vocabulary, scores = given
-    order = sorted(range(len(scores)), key=lambda row: (-scores[row], vocabulary.place_C[row]))
+    order = sorted(range(len(scores)), key=lambda row: (-scores[row], vocabulary.position_C[row]))
     assert best_first(scores, vocabulary, most)[:most] == order[:most]
 
 
-def test_a_closed_tagger_suggests_closed_sets_and_may_be_asked_for_the_lowest(
+def test_a_closed_tagger_suggests_closed_sets_or_the_narrowest_concepts(
     model: SciMult, tmp_path: Path
 ) -> None:
     folder = tmp_path / "closed"

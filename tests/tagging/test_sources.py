@@ -1,4 +1,4 @@
-"""What speaks for concepts and how it is fused: by hand, and against scikit-learn."""
+"""Sources of evidence and their fusion: by hand, and against scikit-learn."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_similarities_in_float64(similarity: str) -> None:
 
 
 def test_a_linear_model_of_few_papers_is_the_regression_over_all() -> None:
-    """With fewer than 1,000 papers nothing is drawn, and the fit is scikit-learn's own."""
+    """With fewer than 1,000 papers nothing is sampled, and the fit is scikit-learn's."""
     texts = [Text("paper", paper["title"], paper["abstract"]) for paper in papers(150)]
     words = Words.of(texts)
     rows = words.rows(texts)
@@ -74,23 +74,23 @@ def test_a_linear_model_of_few_papers_is_the_regression_over_all() -> None:
         one.fit(sparse.csr_matrix(rows), tags.toarray()[:, column])
         kept = np.where(np.abs(one.coef_[0]) >= 0.05, one.coef_[0], 0)
         expected = rows @ kept + one.intercept_[0]
-        # Both stop within a tolerance of 0.05 of the gradient; log odds reach some ten.
+        # Both stop at a gradient tolerance of 0.05; log odds reach about ten.
         np.testing.assert_allclose(head.logits(rows)[:, column], expected, atol=0.2)
     assert (head.logits(rows)[:, 2] == 0).all()
 
 
-def test_drawn_negatives_stand_for_all() -> None:
+def test_sampled_negatives_represent_all() -> None:
     rng = np.random.default_rng(2)
     rows = sparse.csr_array((rng.random((6000, 12)) < 0.2).astype(np.float32))
     right = (rng.random(6000) < 0.3 * rows.toarray()[:, 0] + 0.02).astype(np.float32)
     head = fit_linear(rows, sparse.csr_array(right[:, None]), sparse.csr_array((6000, 1)), seed=0)
     whole = LogisticRegression(C=10, solver="liblinear").fit(sparse.csr_matrix(rows), right)
     gap = head.logits(rows)[:, 0] - whole.decision_function(sparse.csr_matrix(rows))
-    # Weights of drawn papers differ by chance; without weights the gap would be log 5 = 1.6.
+    # The sample adds noise; without its weights the gap would be log 5 = 1.6.
     assert abs(gap.mean()) < 0.2
 
 
-def test_words_are_read_again(tmp_path: Path) -> None:
+def test_words_survive_saving(tmp_path: Path) -> None:
     texts = [Text("paper", paper["title"], paper["abstract"]) for paper in papers(20)]
     words = Words.of(texts)
     words.save(tmp_path)
@@ -127,21 +127,21 @@ def test_weights_are_those_of_weighted_logistic_regression() -> None:
     weight = rng.integers(1, 4, 4000).astype(float)
     found = fit_weights(x, right, weight, ("label", "title"))
     plain = LogisticRegression(C=np.inf, max_iter=1000).fit(x, right, sample_weight=weight)
-    # Regularised a little, on sources of spread 1.
+    # Slight regularisation, on sources of unit spread.
     assert list(found.weights.values()) == pytest.approx(plain.coef_[0].tolist(), rel=0.01)
     assert found.bias == pytest.approx(plain.intercept_[0], rel=0.01)
 
 
-def test_the_sample_of_pairs_stands_for_all_of_them() -> None:
-    """Weights sum to the number of pairs, and what is right is always there."""
+def test_the_sample_of_pairs_represents_all_of_them() -> None:
+    """Weights sum to the number of pairs, and right pairs are always included."""
     rng = np.random.default_rng(4)
     signals = rng.normal(size=(len(SOURCES), 20, 500)).astype(np.float32)
     right = rng.random((20, 500)) < 0.01
     sample = FusionSample(np.arange(500) < 300, seed=0)
     sample.add(signals, right)
-    ((_, some_right, _, weight),) = sample._parts
+    ((_, sampled_right, _, weight),) = sample._parts
     assert weight.sum() == pytest.approx(20 * 500)
-    assert some_right.sum() == right.sum()
+    assert sampled_right.sum() == right.sum()
     fusion = sample.fit()
     assert set(fusion.seen.weights) == set(SOURCES)
     assert set(fusion.unseen.weights) == set(SOURCES[:3])
@@ -164,7 +164,7 @@ def test_signals_of_a_paper_do_not_depend_on_its_block(tagger: Tagger, model: Sc
         assert {VOCABULARY[i].id for i in np.flatnonzero(named[row])} == expected
 
 
-def test_without_learned_sources_three_speak(model: SciMult) -> None:
+def test_there_are_three_sources_without_tagged_papers(model: SciMult) -> None:
     labels = np.eye(len(VOCABULARY), 16, dtype=np.float32)
     signals = Signals(VOCABULARY, labels, np.zeros(len(VOCABULARY), np.float32), "cosine", None)
     assert len(signals.of([Text("paper", "x")], labels[:1])) == 3

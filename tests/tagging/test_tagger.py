@@ -1,4 +1,4 @@
-"""The tagger as a whole: what it suggests, for whom, and what it refuses."""
+"""The tagger as a whole: its suggestions and its errors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.tagging import Tagger
+from scimult.tagging.training import split_papers
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -33,7 +34,7 @@ def test_it_finds_the_subjects_with_probabilities_and_evidence(tagger: Tagger) -
             assert tag.evidence
             assert tag.evidence in paper["abstract"]
             assert VOCABULARY[VOCABULARY.row(tag.id)].label == tag.label
-    # The sentence with the name, where there is one.
+    # A sentence with the name, if there is one.
     for paper, tags in zip(NEW, found, strict=True):
         for tag in tags:
             word = tag.label.lower()
@@ -41,7 +42,7 @@ def test_it_finds_the_subjects_with_probabilities_and_evidence(tagger: Tagger) -
                 assert word in tag.evidence.lower()
 
 
-def test_read_again_it_says_the_same_and_a_paper_alone_as_among_others(
+def test_tags_depend_neither_on_reopening_nor_on_the_batch(
     tagger: Tagger, folder: Path, model_folder: Path
 ) -> None:
     again = Tagger.open(folder, model=model_folder)
@@ -51,7 +52,7 @@ def test_read_again_it_says_the_same_and_a_paper_alone_as_among_others(
     for paper, tags in zip(NEW[:20], together, strict=False):
         (alone,) = tagger.tag([paper], evidence=False)
         assert [tag.id for tag in alone] == [tag.id for tag in tags]
-        # Products of other shapes round differently: 1e-5 of log odds of some ten.
+        # Products of other shapes round differently: 1e-5 of log odds of about ten.
         np.testing.assert_allclose([t.score for t in alone], [t.score for t in tags], atol=1e-4)
 
 
@@ -77,7 +78,7 @@ def test_threshold_k_and_exclusions(tagger: Tagger) -> None:
     assert any(tag.id in banned for tags in free for tag in tags)
 
 
-def test_a_wanted_precision_holds_for_papers_it_never_saw(tagger: Tagger) -> None:
+def test_a_target_precision_holds_for_new_papers(tagger: Tagger) -> None:
     for precision in (0.5, 0.7):
         found = tagger.tag(NEW, k=None, precision=precision, evidence=False)
         pairs = [
@@ -85,20 +86,22 @@ def test_a_wanted_precision_holds_for_papers_it_never_saw(tagger: Tagger) -> Non
         ]
         assert len(pairs) > 50
         assert np.mean(pairs) >= precision
-    with pytest.raises(ConfigError, match=r"no threshold surely.*0\.99.*Fix: ask for"):
+    with pytest.raises(ConfigError, match=r"no threshold guarantees.*0\.99.*Fix: request"):
         tagger.tag(NEW, precision=0.99)
 
 
-def test_the_precision_that_the_message_names_can_be_had(tagger: Tagger) -> None:
-    with pytest.raises(ConfigError, match=r"ask for 0\.\d+ at most") as caught:
+def test_the_precision_in_the_message_is_attainable(tagger: Tagger) -> None:
+    with pytest.raises(ConfigError, match=r"request at most 0\.\d+,") as caught:
         tagger.tag(NEW, k=None, precision=0.999)
-    most = float(str(caught.value).split("ask for ")[1].split()[0])
+    most = float(str(caught.value).split("request at most ")[1].split(",")[0])
     assert tagger.tag(NEW, k=None, precision=most, evidence=False)
     with pytest.raises(ConfigError):
         tagger.tag(NEW, k=None, precision=most + 0.01)
 
 
-def test_without_tagged_papers_names_and_embeddings_decide(model: SciMult, tmp_path: Path) -> None:
+def test_without_tagged_papers_only_names_and_embeddings_count(
+    model: SciMult, tmp_path: Path
+) -> None:
     tagger = Tagger.train(tmp_path / "zero", VOCABULARY, model=model)
     assert not tagger.is_calibrated
     paper = {"title": "On plasma", "abstract": "A protein study, not of plasma."}
@@ -110,10 +113,10 @@ def test_without_tagged_papers_names_and_embeddings_decide(model: SciMult, tmp_p
         in_title = tag.id == "c/plasma"
         in_abstract = np.log(2) if tag.id in ("c/plasma", "c/protein") else 0
         logit = -8 + z_C[VOCABULARY.row(tag.id)] + in_title + 2 * in_abstract
-        # float32 inside: 1e-5 of log odds of some ten.
+        # float32 inside: 1e-5 of log odds of about ten.
         assert tag.score == pytest.approx(1 / (1 + np.exp(-logit)), rel=1e-4)
     assert len(found) == len(VOCABULARY)
-    with pytest.raises(ConfigError, match="nothing is known of the precision"):
+    with pytest.raises(ConfigError, match="the precision is unknown"):
         tagger.tag(["x"], precision=0.5)
     again = Tagger.open(tmp_path / "zero", model=model)
     assert again.tag([paper], evidence=False) == tagger.tag([paper], evidence=False)
@@ -131,15 +134,15 @@ def test_no_paper_and_papers_without_words(tagger: Tagger) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "no list is as short"),
-        ({"threshold": 0.5, "precision": 0.5}, "cannot both"),
+        ({"k": 0}, "k is below 1"),
+        ({"threshold": 0.5, "precision": 0.5}, "mutually exclusive"),
         ({"precision": 1.5}, "not between 0 and 1"),
         ({"exclude": ["Grap"]}, "did you mean 'Graph'"),
-        ({"hierarchy": "closed"}, "trained for a flat"),
+        ({"hierarchy": "closed"}, "trained with a flat"),
         ({"hierarchy": "round"}, "unknown hierarchy"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
+def test_contradictory_options_are_refused(
     tagger: Tagger, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
@@ -152,11 +155,11 @@ def test_what_contradicts_itself_is_refused(
     [
         (
             {"labels": ["Grahp"]},
-            "paper 'p0-0': no concept is called so.*did you mean 'Graph'.*--drop-unknown",
+            "paper 'p0-0': no concept has this name.*did you mean 'Graph'.*--drop-unknown",
         ),
         ({"labels": "c/graph"}, "has no list 'labels'"),
-        ({"id": ""}, "has no id of its own"),
-        ({"id": "p0-1"}, "has no id of its own"),
+        ({"id": ""}, "has no unique id"),
+        ({"id": "p0-1"}, "has no unique id"),
         ({"title": "", "abstract": ""}, "is empty"),
     ],
 )
@@ -184,11 +187,22 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
         Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
 
 
-def test_another_model_and_damage_are_told(folder: Path, model: SciMult, tmp_path: Path) -> None:
+def test_tags_only_on_held_out_papers_are_refused(model: SciMult, tmp_path: Path) -> None:
+    some = papers(60)
+    held_out = split_papers([paper["id"] for paper in some])[1].tolist()
+    for row, paper in enumerate(some):
+        paper["labels"] = ["c/graph"] if row in held_out else []
+    with pytest.raises(DataError, match="no paper to learn from has a tag"):
+        Tagger.train(tmp_path / "t", VOCABULARY, some, model=model)
+
+
+def test_another_model_and_damage_are_reported(
+    folder: Path, model: SciMult, tmp_path: Path
+) -> None:
     other = save_tiny_model(tmp_path / "other", similarity="cosine", seed=1)
     with pytest.raises(DataError, match="trained with another model than 'other'"):
         Tagger.open(folder, model=other)
-    with pytest.raises(DataError, match="is no tagger"):
+    with pytest.raises(DataError, match="not a tagger"):
         Tagger.open(tmp_path, model=model)
     copy = tmp_path / "copy"
     copy.mkdir()

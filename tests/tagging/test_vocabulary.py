@@ -1,4 +1,4 @@
-"""Vocabularies: what files may look like, what is refused, and SKOS against rdflib's queries."""
+"""Vocabularies: valid and invalid files, and SKOS against rdflib's queries."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_broken_rdf_names_the_line(tmp_path: Path) -> None:
         read_vocabulary(write(tmp_path / "e.ttl", ""))
 
 
-def test_json_lines_and_tables_say_the_same(tmp_path: Path) -> None:
+def test_json_lines_and_tables_are_equivalent(tmp_path: Path) -> None:
     concepts = [
         Concept("a", "Science", description="All of it, or most", notation="1"),
         Concept("b", "Physics", ("Natural philosophy", "Physik"), ("a",)),
@@ -141,30 +141,28 @@ def test_json_lines_and_tables_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("v.jsonl", '{"id": "a", "name": "A"}\n{"id": "a", "name": "B"}\n', r"v\.jsonl:2: .*twice"),
+        ("v.jsonl", '{"id": "a", "name": "A"}\n{"id": "a", "name": "B"}\n', r":2: repeated"),
         ("v.jsonl", '{"id": "a"}\n', r"v\.jsonl:1: missing field 'label'"),
         ("v.jsonl", '{"id": "a", "label": " "}\n', r"v\.jsonl:1: concept has no label"),
         (
             "v.jsonl",
             '{"id": "b", "label": "B"}\n{"id": "a", "label": "A", "broader": ["z"]}\n',
-            r"v\.jsonl:2: concept 'a' has a broader one that is not here \(value: 'z'\)",
+            r"v\.jsonl:2: broader concept of 'a' is not in the vocabulary \(value: 'z'\)",
         ),
-        ("v.csv", "id,label,broader\na,A,b\nb,B,c\nc,C,a\n", r"csv:2: .*circle.*'a > b > c > a'"),
-        ("v.csv", "id,label,broader\na,A,a\n", r"circle.*'a > a'"),
+        ("v.csv", "id,label,broader\na,A,b\nb,B,c\nc,C,a\n", r"csv:2: .*cycle.*'a > b > c > a'"),
+        ("v.csv", "id,label,broader\na,A,a\n", r"cycle.*'a > a'"),
         ("v.json", "", "file is empty"),
-        ("v.docx", "", r"no known format.*\.jsonl"),
+        ("v.docx", "", r"unknown format.*\.jsonl"),
         ("v.csv", "id,subject\na\n", "wrong number of values"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_with_their_place(
-    tmp_path: Path, name: str, text: str, message: str
-) -> None:
+def test_mistakes_name_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message) as caught:
         read_vocabulary(write(tmp_path / name, text))
     assert str(caught.value).count("Fix:") == 1
 
 
-def test_concepts_are_found_by_id_and_by_names_that_are_not_shared() -> None:
+def test_concepts_are_found_by_id_and_by_unambiguous_names() -> None:
     vocabulary = Vocabulary(
         [
             Concept("1", "Mercury", ("planet",)),
@@ -173,19 +171,19 @@ def test_concepts_are_found_by_id_and_by_names_that_are_not_shared() -> None:
         ]
     )
     assert vocabulary.row("2") == 1
-    assert vocabulary.row(" MERCURY ") == 0  # preferred before synonyms
+    assert vocabulary.row(" MERCURY ") == 0  # labels precede synonyms
     assert vocabulary.row("metal") == 1
     assert not vocabulary.knows("mercur")
     with pytest.raises(DataError, match="did you mean 'Mercury'"):
         vocabulary.row("Mercuri")
     shared = Vocabulary([Concept("1", "A", ("x",)), Concept("2", "B", ("x",))])
-    with pytest.raises(DataError, match="several.*by its id: 1, 2"):
+    with pytest.raises(DataError, match="several.*one of the ids: 1, 2"):
         shared.row("x")
 
 
 @given(st.lists(st.sets(st.integers(0, 11), max_size=4), min_size=1, max_size=12))
 def test_order_and_ancestors(links: list[set[int]]) -> None:
-    """Links to lower rows only, so without circles; compared with powers of the matrix."""
+    """Links go to lower rows, so there are no cycles; compare with powers of the matrix."""
     parents = [{p % i for p in found} if i else set() for i, found in enumerate(links)]
     vocabulary = Vocabulary(
         Concept(str(i), str(i), broader=tuple(map(str, sorted(above))))
@@ -197,6 +195,6 @@ def test_order_and_ancestors(links: list[set[int]]) -> None:
     closure = sum(np.linalg.matrix_power(reach, n) for n in range(1, len(links) + 1))
     for row in range(len(links)):
         assert vocabulary.ancestors(row) == set(np.flatnonzero(np.asarray(closure)[row]))
-    place = np.argsort(vocabulary.order_C)
+    position = np.argsort(vocabulary.order_C)
     for row, above in enumerate(parents):
-        assert all(place[p] < place[row] for p in above)
+        assert all(position[p] < position[row] for p in above)

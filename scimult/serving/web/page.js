@@ -1,23 +1,25 @@
 "use strict";
-// All that comes from the library goes in as text: nothing here writes markup.
+// Everything from the library is inserted as text, never as markup.
 
 const PAGE = 10;
 const MOST_SHOWN = {title: 300, abstract: 6000, column: 80};
 const $ = (id) => document.getElementById(id);
-const state = {facts: null, asked: null, found: [], turn: 0};
+const state = {facts: null, question: null, papers: [], turn: 0};
 
 function make(tag, attributes = {}, ...children) {
-  const found = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "onclick") found.addEventListener("click", value);
-    else if (value !== undefined) found.setAttribute(name, value);
+    if (name === "onclick") element.addEventListener("click", value);
+    else if (value !== undefined) element.setAttribute(name, value);
   }
-  found.append(...children);
-  return found;
+  element.append(...children);
+  return element;
 }
 
 function shortened(text, most) {
-  return text.length > most ? `${[...text.slice(0, most)].join("")}…` : text;
+  // By characters, as slicing a string may cut one in half.
+  const start = [...text.slice(0, 2 * most + 2)];
+  return start.length > most ? `${start.slice(0, most).join("")}…` : text;
 }
 
 function say(message, bad = false) {
@@ -35,13 +37,13 @@ async function call(path, body) {
     headers["Content-Type"] = "application/json";
   }
   const answer = await fetch(path, options);
-  const found = await answer.json().catch(() => ({}));
+  const content = await answer.json().catch(() => ({}));
   if (answer.status === 401) {
     $("unlock").hidden = false;
     $("key").focus();
   }
-  if (!answer.ok) throw new Error(found.problem ? `${found.problem}: ${found.fix}` : `error ${answer.status}`);
-  return found;
+  if (!answer.ok) throw new Error(content.problem ? `${content.problem}: ${content.fix}` : `error ${answer.status}`);
+  return content;
 }
 
 // ---- the form
@@ -50,12 +52,12 @@ const NAMES = {query: "Search by words", paper: "Related to a draft"};
 const LABELS = {query: "What are you looking for?", paper: "Your draft"};
 const HINTS = {
   query: "A question or keywords.",
-  paper: "Paste it: the first line is the title, the rest the abstract.",
+  paper: "Paste your draft: first line the title, the rest the abstract.",
 };
 
 function chosenTask() {
-  const chosen = document.querySelector("#tasks input:checked");
-  return chosen ? chosen.value : "search";
+  const input = document.querySelector("#tasks input:checked");
+  return input ? input.value : "search";
 }
 
 function showTask() {
@@ -74,11 +76,12 @@ function showFacts(facts) {
   $("facts").textContent = `${facts.papers.toLocaleString("en")} papers by ${shortened(facts.model, 60)}${labels}`;
   const kinds = Object.values(facts.tasks);
   $("tasks").replaceChildren($("tasks").firstElementChild);
-  Object.entries(facts.tasks).forEach(([task, kind], place) => {
+  Object.entries(facts.tasks).forEach(([task, kind], index) => {
     const alone = kinds.filter((other) => other === kind).length === 1;
     const name = alone ? NAMES[kind] || task : task;
     const input = make("input", {type: "radio", name: "task", value: task});
-    input.checked = place === 0;
+    // The default, too, which Clear restores.
+    input.defaultChecked = index === 0;
     input.addEventListener("change", showTask);
     $("tasks").append(make("label", {title: `task ${task}`}, input, name));
   });
@@ -87,8 +90,8 @@ function showFacts(facts) {
   showTask();
 }
 
-function columnFilter([name, kind], place) {
-  const id = `column-${place}`;
+function columnFilter([name, kind], index) {
+  const id = `column-${index}`;
   const attributes = {id, "data-column": name, "data-kind": kind};
   const label = make("label", {for: id}, make("bdi", {}, name));
   if (kind === "BOOLEAN") {
@@ -149,8 +152,8 @@ function moreLike(paper) {
 }
 
 async function run(path, body, like = "") {
-  state.asked = {path, body, like};
-  state.found = [];
+  state.question = {path, body, like};
+  state.papers = [];
   $("results").replaceChildren();
   if (like) $("tags").hidden = true;
   await next();
@@ -159,58 +162,58 @@ async function run(path, body, like = "") {
 
 async function next() {
   const turn = ++state.turn;
-  const {path, body, like} = state.asked;
+  const {path, body, like} = state.question;
   $("more").hidden = true;
   say("Searching …");
   try {
-    const found = await call(path, {...body, offset: state.found.length});
+    const {papers, score} = await call(path, {...body, offset: state.papers.length});
     if (turn !== state.turn) return;
-    $("results").append(...found.papers.map((paper) => result(paper, found.score)));
-    state.found.push(...found.papers);
-    const more = found.papers.length === PAGE;
-    const like_ = like ? ` like “${shortened(like, 80)}”` : "";
-    say(state.found.length ? `${state.found.length} papers${like_}, by ${found.score}` : `No paper fits${like_}.`);
-    $("more").hidden = !more;
+    $("results").append(...papers.map((paper) => result(paper, score)));
+    state.papers.push(...papers);
+    const suffix = like ? ` like “${shortened(like, 80)}”` : "";
+    const count = state.papers.length;
+    say(count ? `${count} papers${suffix}, by ${score}` : `No paper matches${suffix}.`);
+    $("more").hidden = papers.length < PAGE;
   } catch (error) {
     if (turn === state.turn) say(error.message, true);
   }
 }
 
-async function tagsOf(body, place) {
-  place.replaceChildren(make("p", {class: "quiet"}, "Looking for tags …"));
-  place.hidden = false;
+async function showTags(body, box) {
+  box.replaceChildren(make("p", {class: "quiet"}, "Looking for tags …"));
+  box.hidden = false;
   try {
-    const found = await call("/tag", {...body, k: 8});
-    const chips = found.papers[0].labels.map((label) =>
+    const {papers} = await call("/tag", {...body, k: 8});
+    const chips = papers[0].labels.map((label) =>
       make("li", {class: "chip", title: label.evidence || label.id},
         make("bdi", {}, shortened(label.name, MOST_SHOWN.column)), " ", make("small", {}, label.score.toFixed(2))));
-    place.replaceChildren(chips.length ? make("ul", {class: "chips", "aria-label": "Suggested tags"}, ...chips)
-      : make("p", {class: "quiet"}, "No tag fits."));
+    box.replaceChildren(chips.length ? make("ul", {class: "chips", "aria-label": "Suggested tags"}, ...chips)
+      : make("p", {class: "quiet"}, "No matching tags."));
   } catch (error) {
-    place.replaceChildren(make("p", {class: "quiet"}, error.message));
+    box.replaceChildren(make("p", {class: "quiet"}, error.message));
   }
 }
 
 // ---- one result
 
 function result(paper, score) {
-  const place = make("div", {hidden: ""});
-  const tags = () => tagsOf({ids: [paper.id]}, place);
+  const box = make("div", {hidden: ""});
+  const tags = () => showTags({ids: [paper.id]}, box);
   const like = () => moreLike(paper);
   const title = make("h2", {dir: "auto"}, shortened(paper.title || paper.id, MOST_SHOWN.title));
   const parts = [make("div", {class: "line"}, title,
     make("span", {class: "score", title: `score: ${score}`}, paper.score.toFixed(3)))];
-  const known = columns(paper.columns);
-  if (known) parts.push(make("p", {class: "meta quiet", dir: "auto"}, known));
-  const speaks = paper.evidence && paper.evidence !== paper.title;
-  if (speaks) parts.push(make("p", {class: "evidence", dir: "auto"}, shortened(paper.evidence, 1000)));
+  const meta = columns(paper.columns);
+  if (meta) parts.push(make("p", {class: "meta quiet", dir: "auto"}, meta));
+  const hasEvidence = paper.evidence && paper.evidence !== paper.title;
+  if (hasEvidence) parts.push(make("p", {class: "evidence", dir: "auto"}, shortened(paper.evidence, 1000)));
   if (paper.abstract && paper.abstract !== paper.evidence) {
     parts.push(make("details", {}, make("summary", {}, "Abstract"),
       make("p", {class: "abstract", dir: "auto"}, ...marked(paper.abstract, paper.evidence))));
   }
   const row = [make("button", {type: "button", onclick: like}, "More like this")];
   if (state.facts.labels) row.push(make("button", {type: "button", onclick: tags}, "Suggest tags"));
-  parts.push(make("div", {class: "row"}, ...row, make("bdi", {class: "quiet"}, shortened(paper.id, MOST_SHOWN.column))), place);
+  parts.push(make("div", {class: "row"}, ...row, make("bdi", {class: "quiet"}, shortened(paper.id, MOST_SHOWN.column))), box);
   const item = make("li", {tabindex: "-1"}, ...parts);
   Object.assign(item, {like, tags});
   return item;
@@ -225,12 +228,12 @@ function marked(abstract, sentence) {
 }
 
 function columns(values) {
-  const shown = ([name, value]) => {
+  const format = ([name, value]) => {
     if (value === null || (Array.isArray(value) && !value.length)) return null;
     const listed = Array.isArray(value) ? value.slice(0, 6).join(", ") + (value.length > 6 ? ", …" : "") : String(value);
     return name === "references" ? null : shortened(listed, MOST_SHOWN.column);
   };
-  return Object.entries(values).map(shown).filter(Boolean).join(" · ");
+  return Object.entries(values).map(format).filter(Boolean).join(" · ");
 }
 
 // ---- keys
@@ -245,14 +248,14 @@ function move(step) {
   }
 }
 
-function pressed(event) {
+function onKey(event) {
   const writing = event.target.matches("textarea, input, select");
   if (event.ctrlKey || event.metaKey || event.altKey) {
     if (event.key === "Enter" && event.target === $("text")) ask(event);
     return;
   }
   if (event.target === $("text") && event.key === "Enter" && !event.shiftKey) {
-    // In a draft the first line ends with it.
+    // In a draft, Enter ends the title line.
     if (state.facts && state.facts.tasks[chosenTask()] !== "paper") ask(event);
   } else if (event.key === "Escape" && writing) {
     event.target.blur();
@@ -286,7 +289,7 @@ $("ask").addEventListener("reset", () => {
   $("text").focus();
 });
 $("suggest").addEventListener("click", () => {
-  if ($("text").value.trim()) tagsOf({papers: [draft()]}, $("tags"));
+  if ($("text").value.trim()) showTags({papers: [draft()]}, $("tags"));
   else $("text").focus();
 });
 $("unlock").addEventListener("submit", (event) => {
@@ -296,5 +299,5 @@ $("unlock").addEventListener("submit", (event) => {
   start();
 });
 $("more").addEventListener("click", next);
-document.addEventListener("keydown", pressed);
+document.addEventListener("keydown", onKey);
 start();
