@@ -92,7 +92,7 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
     """Return the description of the run's model, warm-started from ``base``."""
     _check_fusion(base, config.model)
     described = _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
-    # Longer texts than either training has seen are embedded worse: docs/decisions.md.
+    # Longer texts than either training has seen are embedded worse: docs/decisions/training.md.
     seen = max(base.max_length, config.data.max_length)
     described.max_length = min(seen, described.encoder.max_text_length)
     return described

@@ -63,7 +63,7 @@ def require_names(engine: Any) -> None:
 def use_gloo_between_cpus() -> None:
     """Leave out the operator that DeepSpeed would compile for CPU ranks of one machine.
 
-    It is compiled at first use; gloo needs no compiler and saves the minute (docs/decisions.md).
+    It is compiled at first use; gloo needs no compiler (docs/decisions/deepspeed.md).
     """
     import deepspeed
 
