@@ -97,7 +97,7 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
             fix="train the variant adapters first and name its run as model.base",
         )
     described = _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
-    # Texts longer than either training has seen are embedded worse: docs/decisions.md.
+    # Longer texts than either training has seen are embedded worse: docs/decisions/training.md.
     seen = max(base.max_length, config.data.max_length)
     described.max_length = min(seen, described.encoder.max_text_length)
     return described

@@ -62,7 +62,7 @@ def require_names(engine: Any) -> None:
 def use_gloo_between_cpus() -> None:
     """Disable the operator that DeepSpeed would compile for CPU ranks of one machine.
 
-    Compiling takes a minute at first use; gloo needs no compiler (docs/decisions.md).
+    It is compiled at first use; gloo needs no compiler (docs/decisions/deepspeed.md).
     """
     import deepspeed
 

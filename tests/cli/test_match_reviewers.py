@@ -94,9 +94,9 @@ def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:
     [
         (("--reviewers", "2"), "needs --reviewers and --max-papers"),
         (("--min-papers", "1"), "needs --reviewers and --max-papers"),
-        (("--score", "best"), "unknown score"),
+        (("--score", "best"), "unknown scoring rule"),
         (("--papers", "x.csv"), "exactly one source of submissions is needed"),
-        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed and reviewers take 3"),
+        (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed, but reviewers take"),
     ],
 )
 def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message: str) -> None:

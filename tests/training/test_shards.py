@@ -59,7 +59,7 @@ def shard_config(folder: Path, name: str, precision: str, stage: str) -> Pretrai
         data={"sampling": "proportional"},
         model={"dropout": 0.0, "attention_dropout": 0.0, "freeze": ["embeddings.positions.*"]},
         loss={"learn_temperature": True},
-        # Adam would amplify rounding to full steps (docs/decisions.md).
+        # Adam would amplify rounding to full steps (docs/decisions/deepspeed.md).
         optimizer={"lr": 1e-3, "layer_decay": 0.9, "eps": 1e-4},
         schedule={"steps": STEPS},
         engine={"precision": precision, "deepspeed": {"zero_optimization": ZERO[stage]}},
