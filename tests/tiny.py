@@ -52,19 +52,20 @@ def save_tiny_model(
     pooling: Pooling = "cls",
     similarity: Similarity = "dot",
     seed: int = 0,
+    num_blocks: int = 2,
 ) -> Path:
-    """Save a random two-block encoder with distinct experts, and return its folder."""
+    """Save a random encoder with distinct experts, and return its folder."""
     tokenizer, tasks = tiny_tokenizer(), default_tasks()
     encoder = EncoderConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=16,
-        num_blocks=2,
+        num_blocks=num_blocks,
         num_heads=2,
         intermediate_size=32,
         max_positions=64,
         initializer_range=0.5,
         pooling=pooling,
-        **variant_layouts(variant, {}, len(tasks), 2),
+        **variant_layouts(variant, {}, len(tasks), num_blocks),
     )
     model = Encoder(encoder)
     model.initialise(seed)

@@ -8,7 +8,8 @@ al. 2023). All sums are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ Weights = Mapping[str, Tensor]
 
 # Below this sine of their angle, two directions span no plane to rotate in.
 _PARALLEL = 1e-6
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
 # Training settings in which merged models may differ.
 _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
 
@@ -37,14 +39,40 @@ _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
 def average(models: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
     """Return Σ share · weight, with shares scaled to a sum of 1."""
     total = sum(shares)
-    return _combined(models, [share / total for share in shares])
+    factors = [share / total for share in shares]
+    return {name: _sum([model[name] for model in models], factors) for name in models[0]}
 
 
 def add_task_vectors(
-    base: Weights, models: Sequence[Weights], scales: Sequence[float]
+    base: Weights,
+    models: Sequence[Weights],
+    scales: Sequence[float],
+    depth: Mapping[str, float] | None = None,
 ) -> dict[str, Tensor]:
-    """Return base + Σ scale · (model − base)."""
-    return _combined([base, *models], [1 - sum(scales), *scales])
+    """Return base + Σ scale · (model − base); ``depth`` multiplies the scales of each weight."""
+    merged = {}
+    for name, tensor in base.items():
+        own = [scale * (1.0 if depth is None else depth[name]) for scale in scales]
+        merged[name] = _sum([tensor, *(model[name] for model in models)], [1 - sum(own), *own])
+    return merged
+
+
+def depth_factors(
+    names: Iterable[str], by_depth: tuple[float, float], num_blocks: int
+) -> dict[str, float]:
+    """Return a factor for each weight, linear in depth from the first block to the last.
+
+    ``(0, 1)`` is LiNeS, λ = (l − 1) / (L − 1) for block l of L (Wang et al. 2025). A norm after
+    the last block counts as the last block; embeddings and the rest count as the first.
+    """
+    first, last = by_depth
+    factors = {}
+    for name in names:
+        block = _BLOCK.match(name)
+        after_blocks = name.startswith("final_norm.")
+        depth = int(block[1]) if block else num_blocks - 1 if after_blocks else 0
+        factors[name] = first + (last - first) * depth / max(1, num_blocks - 1)
+    return factors
 
 
 def slerp(first: Weights, second: Weights, share: float) -> dict[str, Tensor]:
@@ -73,6 +101,7 @@ def merge(
     *,
     method: Method = "average",
     base: Path | str | None = None,
+    by_depth: tuple[float, float] | None = None,
 ) -> Pretrained:
     """Merge whole models; a model without experts counts as one with equal experts.
 
@@ -87,16 +116,20 @@ def merge(
         See the functions of these names.
     base : path, optional
         The base of task vectors.
+    by_depth : tuple of float, optional
+        Factors of task vectors in the first and last block; see :func:`depth_factors`.
 
     Raises
     ------
     ConfigError
-        If shares or the base do not fit the method.
+        If shares, the base or factors by depth do not fit the method.
     CheckpointError
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
     factors = list(shares) or [1 / max(1, len(models))] * len(models)
     _check_choice(models, factors, method, base)
+    if by_depth is not None:
+        _check_depth(by_depth, method)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
@@ -105,7 +138,9 @@ def merge(
     if method == "average":
         merged = average(weights, factors)
     elif method == "task_vectors":
-        merged = add_task_vectors(weights[0], weights[1:], factors)
+        num_blocks = config.encoder.num_blocks
+        depth = depth_factors(weights[0], by_depth, num_blocks) if by_depth else None
+        merged = add_task_vectors(weights[0], weights[1:], factors, depth)
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
     first = loaded[0 if base is None else 1]
@@ -114,6 +149,7 @@ def merge(
         "models": [str(path) for path in models],
         "shares": factors,
         "base": None if base is None else str(base),
+        **({"by_depth": list(by_depth)} if by_depth else {}),
     }
     return _merged_model(first, config, merged, provenance)
 
@@ -198,14 +234,20 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     return _merged_model(folded[0], config, merged, provenance)
 
 
-def _combined(models: Sequence[Weights], factors: Sequence[float]) -> dict[str, Tensor]:
-    merged = {}
-    for name, first in models[0].items():
-        total = torch.zeros_like(first, dtype=torch.float64)
-        for model, factor in zip(models, factors, strict=True):
-            total += factor * model[name].double()
-        merged[name] = total.to(first.dtype)
-    return merged
+def _sum(tensors: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor, factor in zip(tensors, factors, strict=True):
+        total += factor * tensor.double()
+    return total.to(tensors[0].dtype)
+
+
+def _check_depth(by_depth: tuple[float, float], method: Method) -> None:
+    if method != "task_vectors":
+        fix = "use method task_vectors with the base, or leave the factors out"
+        raise ConfigError("factors by depth scale task vectors only", value=method, fix=fix)
+    if not all(math.isfinite(factor) and factor >= 0 for factor in by_depth):
+        fix = "give two numbers of at least 0, such as 1:0"
+        raise ConfigError("a factor by depth is negative or not finite", value=by_depth, fix=fix)
 
 
 def _check_choice(

@@ -39,6 +39,13 @@ def merge(
     base: Annotated[
         Path | None, typer.Option(help="Base model to subtract for task vectors.")
     ] = None,
+    by_depth: Annotated[
+        str | None,
+        typer.Option(
+            help="FIRST:LAST: scale task vectors by depth, linearly from the first block to the "
+            "last. 1:0 keeps what early blocks learned; 0:1 is LiNeS."
+        ),
+    ] = None,
     share_experts: Annotated[
         bool,
         typer.Option("--share-experts", help="Average the experts of one model into a shared one."),
@@ -78,7 +85,12 @@ def merge(
         shares = bool(share and experts)
         only_with(
             "whole models",
-            {"--method": method != "average", "--base": base, "--share": shares},
+            {
+                "--method": method != "average",
+                "--base": base,
+                "--share": shares,
+                "--by-depth": by_depth,
+            },
         )
     if not experts:
         only_with("--expert", {"--variant": variant})
@@ -96,11 +108,21 @@ def merge(
         (model,) = models or []
         merged = merging.share_experts(model, _shares_of_tasks(model, share))
     else:
-        merged = merging.merge(models or [], share or [], method=method, base=base)
+        depth = None if by_depth is None else _depth(by_depth)
+        merged = merging.merge(models or [], share or [], method=method, base=base, by_depth=depth)
     if suite and data and results:
         _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
     echo(f"{out}: {merged.config.provenance['merged']}")
+
+
+def _depth(text: str) -> tuple[float, float]:
+    try:
+        first, last = map(float, text.split(":"))
+    except ValueError:
+        fix = "write FIRST:LAST, such as --by-depth 1:0"
+        raise ConfigError("--by-depth is not two numbers", value=text, fix=fix) from None
+    return first, last
 
 
 def _check_gate(

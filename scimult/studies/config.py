@@ -70,6 +70,7 @@ class MergeConfig(StrictConfig):
     shares: list[float] = Field(default_factory=list)
     method: Literal["average", "task_vectors", "slerp"] = "average"
     base: str | None = None
+    by_depth: tuple[float, float] | None = Field(None, description="first and last block")
     share_experts: bool = False
     experts: dict[str, str] = Field(default_factory=dict, description="by task, instead of models")
     variant: str | None = Field(None, description="of experts")

@@ -142,6 +142,8 @@ def _origin(plan: Plan, run: RunConfig) -> str:
     if merge.share_experts:
         return f"experts of {merge.models[0]} shared{shares}"
     base = f" from {merge.base}" if merge.base else ""
+    if merge.by_depth:
+        base += ", by depth {:g}:{:g}".format(*merge.by_depth)
     return f"{merge.method} of {' and '.join(merge.models)}{base}{shares}"
 
 

@@ -133,6 +133,8 @@ class Merging(_Making):
             command += ["--method", merge.method]
         if merge.base is not None:
             command += ["--base", model(merge.base)]
+        if merge.by_depth is not None:
+            command += ["--by-depth", ":".join(map(str, merge.by_depth))]
         if merge.variant is not None:
             command += ["--variant", merge.variant]
         return [*command, *(["--share-experts"] if merge.share_experts else [])]

@@ -22,6 +22,7 @@ from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.merge import (
     add_task_vectors,
     average,
+    depth_factors,
     merge,
     share_experts,
     slerp,
@@ -73,6 +74,34 @@ def test_shares_and_task_vectors_are_sums_of_tensors() -> None:
         expected = a[name] + 0.5 * (b[name] - a[name]) + 2 * (c[name] - a[name])
         found = add_task_vectors(a, [b, c], [0.5, 2])[name]
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_task_vectors_scale_linearly_with_depth(tmp_path: Path) -> None:
+    """The formula of LiNeS, α + β (l − 1) / (L − 1) for block l, written out weight by weight."""
+    base, model = (
+        save_tiny_model(tmp_path / name, variant="vanilla", seed=seed, num_blocks=5)
+        for seed, name in enumerate(("base", "model"))
+    )
+    options: Any = {"method": "task_vectors", "base": base}
+    merged = merge([model], [0.8], by_depth=(0.25, 1), **options).model.state_dict()
+    theirs, ours = (load_file(path / "model.safetensors") for path in (base, model))
+    layers = set()
+    for name, tensor in theirs.items():
+        layer = int(name.split(".")[1]) + 1 if name.startswith("blocks.") else 1
+        layers.add(layer)
+        scale = 0.8 * (0.25 + 0.75 * (layer - 1) / (5 - 1))
+        expected = tensor.double() + scale * (ours[name].double() - tensor.double())
+        torch.testing.assert_close(merged[name].double(), expected, rtol=0, atol=1e-7)
+    assert layers == {1, 2, 3, 4, 5}
+    plain = merge([model], [0.8], **options).model.state_dict()
+    for name, tensor in merge([model], [0.8], by_depth=(1, 1), **options).model.state_dict().items():
+        assert torch.equal(tensor, plain[name]), name
+
+
+def test_the_norm_after_the_last_block_counts_as_the_last_block() -> None:
+    names = ["embeddings.norm.weight", "blocks.0.x", "blocks.2.x", "final_norm.weight"]
+    assert list(depth_factors(names, (1, 0), 3).values()) == [1, 1, 0, 0]
+    assert list(depth_factors(names[:2], (0.5, 1), 1).values()) == [0.5, 0.5]
 
 
 def test_slerp_turns_and_stretches() -> None:
@@ -167,6 +196,11 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
         (lambda: merge([model, plain], [1.0, -1.0]), "not be negative"),
         (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
+        (lambda: merge([model, plain], by_depth=(1, 0)), "scale task vectors only"),
+        (
+            lambda: merge([model], [1], method="task_vectors", base=plain, by_depth=(1, -1)),
+            "negative or not finite",
+        ),
         (lambda: merge([model] * 3, method="slerp"), "slerp needs exactly two models"),
         (lambda: share_experts(plain), "no experts to share"),
         (lambda: share_experts(adapters), "cannot be folded"),
@@ -194,6 +228,7 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
         ([str(model), str(other), "--share-experts"], "one way of merging"),
         ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
         (["--expert", "search"], "an expert is TASK=MODEL"),
+        ([str(model), str(other), "--by-depth", "1"], "--by-depth is not two numbers"),
         (
             [str(model), "--share-experts", "--method", "slerp"],
             "--method can only be used with whole models",
