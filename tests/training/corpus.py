@@ -20,7 +20,17 @@ from scimult.training.plan import build_sampler, plan_run
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 # Fields of a step's line, apart from times.
-_REPORTED = ("step", "tasks", "loss", "accuracy", "masked", "tokens", "lr", "gradient_norm", "metrics")
+_REPORTED = (
+    "step",
+    "tasks",
+    "loss",
+    "accuracy",
+    "masked",
+    "tokens",
+    "lr",
+    "gradient_norm",
+    "metrics",
+)
 WORDS = "graph node edge cell gene virus model data query index field star dust light".split()
 
 
