@@ -113,7 +113,7 @@ def test_contradictions_are_refused(folder: Path, sections: dict[str, Any], mess
             "the data of this task fit info_nce",
         ),
         ({"venue": "multi_label"}, {}, "set loss.by_task.venue to multi_class"),
-        ({}, {"sources": ["world.venue"]}, r"targets alone.*by_task: \{venue: multi_class\}"),
+        ({}, {"sources": ["world.venue"]}, r"has only targets.*by_task: \{venue: multi_class\}"),
     ],
 )
 def test_heads_and_targets_that_do_not_fit(

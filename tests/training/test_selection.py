@@ -83,7 +83,7 @@ def test_scores_of_another_metric_are_discarded(capsys: pytest.CaptureFixture[st
     before.on_step(report(3, a=0.9))
     after.restore(before.state)
     assert after.best is None
-    assert "scores of dev/a/mrr are forgotten" in capsys.readouterr().err
+    assert "discarding scores of dev/a/mrr" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,8 @@ def train_affinity(
         note(f"training on {', '.join(group)}")
         group_config = only_tasks(config, plan, group)
         group_config.output = str(folder / "+".join(group))
-        group_config.schedule.steps, group_config.schedule.epochs = steps, None
+        length = {"steps": steps, "epochs": None}
+        group_config.schedule = group_config.schedule.model_copy(update=length)
         group_config.checkpoint.every, group_config.dev.every = steps, 0
         rows.append(AffinityRow(group, scores(load_pretrained(pretrain(group_config)))))
     return rows

@@ -205,11 +205,10 @@ def _enough_micro_batches(
     needed: int,
 ) -> tuple[Sampler, dict[str, list[int]]]:
     """Return a sampler with ``needed`` micro-batches of each task, and their numbers."""
-    config = config.model_copy(deep=True)
-    config.schedule.epochs = None
     for steps in (needed * factor for factor in (len(tasks), 4 * len(tasks), _PATIENCE)):
-        config.schedule.steps = steps
-        sampler, _ = build_sampler(config, plan, lengths_N)
+        schedule = config.schedule.model_copy(update={"steps": steps, "epochs": None})
+        enough = config.model_copy(update={"schedule": schedule})
+        sampler, _ = build_sampler(enough, plan, lengths_N)
         numbers: dict[str, list[int]] = {task: [] for task in tasks}
         for number in range(len(sampler)):
             present = {plan.sources[part.source].task for part in sampler.plan(number)}

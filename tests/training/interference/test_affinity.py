@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from scimult.config import load_config
+from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
+from scimult.training.interference import affinity
 from scimult.training.interference.affinity import combinations_of, only_tasks, train_affinity
+from scimult.training.interference.gradients import training_rounds
 from scimult.training.plan import plan_run
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
@@ -38,6 +43,24 @@ def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
         assert not config_of_tasks.selects
         config_of_tasks.loss.embedding_teacher = None
         assert {source.task for source in plan_run(config_of_tasks).sources} == set(tasks)
+
+
+def test_a_run_by_epochs_is_measured_by_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_corpus(tmp_path)
+    length = {"steps": None, "epochs": 1}
+    config = run_config(tmp_path, "run", model={"variant": "vanilla"}, schedule=length)
+    plan, trained = plan_run(config), []
+
+    def pretrain(of_group: PretrainConfig) -> Path:
+        trained.append(of_group.schedule)
+        return tmp_path / "base"
+
+    monkeypatch.setattr(affinity, "pretrain", pretrain)
+    train_affinity(config, plan, ["search"], 2, tmp_path / "runs")
+    assert [(schedule.steps, schedule.epochs) for schedule in trained] == [(2, None)]
+    assert len(training_rounds(config, plan, build_model(config), ["search"], 1)) == 1
 
 
 def test_affinity_rows_are_runs(tmp_path: Path) -> None:
