@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -138,7 +139,7 @@ def train(
             "precision": chosen,
             "rounds": rounds,
             "clock": clock,
-            "rows": [row.as_json() for row in rows],
+            "rows": [asdict(row) for row in rows],
             "machine": facts,
         }
         print_table(training_table(rows, f"{size}, {pairs} pairs per step, {chosen}"))
@@ -161,8 +162,6 @@ def gradients(
     ] = None,
 ) -> None:
     """Measure errors of bf16 gradients against fp32 on this CPU; the last line is a JSON object."""
-    from dataclasses import asdict
-
     import torch
 
     from benchmarks.gradients import gradient_errors
@@ -214,7 +213,6 @@ def data(
     """Measure time, memory and disk of preparing a library; the last line is a JSON object."""
     import tempfile
     from contextlib import nullcontext
-    from dataclasses import asdict
     from itertools import chain
 
     import torch
@@ -282,7 +280,7 @@ def encode(
         "benchmark": "encode",
         "clock": clock,
         "rounds": rounds,
-        "rows": [row.as_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
         "machine": machine(torch.device("cpu")),
     }
     typer.echo(json.dumps(report))

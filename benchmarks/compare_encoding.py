@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,10 +59,6 @@ class EncodingComparison:
     cosines: dict[str, float]
     faster: dict[str, Ratio]
     load: tuple[float, float]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
 
 
 def encoding_comparisons(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -28,10 +27,6 @@ class TrainingRow:
     padding: float
     faster: Ratio
     cached: Ratio
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 def side_by_side(

@@ -15,9 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,10 +48,6 @@ class LibraryCost:
     papers: int
     steps: dict[str, Step] = field(default_factory=dict)
     gigabytes: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
 
 
 def measure_libraries(model: Path, sizes: Sequence[int], processes: int) -> Iterator[LibraryCost]:

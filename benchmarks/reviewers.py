@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,10 +52,6 @@ class MatchingCost:
     assign_cpu: float
     rounds: int
     peak_megabytes: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
 
 
 def measure_matching(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -107,7 +108,7 @@ def libraries(
 
     costs = list(measure_libraries(model, sizes or [50_000, 100_000, 200_000], processes))
     print_table(libraries_table(costs))
-    rows = [cost.as_json() for cost in costs]
+    rows = [asdict(cost) for cost in costs]
     report = {"benchmark": "libraries", "rows": rows, "machine": machine(torch.device("cpu"))}
     typer.echo(json.dumps(report))
 
@@ -129,7 +130,7 @@ def reviewers(
 
     cost = measure_matching(submissions, reviewers, each, width, needed, most)
     print_table(matching_table(cost))
-    report = {"benchmark": "reviewers", **cost.as_json(), "machine": machine(torch.device("cpu"))}
+    report = {"benchmark": "reviewers", **asdict(cost), "machine": machine(torch.device("cpu"))}
     typer.echo(json.dumps(report))
 
 
@@ -167,7 +168,7 @@ def compare_search(
         "benchmark": "compare-search",
         "clock": clock,
         "rounds": rounds,
-        "rows": [row.as_json() for row in rows],
+        "rows": [asdict(row) for row in rows],
         "machine": machine(torch.device("cpu")),
     }
     typer.echo(json.dumps(report))

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,6 @@ class ServingCost:
     checked: int
     wrong: int
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Soak:
@@ -93,10 +89,6 @@ class Soak:
     wrong: int
     per_second: float
     megabytes: list[float]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all figures."""
-        return asdict(self)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,10 +58,10 @@ def serve(
         Library.create(library, with_ids, model=model.resolve(), dtype=dtype)
         cost = measure_serving(library, rows, clients, rounds, threads)
         print_table(serving_table(cost))
-        report["serving"] = cost.as_json()
+        report["serving"] = asdict(cost)
         if soak:
             long_run = measure_soak(library, soak, clients, threads)
             print_table(soak_table(long_run))
-            report["soak"] = long_run.as_json()
+            report["soak"] = asdict(long_run)
     report["load"] = load_average()
     typer.echo(json.dumps(report))

@@ -60,7 +60,7 @@ def encode(day: Day, step: str) -> None:
             continue
         works[name] = work
     if not any(name.startswith("ours") for name in works):
-        raise SystemExit("no setting of ours encodes")
+        raise SystemExit("none of our settings encodes")
     seconds = interleaved(works, day.size(2, 1), device)
     peers = [name for name in works if not name.startswith("ours")]
     best = min(peers, key=lambda name: median(seconds[name]), default=None)

@@ -93,7 +93,9 @@ def _longest(events: list[FunctionEvent], kind: DeviceType) -> list[dict[str, An
     sums: dict[str, tuple[float, int]] = {}
     for event in events:
         if event.device_type == kind:
-            own = event.self_cpu_time_total if kind == DeviceType.CPU else _length(event)
+            span = event.time_range
+            on_cpu = kind == DeviceType.CPU
+            own = event.self_cpu_time_total if on_cpu else float(span.end - span.start)
             microseconds, count = sums.get(event.name, (0.0, 0))
             sums[event.name] = microseconds + own, count + 1
     whole = sum(microseconds for microseconds, _ in sums.values()) or 1.0
@@ -107,10 +109,6 @@ def _longest(events: list[FunctionEvent], kind: DeviceType) -> list[dict[str, An
         }
         for name, (microseconds, count) in longest
     ]
-
-
-def _length(event: FunctionEvent) -> float:
-    return float(event.time_range.end - event.time_range.start)
 
 
 def sweep(day: Day, step: str, *, size: str) -> None:
@@ -140,17 +138,13 @@ def sweep(day: Day, step: str, *, size: str) -> None:
                 torch.cuda.empty_cache()
             if "tflops" in figures:
                 figures["of_measured"] = round(figures["tflops"] * 1e12 / measured, 4)
-                figures["of_sheet"] = _share(figures["tflops"], sheet)
+                figures["of_sheet"] = sheet and round(figures["tflops"] * 1e12 / sheet, 4)
             day.note(step, size=trained_size, pairs=pairs, options=_describe(chosen), **figures)
             longest = max(longest, time.monotonic() - started)
 
 
 def _describe(options: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in options.items()) or "plain"
-
-
-def _share(tflops: float, sheet: float | None) -> float | None:
-    return None if sheet is None else round(tflops * 1e12 / sheet, 4)
 
 
 def _rate(setting: Setting, device: torch.device, precision: str, steps: int) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def interference(
         Path | None, typer.Option(help="Folder with the prepared data, instead of data.prepared.")
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, help="Rounds of two batches per task; more narrow the intervals.")
+        int,
+        typer.Option(min=2, help="Rounds of two batches per task; more give narrower intervals."),
     ] = 8,
     base: Annotated[
         Path | None, typer.Option(help="Model to measure the drift of embeddings from.")

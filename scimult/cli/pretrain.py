@@ -36,7 +36,7 @@ def pretrain(
 
     A config with `stages` runs them in order and skips finished ones.
 
-    On several ranks: deepspeed --num_gpus 2 launch/pretrain.py --config FILE [key=value ...],
+    On several ranks: deepspeed --num_gpus 2 launch/pretrain.py --config FILE key=value ...,
     or the same under torchrun.
     """
     from scimult import distributed

@@ -38,7 +38,8 @@ def teach(
         typer.Option(help="Existing vectors: .npy, .safetensors, or a folder of scimult encode."),
     ] = None,
     ids: Annotated[
-        Path | None, typer.Option(help="With a file of --vectors: the rows' text ids, one a line.")
+        Path | None,
+        typer.Option(help="With a file of --vectors: text ids of its rows, one per line."),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Task to encode for, if the teacher distinguishes tasks.")

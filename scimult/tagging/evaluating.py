@@ -43,7 +43,7 @@ def evaluate_tagger(
     papers : iterable of mapping
         As for :meth:`Tagger.train`, but not used there.
     precision : float, optional
-        Target precision, whose precision on these papers is measured.
+        Target precision; the precision that it yields on these papers is measured.
     drop_unknown : bool
         Ignore tags that are not in the vocabulary.
     vectors : array, optional

@@ -75,6 +75,12 @@ def test_unknown_verb_is_a_usage_error() -> None:
     assert "prepaer" in result.stderr
 
 
+def test_help_shows_the_whole_launcher_command() -> None:
+    """Square brackets would be read as markup and vanish."""
+    output = " ".join(runner.invoke(app, ["pretrain", "--help"]).output.split())
+    assert "--config FILE key=value ..." in output
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = {"torch", "transformers", "deepspeed", "datasets", "sklearn", "scipy", "matplotlib"}
     code = "import sys, scimult.cli.main; print(*sys.modules)"

@@ -92,7 +92,7 @@ def test_a_target_precision_holds_in_19_of_20_data_sets(k: int | None) -> None:
             chosen = kept & (truth.probabilities_P >= threshold)
             broken += truth.right_P[chosen].mean() < 0.8
     assert found >= 36
-    # With probability 0.99, at most 6 of 40 samples break it by chance of 0.05 each.
+    # With a chance of 0.05 each, 6 or fewer of 40 samples break it with probability 0.99.
     assert broken <= 6
 
 
