@@ -166,10 +166,11 @@ def on_main(work: Callable[[], T]) -> T:
             outcome = (work(), None)
         except Exception as error:
             outcome = (None, error)
-    result, problem = broadcast_object(outcome)
+    value, problem = broadcast_object(outcome)
     if problem is not None:
         raise problem
-    return result  # type: ignore[no-any-return]
+    result: T = value
+    return result
 
 
 def gather_rows(x_ND: Tensor, sizes_W: Sequence[int]) -> tuple[Tensor, int]:
