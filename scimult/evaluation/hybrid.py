@@ -72,6 +72,11 @@ class FusedSystem(System):
         chosen_on = {} if self.dev is None else {"dev": self.split}
         return {"kind": "fused", "by": self.by, **chosen_on, "members": members}
 
+    def task_for(self, task: str, fallback: str) -> str | None:
+        """Return a task that all members know: the fallback unless each chooses ``task``."""
+        tasks = {member.task_for(task, fallback) for member in self.members} - {None}
+        return fallback if fallback in tasks else next(iter(tasks), None)
+
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the rankers of all members."""
         share = None if self.dev is None else self._best_share(self.dev[dataset.name])
@@ -191,6 +196,10 @@ class RerankedSystem(System):
         """Return the model, how many results it reranks, and the first stage."""
         first = {self.first.name: self.first.describe()}
         return {"kind": "reranked", "model": self.model, "top": self.top, "first": first}
+
+    def task_for(self, task: str, fallback: str) -> str | None:
+        """Return the first system's task."""
+        return self.first.task_for(task, fallback)
 
     def ranker(self, dataset: Dataset) -> Ranker:
         """Prepare the first system's ranker."""

@@ -152,6 +152,15 @@ def test_reranking_equals_the_cross_encoders_own(dataset: Dataset, tmp_path: Pat
         )
 
 
+def test_members_that_do_not_know_a_task_take_the_fallback(tmp_path: Path) -> None:
+    """As they do alone; a member that encodes nothing has no say."""
+    words = DenseSystem(WordEncoder("cosine"))
+    assert FusedSystem("hybrid", [BM25System(), words]).task_for("rare", "search") == "search"
+    assert FusedSystem("hybrid", [BM25System()] * 2).task_for("rare", "search") is None
+    reranked = RerankedSystem("better", words, save_cross_encoder(tmp_path / "cross"))
+    assert reranked.task_for("rare", "search") == "search"
+
+
 def test_a_cross_encoder_has_one_score(tmp_path: Path) -> None:
     model = save_cross_encoder(tmp_path / "cross", labels=3)
     with pytest.raises(ConfigError, match="3 scores per pair"):

@@ -171,7 +171,7 @@ def test_samples_of_several_labels_hold_enough_of_each() -> None:
         for row in first.choice(np.flatnonzero(flags[:, label]), 5, replace=False)
     }
     assert set(samples[0].tolist()) == drawn
-    with pytest.raises(DataError, match="label has 1 training papers, 2 are drawn"):
+    with pytest.raises(DataError, match="label has 1 training papers, but 2 are drawn"):
         list(label_samples(np.eye(2, dtype=np.int64), FewShot(size=2, iterations=1), ["a", "b"]))
 
 

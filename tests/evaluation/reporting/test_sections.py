@@ -200,7 +200,7 @@ def test_a_map_needs_all_papers_and_enough_of_them(written: Written, tmp_path: P
     write_embeddings(tmp_path / "all", scored.query_ids, np.eye(4, dtype=np.float32), {})
     stored = read_embeddings(tmp_path / "all")
     assert takes(scored, stored)
-    with pytest.raises(DataError, match="a map needs 10 papers"):
+    with pytest.raises(DataError, match="a map needs at least 10 papers"):
         paper_map(scored, "words", stored, seed=0)
 
 
