@@ -3,7 +3,8 @@
 SciNCL (Ostendorff et al., 2022) trains its citation vectors with PyTorch-BigGraph. We take the
 leading singular vectors of the regularised adjacency matrix ``L = D^-1/2 (A + I) D^-1/2`` with
 ``D = degree + mean degree`` (Qin and Rohe, 2013): the mean degree keeps small components, of
-which citation graphs have hundreds, from taking a dimension each. ``docs/mining.md`` compares.
+which citation graphs have hundreds, from taking a dimension each. ``docs/decisions/mining.md``
+compares methods.
 
 Shape legend: N papers with an edge, D width.
 """
