@@ -94,7 +94,9 @@ def test_task_vectors_scale_linearly_with_depth(tmp_path: Path) -> None:
         torch.testing.assert_close(merged[name].double(), expected, rtol=0, atol=1e-7)
     assert layers == {1, 2, 3, 4, 5}
     plain = merge([model], [0.8], **options).model.state_dict()
-    for name, tensor in merge([model], [0.8], by_depth=(1, 1), **options).model.state_dict().items():
+    for name, tensor in (
+        merge([model], [0.8], by_depth=(1, 1), **options).model.state_dict().items()
+    ):
         assert torch.equal(tensor, plain[name]), name
 
 
