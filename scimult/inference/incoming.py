@@ -123,7 +123,7 @@ def _located(
                 yield name, text, record.path, record.line
         return
     for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
-        yield paper.id, Text("paper", paper.title, paper.abstract), *paper.place
+        yield paper.id, Text("paper", paper.title, paper.abstract), *paper.location
 
 
 def _files(files: Iterable[Path | str], kind: Kind) -> list[Path]:

@@ -214,7 +214,7 @@ def read_files(
     for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
         if paper.id in seen:
             fix = "keep one of them, or skip the others with --skip-bad"
-            path, line = paper.place
+            path, line = paper.location
             error = DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
             rejects.reject(error)
             continue

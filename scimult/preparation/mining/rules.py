@@ -161,8 +161,8 @@ class RuleBuilder:
                 iterations=sizes.iterations,
                 seed=self._config.seed,
             )
-            index = self._indexes.dense(f"citations.{space}", papers_N, vectors_ND, "cosine")
-            self._embeddings[space] = index, papers_N, vectors_ND
+            built = self._indexes.dense(f"citations.{space}", papers_N, vectors_ND, "cosine")
+            self._embeddings[space] = built, papers_N, vectors_ND
         index, papers_N, vectors_ND = self._embeddings[space]
         return RankWindow(
             index, look_up(papers_N, vectors_ND), papers_N, ranks, margin, askable=papers_N
