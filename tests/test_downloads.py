@@ -223,7 +223,7 @@ def test_a_source_is_downloaded_and_converted(
         ([*call], "--download needs a source, and --input"),
         (
             ["prepare", "specter", "--download", "--input", str(tmp_path), "--raw", "x"],
-            "no address",
+            "cannot be downloaded automatically",
         ),
     ):
         wrong = CliRunner().invoke(app, arguments)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -128,10 +129,22 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
     assert [(page, str(path)) for page, path in named if not path.exists()] == []
 
 
+def _pages_of(nav: list[Any]) -> list[str]:
+    """Return the pages of a navigation with nested sections."""
+    pages = []
+    for entry in nav:
+        if isinstance(entry, str):
+            pages.append(entry)
+            continue
+        for section in entry.values():
+            pages += _pages_of(section)
+    return pages
+
+
 def test_the_site_leads_to_every_page(repository: Path) -> None:
     """`make docs` checks links and API names, but not pages missing from the navigation."""
     site = yaml.safe_load((repository / "mkdocs.yml").read_text(encoding="utf-8"))
-    listed = [page for section in site["nav"] for pages in section.values() for page in pages]
+    listed = _pages_of(site["nav"])
     docs = repository / "docs"
     assert sorted(listed) == sorted(
         page.relative_to(docs).as_posix() for page in docs.rglob("*.md")
