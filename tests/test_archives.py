@@ -233,7 +233,7 @@ def test_addresses_of_sources_are_whole(name: str) -> None:
         assert ".." not in file.url
         assert not isinstance(file, Archive) or file.wanted
     if name in NEEDED:
-        with pytest.raises(ConfigError, match="Fix: (pass|choose)"):
+        with pytest.raises(ConfigError, match="Fix: (pass|choose|name)"):
             source.download(source.options())
 
 
