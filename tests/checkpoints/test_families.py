@@ -207,10 +207,10 @@ def test_an_encoder_without_token_types_is_a_bert_with_a_zero_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"family": "modernbert"}, "contradict"),
-        ({"modern": {"global_blocks": [0]}}, "contradict"),
-        ({"family": "roberta"}, "position_offset 0 contradict"),
-        ({"position_offset": 2}, "position_offset 2 contradict"),
+        ({"family": "modernbert"}, "the section modern is for family modernbert"),
+        ({"modern": {"global_blocks": [0]}}, "the section modern is for family modernbert"),
+        ({"family": "roberta"}, "position_offset 0 does not fit"),
+        ({"position_offset": 2}, "position_offset 2 does not fit"),
         (
             {"family": "modernbert", "token_types": 0, "modern": {"global_blocks": [2]}},
             "names a block that does not exist",

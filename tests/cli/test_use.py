@@ -126,7 +126,7 @@ def test_search_goes_on_without_its_cache(
     (kept / "embeddings.npy").write_bytes(b"half")
     healed = _run(*arguments)
     assert _rows(healed) == wanted
-    assert "encoded again" in healed.stderr
+    assert "encoding the texts again" in healed.stderr
     assert _run(*arguments).stderr == ""
     monkeypatch.setenv("SCIMULT_CACHE", str(folder / "papers.jsonl"))
     unwritable = _run(*arguments)

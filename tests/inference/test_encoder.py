@@ -284,7 +284,9 @@ def test_instructions_of_the_caller(model: SciMult, tmp_path: Path) -> None:
     assert np.array_equal(same_ND, default_ND)
     other_ND = reader.encode(PAPERS, task="search", instruction="Find data")
     assert np.abs(other_ND - default_ND).max() > 1e-3
-    with pytest.raises(ConfigError, match=r"an instruction has \d+ tokens, the model's context 64"):
+    with pytest.raises(
+        ConfigError, match=r"an instruction has \d+ tokens, the model's context is 64"
+    ):
         reader.encode(PAPERS, task="search", instruction="long " * 20)
     with pytest.raises(ConfigError, match="an instruction is empty"):
         reader.encode(PAPERS, task="search", instruction=" ")
@@ -297,7 +299,7 @@ def test_saved_instruction_beyond_the_context_is_refused(tmp_path: Path) -> None
     config = read_json(path / "config.json")
     config["tasks"][1]["instruction"] = "long " * 20
     write_json(path / "config.json", config)
-    with pytest.raises(ConfigError, match=r"tokens, the model's context 64.*Fix: shorten it"):
+    with pytest.raises(ConfigError, match=r"tokens, the model's context is 64.*Fix: shorten it"):
         SciMult.from_pretrained(path, device="cpu")
 
 

@@ -206,7 +206,7 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
                 "model": {"variant": "instruction"},
                 "tasks": [{"name": "classification", "instruction": "long " * 20}],
             },
-            "an instruction has 82 tokens, the model's context 64",
+            "an instruction has 82 tokens, the model's context is 64",
         ),
     ],
 )
