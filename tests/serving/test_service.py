@@ -168,7 +168,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/search", {"text": "a", "where": "1 = 1"}, "where", "/openapi.json"),
         ("/search", {"ids": ["p00x"]}, "no paper has this id", "use ids"),
         ("/search", {"vector": [1.0]}, "width", "model"),
-        ("/recommend", {"ids": ["p001"], "title": "a"}, "both", "give ids, or title"),
+        ("/recommend", {"ids": ["p001"], "title": "a"}, "mutually exclusive", "give ids, or title"),
         ("/encode", {"texts": []}, "texts", "/openapi.json"),
         ("/encode", {"texts": [" "]}, "empty", "words"),
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),

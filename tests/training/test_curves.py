@@ -48,5 +48,5 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "me\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:6: not a line of metrics"):
+    with pytest.raises(DataError, match=r"metrics\.jsonl:6: damaged line of metrics"):
         read_curves(run)

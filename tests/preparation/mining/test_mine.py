@@ -285,7 +285,7 @@ def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -
         ({"sources": {"tony": {}}}, UnknownNameError, "did you mean 'toy'"),
         ({"neighbours": [{"source": "tony"}]}, UnknownNameError, "did you mean 'toy'"),
         ({"neighbours": [{"source": "toy", "ranks": [50, 60]}]}, DataError, "choose lower ranks"),
-        ({"citations": [{"rule": "dense", "model": "x"}]}, ConfigError, "nothing here opens"),
+        ({"citations": [{"rule": "dense", "model": "x"}]}, ConfigError, "needs open_encoder"),
     ],
 )
 def test_a_mining_that_cannot_work_leaves_the_folder_as_it_was(

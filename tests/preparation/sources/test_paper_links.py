@@ -38,7 +38,7 @@ def test_scidocs_classes_have_the_names_that_are_given(tmp_path: Path) -> None:
         "s1": "Art",
         "s2": "Sociology",
     }
-    with pytest.raises(ConfigError, match="has numbers only"):
+    with pytest.raises(ConfigError, match="has only numbers"):
         run(tmp_path, "scidocs", SCIDOCS, classes=["mag"])
 
 
@@ -100,7 +100,7 @@ def test_recommendations_without_score_or_text_are_counted(tmp_path: Path) -> No
             "scidocs",
             SCIDOCS,
             {"classes": ["mag"], "links": [], "names": {"mag": "no.tsv"}},
-            "SciDocs has numbers alone",
+            "SciDocs has only numbers",
         ),
         (
             "multi-objective-contexts",
