@@ -110,7 +110,7 @@ def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) -> None:
     """The job gets SIGTERM, as from a scheduler, and has time to write its checkpoint."""
-    trap = "trap 'sleep 0.5; touch saved; exit 143' TERM; touch began; sleep 60 & wait"
+    trap = "trap 'sleep 0.5; touch saved; exit 143' TERM; touch began; sleep 600 & wait"
     jobs = [Shell("a", tmp_path, trap), Shell("b", tmp_path, needs=["a"]), Shell("c", tmp_path)]
 
     def interrupt() -> None:
