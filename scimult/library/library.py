@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from scimult.errors import DataError, SciMultError, one_of
+from scimult.errors import DataError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
@@ -124,8 +124,8 @@ class Library:
         library = cls(path, model=encoder, device=device)
         try:
             library.add(papers, vectors=vectors, show_progress=show_progress)
-        except SciMultError:
-            # A mistake in the papers must not leave a folder that refuses the next attempt.
+        except BaseException:
+            # Whatever ends this must not leave an empty library that refuses the next attempt.
             if not len(cls(path, model=encoder)):
                 shutil.rmtree(path)
             raise

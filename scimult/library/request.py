@@ -51,7 +51,8 @@ class Request:
         Weight of BM25 next to the vectors, each list's scores scaled to 0 to 1; 0.5 weighs both
         alike. "rank" adds reciprocal ranks instead, "tuned" uses the tuned weight.
     rerank : str, optional
-        A sentence-transformers cross-encoder that reorders the first ``rerank_top``.
+        A sentence-transformers cross-encoder that reorders the first ``rerank_top``, or more if
+        the page reaches further.
     percentile : bool
         Whether to report how much of the library scores lower than each result.
     """
@@ -96,9 +97,8 @@ class Request:
             self._check_threshold()
         if self.words is not None:
             self._check_words()
-        if self.rerank is not None and not self.text.strip():
-            fix = "give text, or leave rerank out"
-            raise ConfigError("a cross-encoder needs text", fix=fix)
+        if self.rerank is not None:
+            self._check_reranking()
         if self.vector is not None and np.ndim(self.vector) != 1:
             fix = "pass one vector, shape (D,)"
             raise ConfigError("not a vector", value=f"shape {np.shape(self.vector)}", fix=fix)
@@ -107,6 +107,11 @@ class Request:
     def depth(self) -> int:
         """How many of the best results this page needs."""
         return self.offset + (_PAGE if self.k is None else self.k)
+
+    @property
+    def reranked(self) -> int:
+        """How many of the best results the cross-encoder reads."""
+        return 0 if self.rerank is None else max(self.rerank_top, self.depth)
 
     @property
     def page(self) -> slice:
@@ -121,6 +126,14 @@ class Request:
         if self.words is not None or self.rerank is not None or self.method == "approximate":
             fix = "leave out the threshold, or the approximate index, words and rerank"
             raise ConfigError("a threshold needs exact search by vectors alone", fix=fix)
+
+    def _check_reranking(self) -> None:
+        if not self.text.strip():
+            fix = "give text, or leave rerank out"
+            raise ConfigError("a cross-encoder needs text", fix=fix)
+        if self.rerank_top < 1:
+            fix = "use at least 1"
+            raise ConfigError("rerank_top is below 1", value=self.rerank_top, fix=fix)
 
     def _check_words(self) -> None:
         if not self.text.strip():

@@ -65,7 +65,7 @@ class Searcher:
             hits = self.exact.above(query_D[None], request.min_score, allowed_N)[0]
         else:
             depth = max(request.depth, FUSED if request.words is not None else 0)
-            depth = max(depth, request.rerank_top if request.rerank else 0)
+            depth = max(depth, request.reranked)
             (hits,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
         if request.words is not None:
             share = self._share(request)
@@ -73,7 +73,7 @@ class Searcher:
             hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
-            top = hits[0][: request.rerank_top], hits[1][: request.rerank_top]
+            top = hits[0][: request.reranked], hits[1][: request.reranked]
             texts = self._state.papers.texts_of(top[0])
             device = str(self._opened.model.device)
             hits = reranked(top, request.text, texts, request.rerank, device, ids_of)

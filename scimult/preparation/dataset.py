@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from pydantic import model_validator
+
 from scimult.data.lines import Rejects
 from scimult.data.prepared import PREPARED, TOKENS, PreparedData
 from scimult.data.token_store import build_token_store, is_token_store
@@ -25,6 +27,14 @@ class DatasetConfig(PrepareConfig):
 
     self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
+
+    @model_validator(mode="after")
+    def _each_view_once(self) -> DatasetConfig:
+        chosen = [(entry.source, entry.view, entry.task) for entry in self.self_supervision]
+        repeated = sorted({entry for entry in chosen if chosen.count(entry) > 1})
+        if repeated:
+            raise ValueError(f"self_supervision lists {' '.join(repeated[0])} more than once")
+        return self
 
 
 def build_dataset(

@@ -88,8 +88,8 @@ class Served:
                     return False
                 self._library = self._reopened()
                 self._stamp, self.problem, self._with_words = stamp, None, None
-            except (SciMultError, OSError) as error:
-                problem = error.problem if isinstance(error, SciMultError) else str(error.strerror)
+            except Exception as error:  # any other would end the watch silently
+                problem = error.problem if isinstance(error, SciMultError) else str(error)
                 if problem != self.problem:
                     warn(f"still serving the former library: {error}")
                 self.problem = problem

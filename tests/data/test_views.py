@@ -121,6 +121,13 @@ def test_texts_that_are_held_out_are_not_cut(tmp_path: Path, by: SplitBy) -> Non
     assert set(data.held_out().tolist()) >= held_out
 
 
+def test_a_view_is_listed_once(tmp_path: Path) -> None:
+    """A second entry would overwrite the first one's file and count its pairs twice."""
+    again = {**CHOSEN, "min_words": 3}
+    with pytest.raises(ConfigError, match="toy independent_crop link_prediction more than once"):
+        raw_config(write_raw(tmp_path / "raw"), self_supervision=[CHOSEN, again])
+
+
 def test_a_self_supervised_source_in_batches(tmp_path: Path) -> None:
     data = _prepared(tmp_path, min_words=3)
     (file,) = [file for file in data.pairs("train") if file.view is not None]

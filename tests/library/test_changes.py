@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,16 @@ def test_the_next_process_repairs_whatever_a_killed_one_leaves(
     library.sync(dated(25)[5:])
     _assert_same(library, made(tmp_path / "anew", model, dated(25)[5:]))
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_failing_reader_leaves_no_empty_library(tmp_path: Path, model_folder: Path) -> None:
+    def papers() -> Iterator[dict[str, str]]:
+        raise RuntimeError("the connection is lost")
+        yield {}
+
+    with pytest.raises(RuntimeError, match="connection"):
+        Library.create(tmp_path / "library", papers(), model=model_folder, dtype="float32")
+    assert not (tmp_path / "library").exists()
 
 
 def test_one_per_cent_new_papers_cost_one_per_cent(make: Make, model: SciMult) -> None:

@@ -136,6 +136,9 @@ def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) ->
     scores = CrossEncoder(str(folder)).predict([("graph", text.joined) for text in first.texts])
     assert found.ids == [first.ids[place] for place in np.argsort(-scores)]
     assert found.score == "cross-encoder"
+    # A page beyond rerank_top is reranked too, not cut off.
+    beyond = library.search("graph", rerank=str(folder), rerank_top=2, k=6)
+    assert beyond.ids == found.ids
 
 
 def test_percentiles_are_shares_of_the_library(library: Library) -> None:
@@ -182,6 +185,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "min_score": 0.5, "words": 0.5}, "a threshold needs exact search"),
         ({"ids": ["p001"], "words": 0.5}, "BM25 needs text"),
         ({"text": "x", "words": 2}, "not a valid BM25 share"),
+        ({"text": "x", "rerank": "model", "rerank_top": 0}, "rerank_top is below 1"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),

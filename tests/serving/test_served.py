@@ -7,8 +7,10 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import pytest
 
 from scimult.library import Library
+from scimult.serving.served import Served
 from tests.library.conftest import dated
 from tests.serving.conftest import LABELS, Running, running
 from tests.tiny import save_tiny_model
@@ -61,3 +63,24 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         _wait_for(server, "status", "stale")
         file.with_suffix(".away").rename(file)
         _wait_for(server, "status", "ok")
+
+
+def test_an_unforeseen_error_does_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    papers = dated(12)
+    library = Library.create(tmp_path / "library", papers[:11], model=model, dtype="float32")
+    served = Served(library.path)
+    library.add(papers[11:])
+
+    def broken() -> Library:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served, "_reopened", broken)
+        assert not served.follow()
+    assert served.problem == "out of luck"
+    assert served.follow()
+    assert (served.problem, len(served.library)) == (None, 12)
+    served.close()
