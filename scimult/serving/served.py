@@ -89,7 +89,7 @@ class Served:
                 self._library = self._reopened()
                 self._stamp, self.problem, self._with_words = stamp, None, None
             except Exception as error:  # any other would end the watch silently
-                problem = error.problem if isinstance(error, SciMultError) else str(error)
+                problem = _public(error)
                 if problem != self.problem:
                     warn(f"still serving the former library: {error}")
                 self.problem = problem
@@ -140,3 +140,10 @@ def _stamp_of(path: Path) -> _Stamp:
         raise DataError("not a library", path=path, fix=fix)
     stat = file.stat()
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _public(error: Exception) -> str:
+    """Return what is wrong without paths of this machine, which ``/health`` must not show."""
+    if isinstance(error, SciMultError):
+        return error.problem
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__

@@ -61,6 +61,7 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         # The same file is gone and back, as on a network drive.
         file.rename(file.with_suffix(".away"))
         _wait_for(server, "status", "stale")
+        assert "library.json" not in str(_health(server)["problem"])
         file.with_suffix(".away").rename(file)
         _wait_for(server, "status", "ok")
 
@@ -75,12 +76,12 @@ def test_an_unforeseen_error_does_not_end_the_watch(
     library.add(papers[11:])
 
     def broken() -> Library:
-        raise RuntimeError("out of luck")
+        raise RuntimeError(f"out of luck in {served.path}")
 
     with monkeypatch.context() as patch:
         patch.setattr(served, "_reopened", broken)
         assert not served.follow()
-    assert served.problem == "out of luck"
+    assert served.problem == "RuntimeError"
     assert served.follow()
     assert (served.problem, len(served.library)) == (None, 12)
     served.close()
