@@ -298,7 +298,14 @@ def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
     runs = {
         "base": {"model": str(folder / "base")},
         "stone": {"evaluate": False},
-        "halfway": {"merge": {"models": ["stone", "base"]}},
+        "early": {
+            "merge": {
+                "models": ["stone"],
+                "method": "task_vectors",
+                "base": "base",
+                "by_depth": [1, 0],
+            }
+        },
     }
     file = write_study(folder, "stones", runs=runs, seeds=[0])
     result = call(file)
@@ -306,13 +313,16 @@ def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
     out = folder / "stones"
     assert (out / "runs/stone-seed0/model/model.safetensors").is_file()
     scored = {path.parent.name for path in (out / "results/own").glob("*/result.json")}
-    assert scored == {"base", "halfway-seed0"}
+    assert scored == {"base", "early-seed0"}
     found = json.loads((out / "study.json").read_text())
     (suite,) = found["suites"]
-    assert {row["run"] for row in suite["scores"]} == {"base", "halfway"}
+    assert {row["run"] for row in suite["scores"]} == {"base", "early"}
     assert "stone-seed0" in {trial["key"] for trial in found["trials"]}
     table = (out / "table.md").read_text()
     assert "No result yet" not in table
+    assert "task_vectors of stone from base, by depth 1:0" in table
+    config = json.loads((out / "runs/early-seed0/config.json").read_text())
+    assert config["provenance"]["merged"]["by_depth"] == [1.0, 0.0]
     assert "stone-seed0" in (out / "costs.md").read_text()
     again = call(file, "--dry-run")
     assert "0.00 hours" in again.output, again.output
