@@ -117,3 +117,18 @@ def test_recipe(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_page_has_every_recipe() -> None:
     named = {shlex.split(command)[shlex.split(command).index("--out") + 1] for command in COMMANDS}
     assert named == EXPECTED.keys()
+
+
+def test_the_python_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    (tmp_path / "works").mkdir()
+    works = _lines(*layouts.OPENALEX).encode()
+    (tmp_path / "works" / "part.gz").write_bytes(gzip.compress(works))
+    (tmp_path / "library.bib").write_text(layouts.BIBTEX)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(PAGE), "exec"), {})
+    printed = capsys.readouterr().out
+    assert "library.bib" in printed
+    assert "part.gz" in printed
