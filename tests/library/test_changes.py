@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -185,6 +186,16 @@ def test_the_next_process_repairs_whatever_a_killed_one_leaves(
     library.sync(dated(25)[5:])
     _assert_same(library, made(tmp_path / "anew", model, dated(25)[5:]))
     assert not list(folder.rglob("*.tmp"))
+
+
+def test_a_library_of_another_version_is_refused(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "library"
+    Library.create(folder, dated(3), model=model_folder, dtype="float32")
+    content = json.loads((folder / "library.json").read_text())
+    for changed in ({**content, "version": 99}, {k: content[k] for k in content if k != "version"}):
+        (folder / "library.json").write_text(json.dumps(changed))
+        with pytest.raises(DataError, match="library of another version"):
+            len(Library.open(folder))
 
 
 def test_a_failing_reader_leaves_no_empty_library(tmp_path: Path, model_folder: Path) -> None:

@@ -212,6 +212,10 @@ def test_another_model_and_damage_are_reported(
     with pytest.raises(DataError, match="is damaged"):
         Tagger.open(copy, model=model)
     kept = json.loads((copy / "tagger.json").read_text())
+    absent = {key: value for key, value in kept.items() if key != "version"}
+    (copy / "tagger.json").write_text(json.dumps(absent))
+    with pytest.raises(DataError, match="another version"):
+        Tagger.open(copy)
     (copy / "tagger.json").write_text(json.dumps({**kept, "version": 9}))
     with pytest.raises(DataError, match="another version"):
         Tagger.open(copy, model=model)
