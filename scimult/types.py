@@ -16,6 +16,8 @@ FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 TokenIds = NDArray[np.int32] | NDArray[np.int64]
+# Between the fields of a body; tokenizers of the BERT family read it as their special token.
+SEPARATOR = " [SEP] "
 
 
 @dataclass(frozen=True, slots=True)

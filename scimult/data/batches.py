@@ -24,9 +24,9 @@ from scimult.data.sampler import PlannedPart
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
-from scimult.data.tokenization import cut
+from scimult.data.tokenization import cut, title_tokens
 from scimult.data.views import ViewName, view_pair
-from scimult.types import FloatArray, IntArray
+from scimult.types import BoolArray, FloatArray, IntArray
 
 # Maps rows of the text store to a teacher's vectors, one per row.
 Vectors = Callable[[IntArray], FloatArray]
@@ -134,6 +134,8 @@ class BatchBuilder:
         Scores for the loss to follow.
     vectors_of : callable
         Maps a source of pairs to the vectors that its texts follow, or to None.
+    title_only_N : BoolArray, optional
+        Texts of which only the title is read; views are cut from whole texts all the same.
     seed : int
         Decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
@@ -149,6 +151,7 @@ class BatchBuilder:
         by_side: bool = False,
         teacher: TeacherScores | None = None,
         vectors_of: Callable[[PairFile], Vectors | None] = lambda source: None,
+        title_only_N: BoolArray | None = None,
         seed: int = 0,
     ) -> None:
         self._sources = list(sources)
@@ -159,6 +162,7 @@ class BatchBuilder:
         self._by_side = by_side
         self._teacher = teacher
         self._vectors_of = vectors_of
+        self._title_only_N = title_only_N
         self._seed = seed
 
     def micro_batch(self, planned: Sequence[PlannedPart], rank: int) -> MicroBatch:
@@ -179,7 +183,7 @@ class BatchBuilder:
         return TargetBatch(
             source=source.source,
             task=source.task,
-            rows=[self._tokens.tokens(int(row), self._max_length) for row in distinct_U],
+            rows=self._texts(distinct_U),
             sides=[0] * len(distinct_U),
             text_B=torch.from_numpy(indices),
             text_ids_B=torch.from_numpy(np.array(planned.queries_R)),
@@ -211,7 +215,7 @@ class BatchBuilder:
         distinct_U, first_U, indices = np.unique(keys, return_index=True, return_inverse=True)
         sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
         if source.view is None:
-            rows = [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
+            rows = self._texts(ids_U)
         else:  # without negatives, the keys are those of queries and positives
             epochs_U = np.tile(planned.epochs_R, 2)[first_U]
             rows = self._views(source.view, ids_U, sides_U, epochs_U)
@@ -246,6 +250,14 @@ class BatchBuilder:
             if other != task and (ids := known.get(query)) is not None:
                 lists.append(ids[ids != hard_negative])
         return np.concatenate([*lists, [query]])
+
+    def _texts(self, ids_U: IntArray) -> list[IntArray]:
+        """Return the tokens of each text, or of its title."""
+        rows = [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
+        if self._title_only_N is not None:
+            for index in np.flatnonzero(self._title_only_N[ids_U]):
+                rows[index] = title_tokens(rows[index])
+        return rows
 
     def _views(
         self, view: ViewName, ids_U: IntArray, sides_U: IntArray, epochs_U: IntArray

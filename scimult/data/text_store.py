@@ -15,7 +15,7 @@ from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.files import sha256
 from scimult.progress import bar
-from scimult.types import IntArray, Kind, Text
+from scimult.types import BoolArray, IntArray, Kind, Text
 
 FILE_NAME = "texts.arrow"
 VERSION = "1"
@@ -112,6 +112,12 @@ class TextStore:
     def kinds(self) -> list[Kind]:
         """Kind of every text, in row order."""
         return cast(list[Kind], self._table.column("kind").to_pylist())
+
+    def drawn_papers(self, share: float, seed: int) -> BoolArray:
+        """Return a mask of a share of the papers, drawn one by one with the seed."""
+        is_paper_N = pc.equal(self._table.column("kind").cast(pa.string()), "paper").to_numpy()
+        drawn_N: BoolArray = is_paper_N & (np.random.default_rng(seed).random(len(self)) < share)
+        return drawn_N
 
     def row(self, identifier: str) -> int:
         """Return the row of the text with this id.

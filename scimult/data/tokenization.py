@@ -228,6 +228,11 @@ def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
     return shorter
 
 
+def title_tokens(tokens: IntArray) -> IntArray:
+    """Return an encoded text up to its first separator: the title, where there is a body."""
+    return tokens[: 1 + int(np.argmax(tokens == tokens[-1]))]
+
+
 def _lowercases(normalizer: Any) -> bool:
     """Return whether a tokenizer's normalizer, whatever its type, lower-cases."""
     return normalizer is not None and "A" not in normalizer.normalize_str("A")

@@ -184,7 +184,7 @@ class Block(nn.Module):
         shared = config.norm_count(number, "feed_forward") == 1
         several = config.expert_count(number, "feed_forward") > 1
         self.feed_forward_norm = layer_norm(config) if shared and several else None
-        self.pal = Pal(config.pals) if config.pals else None
+        self.pal = Pal(config.pals, config.attention_dropout) if config.pals else None
 
     def forward(
         self,

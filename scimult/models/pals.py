@@ -35,11 +35,12 @@ class PalProjections(nn.Module):
 class Pal(nn.Module):
     """``V_D g(V_E x)`` with g the block's own small multi-head attention, without output linear.
 
-    With an activation, ``GELU(V_D g(V_E x))``.
+    With an activation, ``GELU(V_D g(V_E x))``. Attention weights are dropped as in the block.
     """
 
-    def __init__(self, layout: PalLayout) -> None:
+    def __init__(self, layout: PalLayout, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.heads, self.width, self.activation = layout.heads, layout.width, layout.activation
         self.qkv = ExpertBank(lambda: nn.Linear(layout.width, 3 * layout.width), layout.count)
 
@@ -48,6 +49,7 @@ class Pal(nn.Module):
         slices = plan.route_slices
         small_TP = projections.down(x_TD, slices)
         qkv = self.qkv(small_TP, slices).view(-1, 3, self.heads, self.width // self.heads)
-        mixed_TP = attend(qkv, plan, 0.0).reshape(-1, self.width)
+        dropout = self.dropout if self.training else 0.0
+        mixed_TP = attend(qkv, plan, dropout).reshape(-1, self.width)
         added: Tensor = projections.up(mixed_TP, slices)
         return added if self.activation is None else F.gelu(added)

@@ -139,7 +139,9 @@ def _read_all(
             continue
         path = config.resolve(source.papers)
         fields = [reader for reader in targets[source.name] if reader.config.field is not None]
-        paper_counts, paper_labels = read_papers(path, source.space, corpus, fields)
+        paper_counts, paper_labels = read_papers(
+            path, source.space, corpus, fields, source.append_to_abstract
+        )
         counts[source.name].update(paper_counts)
         if source.labels is not None:
             assert paper_labels is not None, "labels of all sources were read before"

@@ -37,6 +37,7 @@ class PartTasks(StrictConfig):
 CitationTable = Literal["citations", "references"]
 PairTable = Literal["citations", "references", "links", "judgments"]
 Dangling = Literal["drop", "error"]
+Appended = Literal["venue", "year"]
 
 
 class SourceConfig(StrictConfig):
@@ -50,6 +51,9 @@ class SourceConfig(StrictConfig):
         Sources with the same namespace share papers and labels; default: the name.
     papers : str, optional
         JSON lines with id, title, abstract and, optionally, authors, venue, year, labels.
+    append_to_abstract : list of str
+        Fields of papers (venue, year) that their texts end with, after separators, as in
+        SciRepEval's search task.
     citations : str, optional
         Table with citing and cited.
     references : str, optional
@@ -80,6 +84,7 @@ class SourceConfig(StrictConfig):
     name: Name
     namespace: Name = ""
     papers: str | None = None
+    append_to_abstract: list[Appended] = []
     citations: str | None = None
     references: str | None = None
     links: str | None = None
@@ -128,6 +133,8 @@ class SourceConfig(StrictConfig):
             raise ValueError("a source needs papers, citations, links, queries or targets")
         if self.papers is None and any(target.field for target in self.targets):
             raise ValueError("targets in a field need papers; name the papers file")
+        if self.papers is None and self.append_to_abstract:
+            raise ValueError("append_to_abstract needs papers; name the papers file")
         return self
 
     @property

@@ -89,13 +89,15 @@ class Corpus:
         self._papers: list[FileTexts] = []
         self._shards = 0
 
-    def add_texts(self, rows: FileRows, space: str, kind: Kind) -> FileTexts:
-        """Add the texts of a file; ``space`` is prepended to their ids.
+    def add_texts(
+        self, rows: FileRows, space: str, kind: Kind, select: str = "{rows}"
+    ) -> FileTexts:
+        """Add the texts of a file, or of a SELECT over them; ``space`` is prepended to their ids.
 
         An id may occur once per file; one known from an earlier file is merged.
         """
         table, placed = f"texts_{self._shards}", f"placed_{self._shards}"
-        shard = self.read(table, "{rows}", rows)
+        shard = self.read(table, select, rows)
         start = len(self.texts)
         self._connection.execute(
             f"""

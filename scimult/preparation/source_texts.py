@@ -19,7 +19,7 @@ from scimult.preparation.corpus import Corpus, FileTexts
 from scimult.preparation.file_rows import FileRows
 from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import TargetReader
-from scimult.types import Kind
+from scimult.types import SEPARATOR, Kind
 
 NOTHING_LEFT = "check that it is the right file; run without --skip-bad to see what is wrong"
 _TEXT = [("line", pa.int64()), *((name, pa.string()) for name in ("id", "title", "body"))]
@@ -85,15 +85,27 @@ def read_labels(path: Path, namespace: str, corpus: Corpus) -> Counter[str]:
 
 
 def read_papers(
-    path: Path, namespace: str, corpus: Corpus, targets: Sequence[TargetReader] = ()
+    path: Path,
+    namespace: str,
+    corpus: Corpus,
+    targets: Sequence[TargetReader] = (),
+    append: Sequence[str] = (),
 ) -> tuple[Counter[str], Columns | None]:
     """Add papers with their metadata, and with their labels if the namespace defines labels.
 
-    ``targets`` are those in fields of the papers. Return counts and, if labels are defined, the
-    rows ``(paper, label)``.
+    ``targets`` are those in fields of the papers, ``append`` names metadata that texts end with.
+    Return counts and, if labels are defined, the rows ``(paper, label)``.
     """
     fields = [str(reader.config.field) for reader in targets]
-    texts = corpus.add_texts(text_rows(path, "paper", fields), f"{namespace}:", "paper")
+    select, no_abstract = "{rows}", "blank(body)"
+    if append:
+        parts = ", ".join(f"nullif({name}::VARCHAR, '')" for name in ("body", *append))
+        select = (
+            f"SELECT * REPLACE (concat_ws({literal(SEPARATOR)}, {parts}) AS body), "
+            f"blank(body) AS no_abstract FROM ({{rows}})"
+        )
+        no_abstract = "no_abstract"
+    texts = corpus.add_texts(text_rows(path, "paper", fields), f"{namespace}:", "paper", select)
     has_labels = namespace in corpus.label_rows
     counts = _counted(
         corpus,
@@ -101,7 +113,7 @@ def read_papers(
         {
             "papers": "count(*)",
             "papers with empty title": "count(*) FILTER (blank(title))",
-            "papers with empty abstract": "count(*) FILTER (blank(body))",
+            "papers with empty abstract": f"count(*) FILTER ({no_abstract})",
             "papers without labels": f"count(*) FILTER ({has_labels} AND len(labels) = 0)",
             "empty author names": "sum(len(list_filter(authors, lambda name: name = '')))",
         },

@@ -35,6 +35,9 @@ class DataConfig(StrictConfig):
         None, ge=1, description="maximum pairs of a query per epoch; epochs draw different ones"
     )
     max_length: int = Field(512, ge=3)
+    title_only: float = Field(
+        0.0, ge=0, lt=1, description="share of the papers of which training reads only the title"
+    )
     hard_negatives: bool | Annotated[list[str], Field(min_length=1)] = Field(
         True, description="for all tasks, for none, or for the listed tasks"
     )

@@ -171,6 +171,7 @@ def _objective(
 
 def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> BatchBuilder:
     """Return the builder of a run's batches."""
+    share = config.data.title_only
     return BatchBuilder(
         plan.sources,
         tokens,
@@ -180,6 +181,7 @@ def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> 
         by_side=tells_sides(config.model.routing),
         teacher=plan.teacher,
         vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,
+        title_only_N=plan.data.texts.drawn_papers(share, config.seed) if share else None,
         seed=config.seed,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,11 @@ from scimult.data.batches import BatchBuilder
 from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives
 from scimult.data.sampler import PlannedPart
-from scimult.data.token_store import TokenStore
+from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.token_store import TokenStore, build_token_store
+from scimult.types import Text
 from tests.data.pair_files import pair_file
+from tests.tiny import tiny_tokenizer
 
 TEXTS = 30
 
@@ -74,3 +79,43 @@ def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
     negatives = [1, 2, 0, 0] if hard_negatives else [0] * 4
     assert sizes == list(zip([1, 3, 0, 1], negatives, strict=True))
     assert all(part.sizes_W == sizes for part in parts)
+
+
+def test_drawn_papers_are_read_by_title_alone(tmp_path: Path) -> None:
+    """What is read is what the tokenizer makes of the title; labels keep their definitions."""
+    papers = [
+        Text("paper", f"graph {'tree ' * (n % 3)}paper", "we study a model") for n in range(18)
+    ]
+    papers += [Text("paper", "graph paper"), Text("paper", "", "we study a model")]
+    written = [*papers, *[Text("label", "graph", "a model of data")] * 9, Text("query", "graph")]
+    assert len(written) == TEXTS
+    with TextStoreWriter(tmp_path) as writer:
+        for number, text in enumerate(written):
+            writer.add(str(number), text)
+    texts, tokenizer = TextStore.open(tmp_path), tiny_tokenizer()
+    tokens = build_token_store(texts, tokenizer, tmp_path / "tokens")
+    drawn_N = texts.drawn_papers(0.6, seed=1)
+    assert 0 < drawn_N[:18].sum() < 18
+    assert not drawn_N[20:].any()
+    np.testing.assert_array_equal(drawn_N, texts.drawn_papers(0.6, seed=1))
+    assert (drawn_N != texts.drawn_papers(0.6, seed=2)).any()
+    np.testing.assert_array_equal(texts.drawn_papers(1.0, seed=1)[:20], True)
+
+    everything = np.arange(TEXTS)
+    none = np.full(TEXTS, NO_NEGATIVE)
+    rows = Rows(everything, everything[::-1].copy(), none, np.zeros_like(none), [0, TEXTS])
+    source = pair_file("links", "link_prediction", [1], [1])
+    builder = BatchBuilder(
+        [source],
+        tokens,
+        {"link_prediction": known(*((n, n) for n in range(TEXTS)))},
+        max_length=9,
+        title_only_N=drawn_N,
+    )
+    (batch,) = builder.micro_batch([PlannedPart(0, rows)], 0).parts
+    short = [
+        Text(text.kind, text.title) if drawn and text.title else text
+        for text, drawn in zip(written, drawn_N, strict=True)
+    ]
+    for row, expected in zip(batch.rows, tokenizer.encode(short, 9), strict=True):
+        np.testing.assert_array_equal(row, expected)

@@ -175,6 +175,23 @@ def test_bad_options_are_refused(variant: str, options: dict[str, object], messa
         variant_layouts(variant, options, 3, 4)
 
 
+def test_projected_attention_drops_weights_like_the_block() -> None:
+    """With the blocks' own attention kept whole, only the projected one can differ."""
+    model = tiny_encoder("PALs of the code", attention_dropout=0.5).train()
+    for block in model.blocks:
+        block.attention.attention_dropout = 0.0
+    rows = pack(tiny_rows())
+    torch.manual_seed(0)
+    first, second = (model(rows, ROUTE_OF_ROW) for _ in range(2))
+    torch.manual_seed(0)
+    assert torch.equal(model(rows, ROUTE_OF_ROW), first)
+    assert not torch.allclose(first, second)
+    for block in model.blocks:
+        block.pal.dropout = 0.0
+    without = model(rows, ROUTE_OF_ROW)
+    assert torch.equal(without, model.eval()(rows, ROUTE_OF_ROW))
+
+
 def test_dims_truncate_the_embedding() -> None:
     whole, cut = tiny_encoder("mha_expert"), tiny_encoder("mha_expert", dims=7)
     embedded = cut(pack(tiny_rows()), ROUTE_OF_ROW)

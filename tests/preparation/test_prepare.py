@@ -241,6 +241,26 @@ def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) ->
     assert {data.texts.ids[label] for label in labels} == {f"toy/label:l{i}" for i in (3, 4)}
 
 
+@pytest.mark.parametrize("reader", ["sql", "python"])
+def test_texts_may_end_with_metadata(root: Path, tmp_path: Path, reader: str) -> None:
+    papers = [dict(paper) for paper in PAPERS]
+    papers[4].pop("year")
+    if reader == "python":
+        # A file with a nested list is left to Python.
+        papers[3]["authors"] = [["Author", "3"]]
+    write_jsonl(root / "papers.jsonl", papers)
+    source = raw_config(root).sources[0].model_dump(exclude_unset=True)
+    source["append_to_abstract"] = ["year", "venue"]
+    config = raw_config(root, sources=[source])
+    data = build_dataset(config, tmp_path / "out", skip_bad=True)[0]
+    for paper in papers if reader == "sql" else [*papers[:3], *papers[4:]]:
+        fields = (paper["abstract"], str(paper.get("year", "")), paper["venue"])
+        body = " [SEP] ".join(field for field in fields if field)
+        assert data.texts.text(data.texts.row(f"toy:{paper['id']}")).body == body
+    plain = build_dataset(raw_config(root), tmp_path / "plain", skip_bad=True)[0]
+    assert data.manifest.sources[0].counts == plain.manifest.sources[0].counts
+
+
 def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path) -> None:
     rows = [("q0", "p1", 0), ("q0", "p2", 1), ("q0", "p3", 2), ("q1", "p1", 2), ("q1", "p1", 2)]
     write_tsv(root / "qrels.tsv", ("query-id", "corpus-id", "score"), rows)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scimult.config import load_config, validate
+from scimult.data.batches import Batch
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, UnknownNameError
@@ -18,6 +20,8 @@ from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
 from scimult.training.negatives import check_in_batch_negatives
 from scimult.training.plan import RunPlan, build_sampler, plan_run
+from scimult.training.run import batch_builder
+from scimult.types import Text
 from tests.tiny import tiny_tokenizer
 from tests.training.corpus import prepare_corpus
 
@@ -155,3 +159,34 @@ def test_a_stream_of_an_unlisted_task_draws_none(corpus: Path) -> None:
             drawn[plan.sources[part.source].task] += int((part.rows.negatives_R >= 0).sum())
     assert drawn["search"] > 0
     assert drawn["classification"] == drawn["link_prediction"] == 0
+
+
+def test_a_run_reads_a_share_of_its_papers_by_title(tmp_path: Path) -> None:
+    """The pairs stay the same; drawn papers end with their titles, wherever they occur."""
+    prepare_corpus(tmp_path)
+    tokenizer = tiny_tokenizer()
+    texts: dict[float, dict[int, list[int]]] = {}
+    for share in (0.0, 0.4):
+        data = {"title_only": share}
+        config, plan = plan_of(tmp_path / "prepared", {"pairs_per_step": 16}, data=data)
+        tokens = plan.data.tokens(tokenizer, 128)
+        sampler, _ = build_sampler(config, plan, tokens.lengths_N)
+        builder = batch_builder(config, plan, tokens)
+        read = texts.setdefault(share, {})
+        for number in range(len(sampler)):
+            for part in builder.micro_batch(sampler.plan(number), 0).parts:
+                assert isinstance(part, Batch)
+                indices = torch.cat([part.query_B, part.candidate_C]).tolist()
+                ids = torch.cat([part.query_ids_B, part.candidate_ids_C]).tolist()
+                read |= {row: part.rows[at].tolist() for row, at in zip(ids, indices, strict=True)}
+    assert texts[0.0].keys() == texts[0.4].keys()
+    for row, whole in texts[0.0].items():
+        text = plan.data.texts.text(row)
+        (title,) = tokenizer.encode([Text(text.kind, text.title)], 128)
+        shortened = texts[0.4][row] != whole
+        assert texts[0.4][row] == (title.tolist() if shortened else whole)
+        assert text.kind == "paper" or not shortened
+    papers = [row for row in texts[0.0] if plan.data.texts.text(row).kind == "paper"]
+    share = np.mean([texts[0.4][row] != texts[0.0][row] for row in papers])
+    # 60 papers: three standard deviations.
+    assert share == pytest.approx(0.4, abs=0.19)

@@ -22,9 +22,7 @@ from scimult.evaluation.formats.native import labels_of
 from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain
-from scimult.types import Text
-
-_SEPARATOR = " [SEP] "
+from scimult.types import SEPARATOR, Text
 
 
 def needed(benchmark: Benchmark, root: Path) -> list[Path]:
@@ -134,7 +132,7 @@ def text_of(record: Record, benchmark: Benchmark) -> Text:
         return Text("query", query)
     first, *others = benchmark.fields
     parts = [part for field in others if (part := _plain(record.fields.get(field)))]
-    text = Text("paper", record.text(first, ""), _SEPARATOR.join(parts))
+    text = Text("paper", record.text(first, ""), SEPARATOR.join(parts))
     if not (text.title.strip() or text.body.strip()):
         names = ", ".join(benchmark.fields)
         raise record.error(f"{names} are all empty", fix="add a text or remove the record")

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from scimult.data.lines import Record
 from scimult.errors import DataError
+from scimult.evaluation.formats.scirepeval import text_of
+from scimult.evaluation.suites import load_suite
 from scimult.preparation.sources import SOURCES, convert
 from tests.public import Content, Converted, run
 
@@ -110,6 +113,28 @@ def test_search_with_click_scores(tmp_path: Path) -> None:
     # Chosen in one session and not in the other is chosen; paper 2 never was.
     assert [ids[p] for p in file.positives[0]] == ["scirepeval-search:1", "scirepeval-search:3"]
     assert [ids[n] for n in file.negatives[0]] == ["scirepeval-search:2"]
+
+
+def test_search_candidates_may_end_with_venue_and_year(tmp_path: Path) -> None:
+    """Training reads what the evaluation of the same rows reads (SciRepEval, section 4.1)."""
+    suite = load_suite("scirepeval")
+    candidates = [
+        _text(1, score=1, venue="Annals of Cats", year=1999, author_names=""),
+        _text(2, score=0, venue="", year=2001, author_names=""),
+        _text(3, score=0, venue="Dogs", year="", author_names="") | {"abstract": ""},
+        _text(4, score=0, venue="", year="", author_names=""),
+    ]
+    found = _convert(tmp_path, "search", [{"query": "cats", "candidates": candidates}])
+    (source,) = (config.model_dump(exclude_unset=True) for config in found.conversion.configs)
+    source["append_to_abstract"] = ["venue", "year"]
+    data = found.prepare(tmp_path / "out", sources=[source])
+    for candidate in candidates:
+        record = Record(tmp_path, 1, candidate)
+        row = data.texts.row(f"scirepeval-search:{candidate['corpus_id']}")
+        assert data.texts.text(row) == text_of(record, suite.benchmarks["search"])
+    assert data.texts.text(row).body == "Text."
+    counts = data.manifest.sources[0].counts
+    assert counts["papers with empty abstract"] == 1
 
 
 def test_one_bad_candidate_does_not_cost_its_row(tmp_path: Path) -> None:
