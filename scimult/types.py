@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Kind = Literal["paper", "label", "query"]
 Role = Literal["query", "candidate"]
 Similarity = Literal["dot", "cosine", "l2"]
+ViewName = Literal["independent_crop", "inverse_cloze", "title_to_abstract"]
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -86,9 +86,10 @@ def print_prepared(data: PreparedData) -> None:
         names.append("unsampled")
     rows = []
     for entry in data.manifest.pairs:
-        mined = entry.with_negatives / max(entry.groups, 1)
+        share = f"{entry.with_negatives / max(entry.groups, 1):.1%}"
+        mined = "–" if entry.part == "views" else share
         counts = [f"{getattr(entry, name):,}" for name in names]
-        rows.append(texts(entry.source, entry.task, entry.split, *counts, f"{mined:.1%}"))
+        rows.append(texts(entry.source, entry.task, entry.split, *counts, mined))
     headings = ["source", "task", "split", *names, "mined"]
     notes = ["mined: groups with at least one hard negative"]
     if rows:

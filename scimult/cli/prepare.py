@@ -114,7 +114,9 @@ def prepare(
             if item.startswith(DATASET_PREFIX)
         ]
         _check_overrides(source, [*cleaning, *overrides])
-        flags = {"skip_bad": skip_bad, "for_training": out is not None, "verify": verify}
+        by_itself = any(item.startswith("self_supervision") for item in overrides)
+        for_training = out is not None and not by_itself
+        flags = {"skip_bad": skip_bad, "for_training": for_training, "verify": verify}
         _convert(source, source_folder or Path(), raw, options, flags)
         config = raw / SOURCES_FILE
     if out is not None:

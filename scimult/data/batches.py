@@ -24,14 +24,12 @@ from scimult.data.sampler import PlannedPart
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.token_store import TokenStore
-from scimult.data.tokenization import cut, title_tokens
-from scimult.data.views import ViewName, view_pair
-from scimult.types import BoolArray, FloatArray, IntArray
+from scimult.data.tokenization import title_tokens
+from scimult.data.views import stored_views
+from scimult.types import BoolArray, FloatArray, IntArray, ViewName
 
 # Maps rows of the text store to a teacher's vectors, one per row.
 Vectors = Callable[[IntArray], FloatArray]
-# Views are cut from everything the token store has of a text.
-STORED_LENGTH = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -265,9 +263,15 @@ class BatchBuilder:
         """Return the tokens of each text's view for its side."""
         rows = []
         for row, side, epoch in zip(ids_U, sides_U, epochs_U, strict=True):
-            whole = self._tokens.tokens(int(row), STORED_LENGTH)
-            views = view_pair(view, whole, seed=self._seed, epoch=int(epoch), row=int(row))
-            rows.append(cut(views[int(side)], self._max_length, int(whole[-1])))
+            views = stored_views(
+                view,
+                self._tokens,
+                int(row),
+                seed=self._seed,
+                epoch=int(epoch),
+                max_length=self._max_length,
+            )
+            rows.append(views[int(side)])
         return rows
 
     def _teacher_scores(

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
-from scimult.data.views import ViewName
-from scimult.types import IntArray
+from scimult.types import IntArray, ViewName
 
 Split = Literal["train", "dev"]
 # Origin of the pairs: a file of the source, its papers alone, or its citation graph.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -81,18 +82,11 @@ class PreparedData:
 
     def papers(self, namespace: str) -> IntArray:
         """Return the rows of a namespace's papers, or of those they were merged into."""
-        prefix = f"{namespace}:"
-        merged = [row for name, row in self._aliases.items() if name.startswith(prefix)]
-        return np.union1d(self.texts.rows_with_prefix(prefix), np.array(merged, dtype=np.int64))
+        return papers_of(self.texts, self._aliases, namespace)
 
     @cached_property
     def _aliases(self) -> dict[str, int]:
-        path = self.folder / ALIASES_FILE
-        if not path.exists():
-            return {}
-        table = open_arrow(path, "aliases", "1")
-        names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
-        return dict(zip(names, rows, strict=True))
+        return read_aliases(self.folder)
 
     def pairs(self, split: Split) -> list[PairFile]:
         """Return the pair files of a split, one per source and task, in config order."""
@@ -154,6 +148,23 @@ class PreparedData:
         if message is not None:
             raise problem or DataError(message)
         return TokenStore.open(folder, texts=self.texts, max_length=max_length)
+
+
+def read_aliases(folder: Path) -> dict[str, int]:
+    """Return the row that each merged text became part of, by id."""
+    path = folder / ALIASES_FILE
+    if not path.exists():
+        return {}
+    table = open_arrow(path, "aliases", "1")
+    names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
+    return dict(zip(names, rows, strict=True))
+
+
+def papers_of(texts: TextStore, aliases: Mapping[str, int], namespace: str) -> IntArray:
+    """Return the rows of a namespace's papers, or of those they were merged into."""
+    prefix = f"{namespace}:"
+    merged = [row for name, row in aliases.items() if name.startswith(prefix)]
+    return np.union1d(texts.rows_with_prefix(prefix), np.array(merged, dtype=np.int64))
 
 
 def read_triples(folder: Path) -> IntArray:

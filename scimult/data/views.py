@@ -9,13 +9,13 @@ Shape legend: T tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 
-from scimult.types import IntArray
+from scimult.data.token_store import TokenStore
+from scimult.data.tokenization import cut
+from scimult.types import IntArray, ViewName
 
-ViewName = Literal["independent_crop", "inverse_cloze", "title_to_abstract"]
 Cut = Callable[[IntArray, np.random.Generator, int], tuple[IntArray, IntArray]]
 
 # Parisot and Zavrel (2022), section 3: both spans have at least ten tokens.
@@ -24,6 +24,18 @@ MIN_TOKENS = 10
 MAX_SHARE = 0.5
 # Lee et al. (2019), section 4.2: the query stays in its text in one case of ten.
 KEPT_SHARE = 0.1
+# Views are cut from everything that the token store has of a text.
+_STORED_LENGTH = 1 << 20
+
+
+def stored_views(
+    name: ViewName, tokens: TokenStore, row: int, *, seed: int, epoch: int, max_length: int
+) -> tuple[IntArray, IntArray]:
+    """Return the views of a stored text, each cut to ``max_length`` tokens; see `view_pair`."""
+    whole = tokens.tokens(row, _STORED_LENGTH)
+    query, candidate = view_pair(name, whole, seed=seed, epoch=epoch, row=row)
+    sep_id = int(whole[-1])
+    return cut(query, max_length, sep_id), cut(candidate, max_length, sep_id)
 
 
 def view_pair(

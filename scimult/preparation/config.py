@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.hygiene.config import HygieneConfig, SplitConfig, expanded
 from scimult.preparation.target_config import AnyTargetConfig, check_targets, target_task
 from scimult.tasks import Task, TaskSet, default_tasks
+from scimult.types import ViewName
 
 Part = Literal["labels", "citations", "links", "queries"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
@@ -153,6 +154,27 @@ class SourceConfig(StrictConfig):
         return str(getattr(self.tasks, part))
 
 
+class SelfSupervisionConfig(StrictConfig):
+    """Self-supervised pairs from the papers of one source, named ``<source>-<view>``.
+
+    Parameters
+    ----------
+    source : str
+        Source of the papers.
+    view : str
+        ``independent_crop``, ``inverse_cloze`` or ``title_to_abstract``.
+    task : str
+        The task that the pairs train.
+    min_words : int
+        Shorter texts are left out and counted; for ``title_to_abstract``, words of the abstract.
+    """
+
+    source: str
+    view: ViewName
+    task: str
+    min_words: Annotated[int, Field(ge=1)] = 20
+
+
 class PrepareConfig(StrictConfig):
     """Sources, splits, hygiene and sampling of a ``scimult prepare`` run.
 
@@ -170,6 +192,8 @@ class PrepareConfig(StrictConfig):
         What else the dev split must not share with training.
     hygiene : HygieneConfig
         How to treat duplicates and texts of evaluation sets.
+    self_supervision : list of SelfSupervisionConfig
+        Sources whose papers are pairs by themselves, by two views of each.
     max_pairs_per_label : int or "all"
         Keep at most this many training pairs per label (SciMult, appendix A.1: 100), over
         all sources of its namespace, so that general labels do not drown the others.
@@ -183,6 +207,7 @@ class PrepareConfig(StrictConfig):
     dev_fraction: Fraction = 0.02
     split: SplitConfig = SplitConfig()
     hygiene: HygieneConfig = HygieneConfig()
+    self_supervision: list[SelfSupervisionConfig] = []
     max_pairs_per_label: Annotated[int, Field(ge=1)] | Literal["all"] = 100
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -191,11 +216,16 @@ class PrepareConfig(StrictConfig):
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"sources need distinct names; found {names}")
-        if not any(source.parts or source.targets for source in self.sources):
+        if not self.self_supervision and not any(s.parts or s.targets for s in self.sources):
             raise ValueError(
                 "no source has labels, citations, links, queries or targets; there is nothing "
-                "to train on"
+                "to train on but the papers themselves: add self_supervision, such as "
+                f"[{{source: {names[0]}, view: title_to_abstract, task: search}}]"
             )
+        chosen = [(entry.source, entry.view, entry.task) for entry in self.self_supervision]
+        repeated = sorted({entry for entry in chosen if chosen.count(entry) > 1})
+        if repeated:
+            raise ValueError(f"self_supervision lists {' '.join(repeated[0])} more than once")
         check_targets({source.name: source.targets for source in self.sources})
         if self.split.by == "year" and "dev_fraction" in self.model_fields_set:
             raise ValueError("split.by: year ignores dev_fraction; remove one of them")
@@ -235,7 +265,7 @@ class PrepareConfig(StrictConfig):
         Raises
         ------
         UnknownNameError
-            If a source names a task that does not exist.
+            If a source names a task that does not exist, or ``self_supervision`` such a source.
         ConfigError
             If a task's text kinds differ from the part's, or a task has both pairs and targets.
         """
@@ -245,6 +275,13 @@ class PrepareConfig(StrictConfig):
             if target.task in paired:
                 fix = "give the targets a task of their own"
                 raise ConfigError("task has pairs and targets", value=target.task, fix=fix)
+        names = [source.name for source in self.sources]
+        for choice in self.self_supervision:
+            if choice.source not in names:
+                raise UnknownNameError("source in self_supervision", choice.source, names)
+            if tasks[choice.task].candidate_kind != "paper":
+                fix = "name a task whose candidates are papers"
+                raise ConfigError("views need a task that finds papers", value=choice.task, fix=fix)
         for source in self.sources:
             for part in source.parts:
                 task = tasks[source.task(part)]

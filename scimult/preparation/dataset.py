@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pydantic import model_validator
-
 from scimult.data.lines import Rejects
 from scimult.data.prepared import PREPARED, TOKENS, PreparedData
 from scimult.data.token_store import build_token_store, is_token_store
@@ -18,23 +16,13 @@ from scimult.preparation.mining.dense import OpenEncoder
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.mine import mine
 from scimult.preparation.prepare import prepare
-from scimult.preparation.self_supervision import SelfSupervisionConfig, add_view_pairs
 from scimult.preparation.steps import Steps
 
 
 class DatasetConfig(PrepareConfig):
-    """Content of ``configs/data/*.yaml``: preparation, self-supervised pairs and mining."""
+    """Content of ``configs/data/*.yaml``: preparation and mining."""
 
-    self_supervision: list[SelfSupervisionConfig] = []
     mining: MiningConfig = MiningConfig()
-
-    @model_validator(mode="after")
-    def _each_view_once(self) -> DatasetConfig:
-        chosen = [(entry.source, entry.view, entry.task) for entry in self.self_supervision]
-        repeated = sorted({entry for entry in chosen if chosen.count(entry) > 1})
-        if repeated:
-            raise ValueError(f"self_supervision lists {' '.join(repeated[0])} more than once")
-        return self
 
 
 def build_dataset(
@@ -84,7 +72,6 @@ def build_dataset(
     with atomic_folder(folder, PREPARED) as temporary:
         cache = None if steps is None else Steps(steps, verify=verify)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=cache, limits=limits)
-        add_view_pairs(temporary, config.self_supervision, config.task_set())
         mine(temporary, config.mining, open_encoder, cache, limits=limits)
         if tokenizer is not None:
             _tokenise(temporary, tokenizer, steps, workers)

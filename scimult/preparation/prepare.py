@@ -36,6 +36,7 @@ from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
 from scimult.preparation.pair_columns import group_by_pair, group_by_query, masked, sample_per_value
+from scimult.preparation.self_supervision import viewed_papers
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.types import BoolArray
@@ -118,6 +119,7 @@ def _write(
 ) -> None:
     """Split the collected pairs into pair files; write these and the manifest."""
     store = TextStore.open(folder)
+    views = viewed_papers(config, store, folder)
     dev_N = dev_texts(
         collected.parts,
         store,
@@ -125,7 +127,7 @@ def _write(
         config.split,
         config.dev_fraction,
         config.seed,
-        [targets.file.rows for targets in collected.targets],
+        [*(targets.file.rows for targets in collected.targets), *(view.rows for view in views)],
     )
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
@@ -138,7 +140,12 @@ def _write(
         for pairs in _split_pairs(part, part_masks, kept_P, folder):
             entries.append(PairEntry.of(pairs))
             write_pairs(folder / entries[-1].file, pairs)
-    tasks = [config.task_set()[name] for name in dict.fromkeys(p.task for p in collected.parts)]
+    for view in views:
+        for pairs, too_short in view.pairs(dev_N):
+            entries.append(PairEntry.of(pairs).model_copy(update={"too_short": too_short}))
+            write_pairs(folder / entries[-1].file, pairs)
+    trained = [*(p.task for p in collected.parts), *(c.task for c in config.self_supervision)]
+    tasks = [config.task_set()[name] for name in dict.fromkeys(trained)]
     manifest = Manifest(
         config=config.model_dump(mode="json"),
         tasks=[*tasks, *config.target_tasks()],

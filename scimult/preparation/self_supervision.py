@@ -1,109 +1,70 @@
-"""Write self-supervised pair files: each paper is its own positive, under two views."""
+"""Self-supervised pairs: each paper is its own positive, under two views."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
-from scimult.config import StrictConfig
-from scimult.data.manifest import PairEntry
-from scimult.data.pairs import PairFile, write_pairs
-from scimult.data.prepared import PreparedData
+from scimult.data.pairs import SPLITS, PairFile
+from scimult.data.prepared import papers_of, read_aliases
 from scimult.data.ragged import Ragged
-from scimult.data.views import ViewName
-from scimult.errors import ConfigError, UnknownNameError
-from scimult.files import atomic_file
-from scimult.tasks import TaskSet
-from scimult.types import IntArray, Text
+from scimult.data.text_store import TextStore
+from scimult.errors import ConfigError
+from scimult.preparation.config import PrepareConfig, SelfSupervisionConfig
+from scimult.types import BoolArray, IntArray, Text, ViewName
 
 
-class SelfSupervisionConfig(StrictConfig):
-    """Self-supervised pairs from the papers of one source, named ``<source>-<view>``.
+@dataclass(frozen=True)
+class ViewedPapers:
+    """The papers of a self-supervised source; those ``too_short`` make no pair."""
 
-    Parameters
-    ----------
-    source : str
-        Source of the papers.
-    view : str
-        ``independent_crop``, ``inverse_cloze`` or ``title_to_abstract``.
-    task : str
-        The task that the pairs train.
-    min_words : int
-        Shorter texts are left out and counted; for ``title_to_abstract``, words of the abstract.
-    """
+    choice: SelfSupervisionConfig
+    namespace: str
+    rows: IntArray
+    too_short: IntArray
 
-    source: str
-    view: ViewName
-    task: str
-    min_words: Annotated[int, Field(ge=1)] = 20
+    def pairs(self, dev_N: BoolArray) -> Iterator[tuple[PairFile, int]]:
+        """Yield the pairs of each split, with the number of papers too short for one."""
+        for split in SPLITS:
+            is_dev = split == "dev"
+            rows = self.rows[dev_N[self.rows] == is_dev]
+            pairs = PairFile(
+                f"{self.choice.source}-{self.choice.view}",
+                self.choice.task,
+                split,
+                rows,
+                Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64)),
+                Ragged.empty(len(rows)),
+                view=self.choice.view,
+                namespace=self.namespace,
+                part="views",
+            )
+            yield pairs, int((dev_N[self.too_short] == is_dev).sum())
 
 
-def add_view_pairs(folder: Path, chosen: Sequence[SelfSupervisionConfig], tasks: TaskSet) -> None:
-    """Add a pair file for each choice to a prepared folder and its manifest.
-
-    Papers that the dev split keeps out of training are skipped.
+def viewed_papers(config: PrepareConfig, store: TextStore, folder: Path) -> list[ViewedPapers]:
+    """Return the papers of each entry of ``self_supervision``.
 
     Raises
     ------
-    UnknownNameError
-        If a source or a task is unknown.
     ConfigError
-        If a task's candidates are not papers, or no paper is left.
+        If no paper of a source is long enough.
     """
-    if not chosen:
-        return
-    data = PreparedData.open(folder)
-    spaces = {source.name: source.namespace for source in data.manifest.sources}
-    held_out = data.held_out()
-    for choice in chosen:
-        if choice.source not in spaces:
-            raise UnknownNameError("source in self_supervision", choice.source, spaces)
-        if tasks[choice.task].candidate_kind != "paper":
-            fix = "name a task whose candidates are papers"
-            raise ConfigError("views need a task that finds papers", value=choice.task, fix=fix)
-        papers = np.setdiff1d(data.papers(spaces[choice.source]), held_out)
-        rows = _long_enough(data, papers, choice)
-        if not len(rows):
+    viewed = []
+    for choice in config.self_supervision:
+        namespace = next(s.space for s in config.sources if s.name == choice.source)
+        papers = papers_of(store, read_aliases(folder), namespace)
+        counts = (_words(store.text(row), choice.view) for row in papers.tolist())
+        words = np.fromiter(counts, dtype=np.int64, count=len(papers))
+        enough = words >= choice.min_words
+        if not enough.any():
             fix = "lower min_words or name another source"
             raise ConfigError("no paper is long enough", value=choice.source, fix=fix)
-        entry = _write(folder, rows, choice, spaces[choice.source])
-        entry.too_short = len(papers) - len(rows)
-        data.manifest.pairs.append(entry)
-    known = {task.name for task in data.manifest.tasks}
-    for name in dict.fromkeys(choice.task for choice in chosen):
-        if name not in known:
-            data.manifest.tasks.append(tasks[name])
-    data.manifest.write(folder)
-
-
-def _write(folder: Path, rows: IntArray, choice: SelfSupervisionConfig, space: str) -> PairEntry:
-    pairs = PairFile(
-        f"{choice.source}-{choice.view}",
-        choice.task,
-        "train",
-        rows,
-        Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64)),
-        Ragged.empty(len(rows)),
-        view=choice.view,
-        namespace=space,
-        part="views",
-    )
-    entry = PairEntry.of(pairs)
-    with atomic_file(folder / entry.file) as temporary:
-        write_pairs(temporary, pairs)
-    return entry
-
-
-def _long_enough(data: PreparedData, rows: IntArray, choice: SelfSupervisionConfig) -> IntArray:
-    enough = (
-        _words(data.texts.text(row), choice.view) >= choice.min_words for row in rows.tolist()
-    )
-    long_rows: IntArray = rows[np.fromiter(enough, dtype=np.bool_, count=len(rows))]
-    return long_rows
+        viewed.append(ViewedPapers(choice, namespace, papers[enough], papers[~enough]))
+    return viewed
 
 
 def _words(text: Text, view: ViewName) -> int:

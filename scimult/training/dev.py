@@ -16,15 +16,19 @@ from torch import Tensor
 from scimult.data.pairs import KnownPositives, PairFile
 from scimult.data.targets import TargetFile
 from scimult.data.token_store import TokenStore
+from scimult.data.views import stored_views
 from scimult.losses import similarity_matrix
 from scimult.models import Encoder, embed_tokens
 from scimult.models.heads import apply_head
-from scimult.types import IntArray, Similarity
+from scimult.types import IntArray, Similarity, ViewName
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Queries, candidates and their relevance, for one dev file."""
+    """Queries, candidates and their relevance, for one dev file.
+
+    With a ``view``, queries and candidates are views of the same papers.
+    """
 
     name: str
     task: str
@@ -32,6 +36,7 @@ class DevSet:
     candidate_ids_C: IntArray
     relevant_QC: np.ndarray
     ignored_QC: np.ndarray
+    view: ViewName | None = None
 
 
 def build_dev_sets(
@@ -78,7 +83,8 @@ def _build(
     dev_known = [file.positives.take(np.flatnonzero(file.queries == q)).values for q in queries_Q]
     relevant_QC = np.stack([np.isin(pool_C, ids) for ids in dev_known])
     known_QC = np.stack([np.isin(pool_C, np.append(known[int(q)], q)) for q in queries_Q])
-    return DevSet(file.name, file.task, queries_Q, pool_C, relevant_QC, known_QC & ~relevant_QC)
+    ignored_QC = known_QC & ~relevant_QC
+    return DevSet(file.name, file.task, queries_Q, pool_C, relevant_QC, ignored_QC, file.view)
 
 
 def mean_reciprocal_rank(
@@ -96,17 +102,22 @@ def mean_reciprocal_rank(
     share of the texts.
     """
 
-    def embed(ids: IntArray, route: int) -> torch.Tensor:
-        rows = [tokens.tokens(int(row), max_length) for row in ids]
-        return torch.from_numpy(embed_tokens(model, rows, route=route, sharded=True))
+    def read(row: int, side: int) -> IntArray:
+        if dev.view is None:
+            return tokens.tokens(row, max_length)
+        return stored_views(dev.view, tokens, row, seed=0, epoch=0, max_length=max_length)[side]
 
-    if len(set(routes)) == 1:
+    def embed(ids: IntArray, side: int) -> torch.Tensor:
+        rows = [read(int(row), side) for row in ids]
+        return torch.from_numpy(embed_tokens(model, rows, route=routes[side], sharded=True))
+
+    if len(set(routes)) == 1 and dev.view is None:
         ids = np.unique(np.concatenate([dev.query_ids_Q, dev.candidate_ids_C]))
-        embedded = embed(ids, routes[0])
+        embedded = embed(ids, 0)
         q_QD = embedded[np.searchsorted(ids, dev.query_ids_Q)]
         c_CD = embedded[np.searchsorted(ids, dev.candidate_ids_C)]
     else:
-        q_QD, c_CD = embed(dev.query_ids_Q, routes[0]), embed(dev.candidate_ids_C, routes[1])
+        q_QD, c_CD = embed(dev.query_ids_Q, 0), embed(dev.candidate_ids_C, 1)
     scores_QC = similarity_matrix(q_QD, c_CD, similarity).numpy()
     scores_QC[dev.ignored_QC] = -np.inf
     best_Q = np.where(dev.relevant_QC, scores_QC, -np.inf).max(1)

@@ -144,6 +144,12 @@ def test_papers_without_pairs_are_only_converted(tmp_path: Path) -> None:
     assert "p.csv: columns not read: terms" in output
     assert f"--raw {tmp_path / 'out.raw'} without --out" in output
     assert not (tmp_path / "out.raw").exists()
+    view = "{source: table, view: title_to_abstract, task: search}"
+    assert f"'prepare.self_supervision=[{view}]'" in output
+    by_itself = f"prepare.self_supervision=[{view[:-1]}, min_words: 1}}]"
+    code, output = _run(*paths, "--out", tmp_path / "out", by_itself)
+    assert code == 0, output
+    assert [len(file) for file in PreparedData.open(tmp_path / "out").pairs("train")] == [1]
     code, output = _run(*paths, "--raw", tmp_path / "out.raw")
     assert code == 0, output
     assert "table: p.csv: columns not read: terms" in output

@@ -21,11 +21,12 @@ from scimult.data.sampler import (
     PlannedPart,
 )
 from scimult.data.token_store import TokenStore
-from scimult.data.views import VIEWS, ViewName, view_pair
+from scimult.data.views import VIEWS, view_pair
 from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.hygiene.config import SplitBy
-from scimult.types import IntArray
+from scimult.preparation.hygiene.splits import dev_mask
+from scimult.types import IntArray, ViewName
 from tests.prepared_folders import Metadata
 from tests.raw_corpus import PAPERS, raw_config, write_raw
 from tests.tiny import tiny_tokenizer
@@ -111,6 +112,9 @@ def test_texts_that_are_held_out_are_not_cut(tmp_path: Path, by: SplitBy) -> Non
         del tree["dev_fraction"]
     data = build_dataset(validate(DatasetConfig, tree), tmp_path / "out")[0]
     (file,) = [file for file in data.pairs("train") if file.view is not None]
+    (kept,) = [file for file in data.pairs("dev") if file.view is not None]
+    both = [*file.queries.tolist(), *kept.queries.tolist()]
+    assert sorted(both) == sorted(data.papers("toy").tolist())
     dev = [file for file in data.pairs("dev") if len(file)]
     held_out = {row for file in dev for row in file.queries.tolist()}
     if by == "year":
@@ -119,6 +123,28 @@ def test_texts_that_are_held_out_are_not_cut(tmp_path: Path, by: SplitBy) -> Non
     assert held_out
     assert not held_out & set(file.queries.tolist())
     assert set(data.held_out().tolist()) >= held_out
+
+
+def test_papers_alone_are_pairs_by_their_titles(tmp_path: Path) -> None:
+    """The dev split is the one that any other pairs of these papers would have."""
+    root = write_raw(tmp_path / "raw")
+    entry = {"source": "toy", "view": "title_to_abstract", "task": "search", "min_words": 3}
+    tree = {"sources": [{"name": "toy", "papers": "papers.jsonl"}], "dev_fraction": 0.3}
+    with pytest.raises(ConfigError, match=r"add self_supervision, such as \[\{source: toy"):
+        validate(DatasetConfig, tree)
+    config = validate(DatasetConfig, {"root": str(root), **tree, "self_supervision": [entry]})
+    data = build_dataset(config, tmp_path / "out")[0]
+    (train,), (dev,) = data.pairs("train"), data.pairs("dev")
+    ids = {f"toy:{paper['id']}": bool(paper["abstract"]) for paper in PAPERS}
+    in_dev = dict(zip(ids, dev_mask(ids, 0.3, 0), strict=True))
+    for file, is_dev in (train, False), (dev, True):
+        names = [name for name, has in ids.items() if has and in_dev[name] == is_dev]
+        assert [data.texts.ids[row] for row in file.queries] == names
+        assert file.positives.values.tolist() == file.queries.tolist()
+        assert (file.view, file.task) == ("title_to_abstract", "search")
+    short = {entry.split: entry.too_short for entry in data.manifest.pairs}
+    assert short == {"train": 1, "dev": 0}
+    assert [task.name for task in data.manifest.tasks] == ["search"]
 
 
 def test_a_view_is_listed_once(tmp_path: Path) -> None:

@@ -170,7 +170,9 @@ def _nothing_to_pair(source: PublicSource, conversion: Conversion, raw: Path) ->
         f"{papers:,} papers without labels, citations, links or queries: there is nothing to "
         f"train on{notes}",
         fix=f"to search them, run scimult prepare {source.name} ... --raw {raw} without --out, "
-        f"then scimult search --papers {raw / names[0]}; to train, add files that pair them",
+        f"then scimult search --papers {raw / names[0]}; to train, add files that pair them, or "
+        f"pair titles with abstracts: 'prepare.self_supervision=[{{source: {names[0]}, view: "
+        "title_to_abstract, task: search}]'",
     )
 
 
