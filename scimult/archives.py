@@ -74,6 +74,11 @@ def unpack(
                 with atomic_file(folder / name) as temporary, temporary.open("wb") as file:
                     shutil.copyfileobj(content, file, 1 << 20)
                 on_file(folder / name)
+    except RuntimeError as error:
+        if "password" not in str(error):
+            raise
+        fix = "unpack it yourself into the folder"
+        raise DataError("archive is encrypted", path=archive, fix=fix) from error
     except _DAMAGED as error:
         fix = "delete it: the same command downloads it again"
         raise DataError("archive is damaged", path=archive, value=str(error), fix=fix) from error

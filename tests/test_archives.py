@@ -146,6 +146,18 @@ def test_a_damaged_archive_is_named(tmp_path: Path, kind: str) -> None:
     assert [found.name for found in tmp_path.iterdir()] == [path.name]
 
 
+def test_an_encrypted_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "set.zip"
+    whole = packed("zip", {"corpus.jsonl": b"text"})
+    # Bit 0 of the flags, in the local and in the central header, says "encrypted".
+    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        start = whole.index(signature) + at
+        whole = whole[:start] + bytes([whole[start] | 1]) + whole[start + 1 :]
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"set.zip: archive is encrypted. Fix: unpack it"):
+        unpack(path, tmp_path, ["corpus.jsonl"])
+
+
 def test_bits_that_turned_are_noticed(tmp_path: Path) -> None:
     path = tmp_path / "set.zip"
     whole = bytearray(packed("zip", {"corpus.jsonl": bytes(range(256)) * 2000}))

@@ -246,6 +246,7 @@ def _build(
     verify: bool,
 ) -> None:
     """Prepare, mine and tokenise the data of a config."""
+    from scimult.checkpoints.sentence_folder import lowercases
     from scimult.cli.mine import open_encoder
     from scimult.cli.output import print_prepared
     from scimult.config import load_config
@@ -255,7 +256,9 @@ def _build(
     from scimult.preparation.mining.engine import Limits
 
     settings = load_config(DatasetConfig, config, overrides)
-    loaded = None if tokenizer is None else TextTokenizer.from_folder(tokenizer)
+    loaded = None
+    if tokenizer is not None:
+        loaded = TextTokenizer.from_folder(tokenizer, lowercase=lowercases(tokenizer))
     data, rejects = build_dataset(
         settings,
         out,

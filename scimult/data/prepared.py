@@ -17,10 +17,10 @@ from scimult.data.targets import TargetFile, read_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore, open_arrow
-from scimult.data.token_store import TokenStore, build_token_store
+from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
-from scimult.files import FolderKind, read_json, recover_folder
+from scimult.files import FolderKind, recover_folder
 from scimult.types import IntArray
 
 PREPARED = FolderKind(
@@ -179,4 +179,4 @@ def _is_usable(folder: Path, max_length: int) -> bool:
     """Return whether a token store exists and is long enough; raise if it is damaged."""
     if not folder.exists():
         return False
-    return int(read_json(folder / "meta.json")["max_length"]) >= max_length
+    return int(read_meta(folder)["max_length"]) >= max_length

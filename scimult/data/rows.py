@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -16,11 +17,13 @@ from scimult.data.lines import (
     read_jsonl,
     read_lines,
 )
-from scimult.data.tables import FIELD_LIMIT
+from scimult.data.tables import FIELD_LIMIT, refuse_repeated
 from scimult.errors import DataError
 
 T = TypeVar("T")
 PARQUET_BATCH = 1024
+# Excel's own first line, which tells the delimiter.
+_EXCEL = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 
 
@@ -67,6 +70,8 @@ def read_rows(
 def delimiter_of(path: Path) -> str:
     """Return the delimiter of a ``.csv`` file: comma, semicolon or tab."""
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    if (told := _EXCEL.fullmatch(first)) is not None:
+        return told[1]
     try:
         counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in ",;\t"}
     except csv.Error:
@@ -92,9 +97,11 @@ def read_delimited(
     names = list(header)
     number = 0
     for number, values in _split(path, lines, delimiter, quoted):
+        if not names and _EXCEL.fullmatch(delimiter.join(values)):
+            continue
         if not names:
             names = [name.strip() for name in values]
-            _check_columns(path, names, columns)
+            _check_columns(path, names, columns, number)
             continue
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
@@ -128,13 +135,16 @@ def _split(
         raise DataError(f"not a table: {error}", path=path, line=number, fix=fix) from error
 
 
-def _check_columns(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+def _check_columns(
+    path: Path, names: Sequence[str], columns: Sequence[str], line: int | None = None
+) -> None:
+    refuse_repeated(path, line, names)
     missing = [column for column in columns if column not in names]
     if missing:
         raise DataError(
             f"file lacks the column {', '.join(missing)}",
             path=path,
-            line=1,
+            line=line,
             value=list(names),
             fix="name the columns as the documentation of the source says",
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.errors import DataError
 
 FIELD_LIMIT = 1 << 24
 """Longest value, in characters; the csv module's process-wide default is too low."""
@@ -86,6 +88,7 @@ def _split(line: str, separator: str) -> list[str]:
 def _header(location: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
     """Return the header with accepted alternatives renamed; raise if a column is missing."""
     header = [name.strip() for name in names]
+    refuse_repeated(location.path, location.line, header)
     for column in columns:
         hits = [name for name in column.split("|") if name in header]
         if not hits:
@@ -97,3 +100,11 @@ def _header(location: Record, names: Sequence[str], columns: Sequence[str]) -> l
             )
         header[header.index(hits[0])] = column.split("|")[0]
     return header
+
+
+def refuse_repeated(path: Path, line: int | None, names: Sequence[str]) -> None:
+    """Raise if two columns have the same name; several may have none."""
+    repeated = [name for name, count in Counter(names).items() if name and count > 1]
+    if repeated:
+        problem, fix = "two columns have the same name", "rename or remove one of them"
+        raise DataError(problem, path=path, line=line, value=repeated[0], fix=fix)

@@ -21,6 +21,7 @@ from scimult.progress import bar
 from scimult.types import IntArray
 
 VERSION = "1"
+_META = {"version", "tokenizer", "texts", "max_length", "count", "dtype", "sep_id"}
 
 
 class TokenStore:
@@ -62,9 +63,8 @@ class TokenStore:
             If a file is missing or damaged, or the store is not as required.
         """
         folder = Path(folder)
-        meta = read_json(folder / "meta.json")
-        fix = f"delete {folder} and run scimult prepare or scimult pretrain again"
-        if meta.get("version") != VERSION:
+        meta, fix = read_meta(folder), _fix(folder)
+        if meta["version"] != VERSION:
             raise DataError("token store of another version", path=folder, fix=fix)
         if texts is not None and meta["texts"] != texts.fingerprint:
             raise DataError("token store belongs to other texts", path=folder, fix=fix)
@@ -95,6 +95,24 @@ class TokenStore:
         """Return the token ids of a text, cut to ``max_length`` with the last one ``[SEP]``."""
         stored = self._tokens_T[self._offsets[row] : self._offsets[row + 1]]
         return cut(stored, max_length, self.meta["sep_id"])
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Return what a token store says of itself.
+
+    Raises
+    ------
+    DataError
+        If it is missing or damaged.
+    """
+    meta = read_json(folder / "meta.json")
+    if not isinstance(meta, dict) or not meta.keys() >= _META:
+        raise DataError("damaged token store", path=folder / "meta.json", fix=_fix(folder))
+    return meta
+
+
+def _fix(folder: Path) -> str:
+    return f"delete {folder} and run scimult prepare or scimult pretrain again"
 
 
 def is_token_store(folder: Path | str, texts: TextStore) -> bool:

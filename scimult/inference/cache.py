@@ -70,7 +70,7 @@ class EmbeddingCache:
             gigabytes = float(given)
         except ValueError:
             gigabytes = math.nan
-        if not 0 <= gigabytes < math.inf:
+        if not 0 <= gigabytes * 1e9 < math.inf:
             fix = f"write a number, or unset it for {DEFAULT_GB:g}"
             problem = f"${SIZE_VARIABLE} is not a number of gigabytes"
             raise ConfigError(problem, value=given, fix=fix)

@@ -13,6 +13,7 @@ import torch
 from scimult import __version__
 from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
 from scimult.checkpoints.pretrained import matching_routes, start_from
+from scimult.checkpoints.sentence_folder import lowercases
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
@@ -40,7 +41,8 @@ def build_model(config: PretrainConfig) -> Pretrained:
         return _prepare_training(start_from(section.base, described, seed=config.seed), config)
     assert section.tokenizer is not None
     assert section.architecture is not None
-    tokenizer = TextTokenizer.from_folder(section.tokenizer)
+    folder = Path(section.tokenizer)
+    tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercases(folder))
     described = _describe(config, {"vocab_size": tokenizer.vocab_size, **section.architecture})
     model = Encoder(described.encoder)
     model.initialise(config.seed)

@@ -47,7 +47,15 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
 
 
 def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Return the precision of a run; ``auto`` picks the one that is fast on the device."""
+    """Return the precision of a run; ``auto`` picks the one that is fast on the device.
+
+    Raises
+    ------
+    ConfigError
+        If a CPU is to train in fp16.
+    """
+    if choice == "fp16" and device.type == "cpu":
+        raise ConfigError("fp16 needs a GPU", fix="use engine.precision auto, bf16 or fp32")
     fast = multiplies_bfloat16(device)
     if choice == "bf16" and not fast:
         warn("this device emulates bf16 products, slower than fp32: use engine.precision auto")

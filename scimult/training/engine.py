@@ -92,7 +92,7 @@ class DeepSpeedEngine:
 
         accelerator = deepspeed.accelerator.get_accelerator()
         if settings["fp16"]["enabled"] and not accelerator.is_fp16_supported():
-            raise ConfigError("fp16 needs a GPU", fix="use engine.precision bf16 or fp32")
+            raise ConfigError("this GPU has no fp16", fix="use engine.precision fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         deepspeed_private.use_gloo_between_cpus()
         # DeepSpeed uses names of collectives that newer torch versions warn about.

@@ -19,6 +19,7 @@ from scimult.tasks import Routing, Task, TaskSet
 from scimult.types import Role, TokenIds
 from tests.base_models import save_base_model
 from tests.checkpoints.exported import routed_model
+from tests.raw_corpus import raw_config, write_raw
 
 NEW = Task(name="reviewing", instruction="Find a reviewer.", format="regression")
 OPTIONS: dict[str, dict[str, object]] = {"pals": {"width": 4, "heads": 2}}
@@ -105,6 +106,16 @@ def test_a_sentence_folder_lower_cases_when_it_is_trained_or_grown_too(tmp_path:
     model = load_pretrained(folder, pooling="mean")
     started = start_from(folder, model.config)
     grown = grow_task(folder, NEW, "search")
+    prepared = tmp_path / "prepared"
+    config = raw_config(write_raw(tmp_path / "raw"))
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    write_json(tmp_path / "data.yaml", tree)
+    arguments = ["prepare", "--config", str(tmp_path / "data.yaml"), "--out", str(prepared)]
+    result = CliRunner().invoke(app, [*arguments, "--tokenizer", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert [tokens.name for tokens in (prepared / "tokens").iterdir()] == [
+        model.tokenizer.fingerprint
+    ]
     for other in (model, started, grown):
         assert other.tokenizer.lowercase
         assert other.tokenizer.fingerprint == model.tokenizer.fingerprint

@@ -77,6 +77,10 @@ def test_damaged_stores_are_refused(built: TokenStore, tmp_path: Path) -> None:
     write_json(folder / "meta.json", {**read_json(folder / "meta.json"), "version": "0"})
     with pytest.raises(DataError, match="of another version"):
         TokenStore.open(folder)
+    for damaged in ("[]", "null", '{"version": "1"}'):
+        (folder / "meta.json").write_text(damaged, encoding="utf-8")
+        with pytest.raises(DataError, match="meta.json: damaged token store.*Fix: delete"):
+            TokenStore.open(folder)
     (folder / "meta.json").unlink()
     with pytest.raises(DataError, match="does not exist"):
         TokenStore.open(folder)

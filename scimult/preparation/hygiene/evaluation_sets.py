@@ -49,7 +49,9 @@ def find_sets(folder: Path) -> dict[str, Path]:
     for path in sorted([folder, *(p for p in folder.rglob("*") if p.is_dir())]):
         has = {name for name in NAMES if packed_or_plain(path / name).is_file()}
         if {"corpus.jsonl", "queries.jsonl"} <= has or "papers.jsonl" in has:
-            sets[path.relative_to(folder).as_posix() if path != folder else path.name] = path
+            name = path.relative_to(folder).as_posix() if path != folder else path.name
+            # A set may hold another one of its name.
+            sets[f"{folder.name}/{name}" if name in sets else name] = path
     if not sets:
         fix = "name a folder of folders with corpus.jsonl and queries.jsonl, or papers.jsonl"
         raise DataError("no evaluation set below this folder", path=folder, fix=fix)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from scimult.data.importers import FORMATS, read_papers
@@ -49,7 +51,8 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.xml", "<html/>", {}, r"a.xml: XML file has no PubMed article"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
         ("a.bib", "@misc{a, title={A}, title={B}}\n", {}, r"a.bib:1: entry has a field twice"),
-        ("a.csv", "sep=;\nid;title\n1;A\n", {}, r"a.csv: no column is called title or abstract"),
+        ("a.csv", "id,title,title\n1,A,B\n", {}, r"a.csv:1: two columns.*\(value: 'title'\)"),
+        ("a.csv", "sep=;\nid;title;id\n1;A;2\n", {}, r"a.csv:2: two columns.*\(value: 'id'\)"),
         ("a.csv", "1,My title\n2,Other\n", {}, r"a.csv: no column is called title or abstract"),
         (
             "a.bib",
@@ -69,6 +72,18 @@ def test_bad_files_are_named_with_place_and_fix(
     with pytest.raises(DataError, match=message) as raised:
         read(path, **choices)
     assert str(raised.value).count("Fix:") == 1
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("told", ["sep={}", '"sep={}"', "SEP={}"])
+def test_the_line_in_which_excel_tells_the_delimiter(tmp_path: Path, mark: str, told: str) -> None:
+    """pandas reads the same table once that line is gone; columns without a name may repeat."""
+    table = "id;title;;\n1;A, b;;\n2;C;;\n".replace(", ", " ").replace(";", mark)
+    papers = read(written(tmp_path, "a.csv", told.format(mark) + "\n" + table))
+    frame = pd.read_csv(StringIO(table), sep=mark, dtype=str)
+    assert [(paper.id, paper.title) for paper in papers] == list(
+        zip(frame["id"], frame["title"], strict=True)
+    )
 
 
 @pytest.mark.parametrize("year", ["n.d.", "N. D.", "In press", "forthcoming", "n/a", "", " "])

@@ -96,6 +96,13 @@ def test_the_sets_of_the_evaluation_are_read(tmp_path: Path) -> None:
     assert roles["links"].count("query") == 3
 
 
+def test_a_set_may_hold_another_one_of_its_name(tmp_path: Path) -> None:
+    top = tmp_path / "fields"
+    write_fields(top.parent)
+    write_fields(top)
+    assert find_sets(top) == {"fields": top, "fields/fields": top / "fields"}
+
+
 def test_a_folder_without_sets_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no evaluation set below this folder.*Fix"):
         find_sets(tmp_path)
