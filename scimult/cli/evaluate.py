@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
+    context: typer.Context,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Suite overrides: benchmarks.NAME.key=value.", show_default=False),
@@ -119,7 +120,10 @@ def evaluate(
     device: opt.Device = None,
     skip_bad: opt.SkipBad = False,
     show_list: Annotated[
-        bool, typer.Option("--list", help="List the suites and whether their data is in --data.")
+        bool,
+        typer.Option(
+            "--list", help="List all suites, or --suite, and whether their data is in --data."
+        ),
     ] = False,
 ) -> None:
     """Score systems on a suite; print a table and write JSON, Markdown and per-query scores.
@@ -133,7 +137,8 @@ def evaluate(
     if not distributed.is_main() and (store is None or show_list):
         return
     if show_list:
-        _show_suites(suite, data)
+        source = context.get_parameter_source("suite")
+        _show_suites(suite if source and source.name != "DEFAULT" else None, data)
         return
     named = (model, embeddings, encoder, lexical, fuse, rerank)
     if audit is not None and not (bm25 or any(named)):
@@ -306,13 +311,13 @@ def _joined_ranks() -> Iterator[None]:
             distributed.shut_down()
 
 
-def _show_suites(given: str, data: Path) -> None:
-    """Print every suite's sets with their scoring, origin and availability."""
+def _show_suites(given: str | None, data: Path) -> None:
+    """Print the sets of the given suite, or of all, with their scoring, origin and availability."""
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
     echo(f"data searched for below {data} (--data)")
-    for name in dict.fromkeys([*suite_names(), given]):
+    for name in suite_names() if given is None else [given]:
         suite = load_suite(name)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")

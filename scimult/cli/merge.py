@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -113,7 +114,23 @@ def merge(
     if suite and data and results:
         _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
-    echo(f"{out}: {merged.config.provenance['merged']}")
+    echo(f"{out}: {_described(merged.config.provenance['merged'])}")
+
+
+def _described(merged: Mapping[str, Any]) -> str:
+    """Return in words what was merged: method, models with their shares or tasks, and base."""
+    models, shares = merged["models"], merged.get("shares", ())
+    if isinstance(models, dict):
+        parts = [f"{path} for {task}" for task, path in models.items()]
+    elif len(shares) == len(models):
+        parts = [f"{share:g} of {path}" for path, share in zip(models, shares, strict=True)]
+    else:
+        parts = list(models)
+    if merged.get("base"):
+        parts.append(f"base {merged['base']}")
+    if merged.get("by_depth"):
+        parts.append("by depth {:g}:{:g}".format(*merged["by_depth"]))
+    return f"{merged['method'].replace('_', ' ')}: {', '.join(parts)}"
 
 
 def _depth(text: str) -> tuple[float, float]:

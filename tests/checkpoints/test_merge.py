@@ -225,6 +225,18 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
     result = runner.invoke(app, ["merge", str(model), str(other), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert load_pretrained(out).config.provenance["merged"]["shares"] == [0.5, 0.5]
+    assert result.stdout == f"{out}: average: 0.5 of {model}, 0.5 of {other}\n"
+    by_depth = [str(other), "--method", "task_vectors", "--base", str(model), "--by-depth", "1:0"]
+    result = runner.invoke(app, ["merge", *by_depth, "--out", str(tmp_path / "early")])
+    assert f"task vectors: 1 of {other}, base {model}, by depth 1:0" in result.stdout
+    for words, expected in (
+        ([f"--expert=search={model}", f"--expert=link_prediction={other}"], f"{other} for link"),
+        ([str(model), "--share-experts"], f"share experts: {model}\n"),
+    ):
+        if words[0].startswith("--expert"):
+            words.append(f"--expert=classification={model}")
+        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / words[-1][-9:])])
+        assert expected in result.output
     for words, message in (
         ([str(model), "--expert", f"search={other}"], "one way of merging"),
         ([str(model), str(other), "--share-experts"], "one way of merging"),

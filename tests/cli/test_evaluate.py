@@ -274,7 +274,10 @@ def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
     assert result.exit_code == 0, result.output
     for line in ("own: Mine", "  data: ask me", "  coarse [missing]: ", "  links [here]: "):
         assert line in result.stdout
+    assert "first: " not in result.stdout
+    result = CliRunner().invoke(app, ["evaluate", "--list", *arguments[3:]])
     assert "first: " in result.stdout
+    assert "beir: " in result.stdout
     assert "  cacm [missing]: search, search" in result.stdout
 
 
