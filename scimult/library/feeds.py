@@ -28,6 +28,9 @@ ROWS = 5000
 """Papers per batch, and per file."""
 
 
+_VECTOR = "vector"
+
+
 @dataclass(frozen=True)
 class Feed:
     """The papers to export, with the vectors of one task.
@@ -36,6 +39,8 @@ class Feed:
     ------
     UnknownNameError
         If the library has no vectors for the task.
+    ConfigError
+        If a column of the papers is called ``vector``.
     """
 
     state: State
@@ -44,6 +49,11 @@ class Feed:
 
     def __post_init__(self) -> None:
         one_of("task of this library", self.task, self.state.manifest.sides)
+        taken = [name for name in self.types if name.casefold() == _VECTOR]
+        if taken:
+            problem = "a column has the name under which embeddings are exported"
+            fix = "rename the field in the papers and run scimult library sync"
+            raise ConfigError(problem, value=taken[0], fix=fix)
 
     @property
     def space(self) -> Space:

@@ -83,7 +83,11 @@ def migrate(
     dtype = state.shards(next(iter(sides))).space.dtype
     spaces = spaces_of(model, sides, precision or dtype)
     name, done = folder_of(spaces), Migrated(papers=manifest.rows)
+    reference = reference_to(model, path, settings)
     if name == manifest.vectors:
+        # The same model, perhaps at another place.
+        if reference != manifest.model:
+            write_manifest(state.folder, manifest.changed(model=reference))
         return done
     folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
     listed: dict[str, list[Shard]] = {task: [] for task in sides}
@@ -98,7 +102,7 @@ def migrate(
         publish(folders[task], space, listed[task])
     model.save_tokenizer(state.folder / VECTORS / name / TOKENIZER)
     values = {
-        "model": reference_to(model, path, settings),
+        "model": reference,
         "vectors": name,
         "sides": sides,
         "shared": shared_sides(model, sides),

@@ -121,6 +121,13 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
         assert np.array_equal(np.float32(json.loads(papers[name]["vector"])), vector_D)
 
 
+def test_no_column_is_lost_to_the_vectors(model: SciMult, tmp_path: Path) -> None:
+    papers = [{**paper, "Vector": "SIRV"} for paper in dated(3)]
+    library = made(tmp_path / "library", model, papers)
+    with pytest.raises(ConfigError, match=r"under which embeddings are exported.*'Vector'"):
+        library.feed()
+
+
 def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'milvus'"):
         feed_files(library.feed(), "milvs", tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def test_a_migrated_library_equals_one_created_with_the_new_model(
         assert found.scores == pytest.approx(wanted.scores, abs=1e-5)
     assert len(list((library.path / "vectors").iterdir())) == 1
     assert library.check() == []
-    assert library.migrate(newer, dtype="float32").texts_encoded == 0
+    moved = shutil.copytree(newer, tmp_path / "moved")
+    assert library.migrate(moved, dtype="float32").texts_encoded == 0
+    assert Library.open(library.path).state.manifest.model["path"] == str(moved)
     assert library.add([paper(77)]).added == 1
 
 
