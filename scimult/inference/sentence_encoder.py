@@ -195,14 +195,21 @@ class SentenceEncoder:
             raise CheckpointError(problem, path=adapter, fix=fix) from error
 
     def _switch(self, adapter: str | None) -> None:
+        """Make one adapter active, or none.
+
+        PEFT's layers are asked themselves: transformers 5.24 refuses every PEFT on the index.
+        """
         if adapter == self._active:
             return
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils import ModulesToSaveWrapper
+
         names = list(dict.fromkeys(self.spec.adapters.values()))
-        if adapter is None:
-            self._model.disable_adapters()
-        else:
-            self._model.enable_adapters()
-            self._model.set_adapter(f"adapter_{names.index(adapter)}")
+        for module in self._model.modules():
+            if isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper)):
+                module.enable_adapters(adapter is not None)
+                if adapter is not None:
+                    module.set_adapter(f"adapter_{names.index(adapter)}")
         self._active = adapter
 
 

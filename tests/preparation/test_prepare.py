@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.config import load_config, validate
+from scimult.config import validate
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import read_json, write_json
-from scimult.preparation.collect import source_files
 from scimult.preparation.config import SourceConfig
-from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.dataset import build_dataset
 from scimult.types import Text
 from tests.prepared_folders import Metadata, citations
 from tests.raw_corpus import (
@@ -343,44 +342,6 @@ def test_citations_that_leave_the_set_are_dropped_on_request(root: Path, tmp_pat
     with pytest.raises(ConfigError, match=r"dangling\.references is set, but the source has no"):
         tree = {"name": "a", "papers": "p", "citations": "c", "dangling": {"references": "drop"}}
         validate(SourceConfig, tree)
-
-
-@pytest.mark.data
-def test_the_shared_data_configuration(
-    repository: Path, scimult_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
-    config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly.yaml")
-    data, rejects = build_dataset(config, tmp_path / "out")
-    assert not rejects.counts
-    pairs = {file.name: len(file.positives.values) for file in data.pairs("train")}
-    for file in data.pairs("dev"):
-        pairs[file.name] += len(file.positives.values)
-    assert pairs == {
-        "arxiv.classification": 47744,
-        "vis.link_prediction": 10968,
-        "acl.link_prediction": 67774,
-        "paperscape.link_prediction": 14999,
-        "citances.search": 9759,
-    }
-
-
-@pytest.mark.data
-def test_one_configuration_reads_all_of_the_shared_data(
-    repository: Path, scimult_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCIMULT_DATA", str(scimult_data))
-    config = load_config(DatasetConfig, repository / "configs" / "data" / "scholarly_all.yaml")
-    read = set(source_files(config).values())
-    # Names of areas are classes of a head and need no texts.
-    unread = {scimult_data / "train" / "paperlists" / "areas.jsonl"}
-    files = (scimult_data / "train").rglob("*.*")
-    assert {path for path in files if path.is_file()} == read | unread
-
-
-def test_the_world_configuration_loads(repository: Path) -> None:
-    config = load_config(DatasetConfig, repository / "configs" / "data" / "world.yaml")
-    assert config.sources[0].parts == ["labels", "citations", "queries"]
 
 
 def test_a_hard_negative_of_a_pair_and_those_of_its_query(root: Path, tmp_path: Path) -> None:
