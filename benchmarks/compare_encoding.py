@@ -23,7 +23,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.onnx_export import ONNX_FILE, export_onnx
 from scimult.hardware import multiplies_bfloat16
 from scimult.inference import SciMult
-from scimult.products import zero_of_bytes
+from scimult.products import largest_weight
 from scimult.types import FloatArray, Text, TokenIds
 
 BATCHES = (32, 64, 128)
@@ -66,7 +66,7 @@ def encoding_comparisons(
 ) -> Iterator[EncodingComparison]:
     """Encode the first texts with a sentence-transformers folder's weights, encoders in turn."""
     dtypes = ["float32"] + ["bfloat16"] * multiplies_bfloat16(torch.device("cpu"))
-    our_dtypes = dtypes + ["int8"] * (zero_of_bytes() is not None)
+    our_dtypes = dtypes + ["int8"] * (largest_weight() is not None)
     with tempfile.TemporaryDirectory() as folder:
         encoders = {
             **{f"ours {dtype}": _ours(model, dtype) for dtype in our_dtypes},

@@ -23,8 +23,8 @@ _FEW_FOR_AVX2 = 256
 _TINY = torch.finfo(torch.float32).tiny
 # Rows that weights are laid out for; any number works.
 _USUAL_ROWS = 4096
-# The byte that means zero; the second where sums of two products must fit into 16 bits.
-_ZERO, _ZERO_OF_SEVEN_BITS = 128, 64
+# The byte that means zero.
+_ZERO = 128
 
 
 def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
@@ -74,33 +74,28 @@ class ByteMatrix:
         The numbers in oneDNN's layout.
     steps_M, bias_M : Tensor
         float32, shape ``(M,)``: scale of each row, and the term added to its products.
-    zero : int
-        The byte that means zero.
     """
 
     packed: Tensor
     steps_M: Tensor
     bias_M: Tensor
-    zero: int = _ZERO
 
     @classmethod
-    def of(
-        cls, numbers_MD: Tensor, steps_M: Tensor, bias_M: Tensor, zero: int = _ZERO
-    ) -> ByteMatrix:
+    def of(cls, numbers_MD: Tensor, steps_M: Tensor, bias_M: Tensor) -> ByteMatrix:
         """Pack int8 numbers, shape ``(M, D)``."""
         rows = [_USUAL_ROWS, numbers_MD.shape[1]]
         packed = torch.ops.onednn.qlinear_prepack(numbers_MD, rows)
-        return cls(packed, steps_M, bias_M, zero)
+        return cls(packed, steps_M, bias_M)
 
     def products(self, bytes_ND: Tensor) -> Tensor:
-        """Return ``((bytes - zero) @ numbers.T) * steps + bias``: float32, shape ``(N, M)``.
+        """Return ``((bytes - 128) @ numbers.T) * steps + bias``: float32, shape ``(N, M)``.
 
         The integer sums are exact.
         """
         zeros_M = torch.zeros(len(self.steps_M), dtype=torch.int32)
         weights = self.packed, self.steps_M, zeros_M, self.bias_M
         products_NM: Tensor = torch.ops.onednn.qlinear_pointwise(
-            bytes_ND, 1.0, self.zero, *weights, 1.0, 0, torch.float32, "none", [], ""
+            bytes_ND, 1.0, _ZERO, *weights, 1.0, 0, torch.float32, "none", [], ""
         )
         return products_NM
 
@@ -114,30 +109,31 @@ def multiplies_bytes() -> bool:
     probes = ("_is_vnni_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, probe, lambda: False)() for probe in probes):
         return False
-    return _multiplies_correctly(_ZERO)
+    return _multiplies_correctly(127)
 
 
 @cache
-def zero_of_bytes() -> int | None:
-    """Return the zero byte with which this CPU's products are correct; None if there is none.
+def largest_weight() -> int | None:
+    """Return the largest int8 weight with which this CPU's products of bytes are correct.
 
-    128, with 8-bit inputs, if the CPU ``multiplies_bytes``; else 64, with 7-bit inputs.
+    127 if the CPU ``multiplies_bytes``; else 64, whose pairs of products fit 16 bits: rounding
+    weights more coarsely costs less than rounding inputs, which have outliers. None if no product
+    is correct.
     """
     if multiplies_bytes():
-        return _ZERO
-    return _ZERO_OF_SEVEN_BITS if _multiplies_correctly(_ZERO_OF_SEVEN_BITS) else None
+        return 127
+    return 64 if _multiplies_correctly(64) else None
 
 
-def _multiplies_correctly(zero: int) -> bool:
-    numbers_MD = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(1, 64)
-    bytes_ND = torch.tensor([[2 * zero - 1], [1]], dtype=torch.uint8).repeat(1, 64)
+def _multiplies_correctly(weight: int) -> bool:
+    numbers_MD = torch.tensor([[weight], [-weight]], dtype=torch.int8).repeat(1, 64)
+    bytes_ND = torch.tensor([[255], [1]], dtype=torch.uint8).repeat(1, 64)
     try:
-        matrix = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2), zero)
-        products_NM = matrix.products(bytes_ND)
+        products_NM = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2)).products(bytes_ND)
     # These operators are internal to torch's compiler and may change in any release.
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
-    expected = 64 * 127 * (zero - 1)
+    expected = 64 * 127 * weight
     return products_NM.tolist() == [[expected, -expected], [-expected, expected]]
 
 
@@ -192,30 +188,29 @@ def _packed_linear(packed: Tensor, bias: Tensor | None, x_ND: Tensor) -> Tensor:
     return outputs
 
 
-def round_linears(model: nn.Module, zero: int | None = None) -> None:
+def round_linears(model: nn.Module, largest: int | None = None) -> None:
     """Let the linear layers of a frozen float32 model multiply bytes, on a CPU.
 
-    Each row of weights is rounded to steps of 1/127 of its largest value. Each row of inputs is
-    scaled by its own largest value, so that outputs do not depend on other rows. The original
-    weights stay.
+    Each row of weights is rounded to steps of ``1 / largest`` of its largest value, each row of
+    inputs to 1/127 of its own, so that outputs do not depend on other rows. The original weights
+    stay.
 
     Parameters
     ----------
     model : nn.Module
         The model.
-    zero : int, optional
-        By default :func:`zero_of_bytes`.
+    largest : int, optional
+        Largest rounded weight; by default :func:`largest_weight`.
     """
-    zero = zero or zero_of_bytes()
-    assert zero is not None, "this CPU cannot multiply bytes"
+    largest = largest or largest_weight()
+    assert largest is not None, "this CPU cannot multiply bytes"
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
             weight_MD = linear.weight.detach()
-            steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / 127
+            steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / largest
             numbers_MD = (weight_MD / steps_M[:, None]).round().to(torch.int8)
             bias_M = torch.zeros_like(steps_M) if linear.bias is None else linear.bias.detach()
-            steps_M = steps_M / (zero - 1)
-            matrix = ByteMatrix.of(numbers_MD, steps_M, torch.zeros_like(steps_M), zero)
+            matrix = ByteMatrix.of(numbers_MD, steps_M / 127, torch.zeros_like(steps_M))
             linear.forward = partial(_byte_linear, matrix, bias_M)  # type: ignore[method-assign]
 
 
@@ -223,9 +218,9 @@ def _byte_linear(matrix: ByteMatrix, bias_M: Tensor, x_ND: Tensor) -> Tensor:
     rows_ND = x_ND.reshape(-1, x_ND.shape[-1])
     # `abs` and `amax` are twice as fast as `aminmax` and ten times as fast as `vector_norm`.
     largest_N1 = rows_ND.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
-    numbers_ND = (rows_ND * ((matrix.zero - 1) / largest_N1)).round_()
+    numbers_ND = (rows_ND * (127 / largest_N1)).round_()
     # Eight times as fast as converting to uint8; the sum wraps around.
-    bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(matrix.zero)
+    bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(_ZERO)
     outputs_NM = torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1)
     return outputs_NM.view(*x_ND.shape[:-1], len(bias_M))
 

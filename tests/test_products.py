@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scimult import products as module
 from scimult.products import (
     FEW,
+    largest_weight,
     multiplies_by_onednn,
     multiplies_bytes,
     pack_linears,
     products,
     products_at,
     round_linears,
-    zero_of_bytes,
 )
 
 
@@ -92,31 +92,30 @@ def test_weights_are_packed_here_and_not_on_other_devices() -> None:
     assert "forward" not in vars(elsewhere)
 
 
-# Bytes of eight bits need units of their own; those of seven are right wherever there are any.
-ZEROS = [64, *([128] if multiplies_bytes() else [])]
-has_bytes = pytest.mark.skipif(zero_of_bytes() is None, reason="no products of bytes here")
+# Weights of eight bits need units of their own; those of seven are right on any CPU.
+LARGEST = [64, *([127] if multiplies_bytes() else [])]
+has_bytes = pytest.mark.skipif(largest_weight() is None, reason="no products of bytes here")
 
 
-def _rounded(width: int, height: int, zero: int, *, bias: bool = True) -> torch.nn.Linear:
+def _rounded(width: int, height: int, largest: int, *, bias: bool = True) -> torch.nn.Linear:
     torch.manual_seed(width)
     linear = torch.nn.Linear(width, height, bias=bias)
-    round_linears(torch.nn.Sequential(linear), zero)
+    round_linears(torch.nn.Sequential(linear), largest)
     return linear
 
 
 @has_bytes
-@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("largest", LARGEST)
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(0, 40), m=st.integers(1, 70), width=st.integers(1, 200), bias=st.booleans())
 def test_rounded_linears_by_whole_numbers(
-    zero: int, n: int, m: int, width: int, bias: bool
+    largest: int, n: int, m: int, width: int, bias: bool
 ) -> None:
-    linear = _rounded(width, m, zero, bias=bias)
+    linear = _rounded(width, m, largest, bias=bias)
     x_ND = _rows(n, width, 3)
     weight_MD = linear.weight.detach().double().numpy()
-    steps_M1 = np.abs(weight_MD).max(axis=1, keepdims=True) / 127
-    levels = zero - 1
-    steps_N1 = x_ND.abs().amax(dim=1, keepdim=True).double().numpy() / levels
+    steps_M1 = np.abs(weight_MD).max(axis=1, keepdims=True) / largest
+    steps_N1 = x_ND.abs().amax(dim=1, keepdim=True).double().numpy() / 127
     whole_ND = np.rint(x_ND.double().numpy() / np.maximum(steps_N1, 1e-300))
     sums_NM = whole_ND @ np.rint(weight_MD / steps_M1).T
     wanted_NM = sums_NM * steps_N1 * steps_M1.T
@@ -143,9 +142,9 @@ def test_rounded_linears_by_whole_numbers(
 
 
 @has_bytes
-@pytest.mark.parametrize("zero", ZEROS)
-def test_a_row_of_a_rounded_linear_depends_on_no_other(zero: int) -> None:
-    linear = _rounded(96, 48, zero)
+@pytest.mark.parametrize("largest", LARGEST)
+def test_a_row_of_a_rounded_linear_depends_on_no_other(largest: int) -> None:
+    linear = _rounded(96, 48, largest)
     x_ND = _rows(30, 96, 4) * torch.logspace(-3, 3, 30)[:, None]
     x_ND[7] = 0
     whole_NM = linear(x_ND)

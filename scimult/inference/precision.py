@@ -6,7 +6,7 @@ import torch
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
-from scimult.products import zero_of_bytes
+from scimult.products import largest_weight
 
 AUTO, TF32, INT8 = "auto", "tf32", "int8"
 DTYPES = {
@@ -30,7 +30,7 @@ def resolve_dtype(dtype: str, device: torch.device) -> str:
     if dtype == TF32 and device.type != "cuda":
         fix = "use float32, bfloat16 or auto"
         raise ConfigError(f"tf32 needs a GPU, not {device}", value=dtype, fix=fix)
-    if dtype == INT8 and (device.type != "cpu" or zero_of_bytes() is None):
+    if dtype == INT8 and (device.type != "cpu" or largest_weight() is None):
         fix = "use auto, or a CPU with torch's oneDNN operators"
         raise ConfigError(f"int8 products are not available on {device}", value=dtype, fix=fix)
     if dtype != AUTO:

@@ -9,17 +9,17 @@ import pytest
 
 from scimult.errors import ConfigError
 from scimult.inference import SciMult
-from scimult.products import zero_of_bytes
+from scimult.products import largest_weight
 from tests.inference.test_encoder import PAPERS
 from tests.tiny import save_tiny_model
 
-has_bytes = pytest.mark.skipif(zero_of_bytes() is None, reason="no products of bytes here")
+has_bytes = pytest.mark.skipif(largest_weight() is None, reason="no products of bytes here")
 
 
 def test_int8_is_for_cpus_that_have_its_products(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scimult.inference.precision.zero_of_bytes", lambda: None)
+    monkeypatch.setattr("scimult.inference.precision.largest_weight", lambda: None)
     with pytest.raises(ConfigError, match=r"int8 products are not available on cpu.*'int8'"):
         SciMult.from_pretrained(save_tiny_model(tmp_path / "m"), device="cpu", dtype="int8")
 
