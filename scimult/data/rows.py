@@ -81,7 +81,7 @@ def delimiter_of(path: Path) -> str:
 
 def read_delimited(
     path: Path,
-    delimiter: str,
+    delimiter: str | None,
     rejects: Rejects,
     *,
     columns: Sequence[str] = (),
@@ -90,14 +90,16 @@ def read_delimited(
 ) -> Iterator[Record]:
     """Yield the rows of a delimited table; see ``read_rows``.
 
-    ``quoted=False`` treats double quotes as text, as in files joined with tabs.
+    ``quoted=False`` treats double quotes as text, as in files joined with tabs. Without a
+    delimiter, values are separated by any spaces.
     """
     csv.field_size_limit(FIELD_LIMIT)
     lines = read_lines(path, rejects, keep_blank=True)
     names = list(header)
     number = 0
     for number, values in _split(path, lines, delimiter, quoted):
-        if not names and _EXCEL.fullmatch(delimiter.join(values)):
+        text = (delimiter or " ").join(values)
+        if not names and _EXCEL.fullmatch(text):
             continue
         if not names:
             names = [name.strip() for name in values]
@@ -105,7 +107,6 @@ def read_delimited(
             continue
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
-            text = delimiter.join(values)
             rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))
@@ -114,7 +115,7 @@ def read_delimited(
 
 
 def _split(
-    path: Path, lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
+    path: Path, lines: Iterable[tuple[int, str]], delimiter: str | None, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the last line number and the values of each row that is not blank."""
     number = 0
@@ -127,7 +128,10 @@ def _split(
 
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
-        for values in csv.reader(text(), delimiter=delimiter, quoting=quoting):
+        rows: Iterable[list[str]] = map(str.split, text())
+        if delimiter is not None:
+            rows = csv.reader(text(), delimiter=delimiter, quoting=quoting)
+        for values in rows:
             if any(value.strip() for value in values):
                 yield number, values
     except csv.Error as error:

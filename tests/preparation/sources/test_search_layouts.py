@@ -292,6 +292,9 @@ def test_unarxive_papers_of_another_form_are_named(tmp_path: Path) -> None:
     paper = _unarxive("0704.0001") | {"bib_entries": ["a"]}
     with pytest.raises(DataError, match=r"001.jsonl:1: record does not fit its format"):
         run(tmp_path, "unarxive", {"arXiv_src_0704_001.jsonl": [paper]})
+    paper = _unarxive("0704.0001", **ENTRIES) | {"body_text": ["Text {{cite:a}}."]}
+    with pytest.raises(DataError, match=r"001.jsonl:1: paragraphs are not objects"):
+        run(tmp_path, "unarxive", {"arXiv_src_0704_001.jsonl": [paper]})
     with pytest.raises(DataError, match="download unarXive 2022"):
         run(tmp_path, "unarxive", {"other.jsonl": [paper]}, files="*.gz")
 
