@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scimult.config import apply_overrides
 from scimult.errors import ConfigError, DataError
 from tests.data.importers import layouts
 from tests.public import Content, run, table
@@ -169,7 +170,7 @@ def test_sentence_transformers_rows(tmp_path: Path, name: str, rows: Any) -> Non
 
 def test_sentence_transformers_papers_and_sets(tmp_path: Path) -> None:
     rows = [{"set": ["T [SEP] body", "U [SEP] other", "V"]}]
-    options = {"anchor": "paper", "separator": "[SEP]"}
+    options = apply_overrides({}, ["anchor=paper", "separator=[SEP]"])
     found = run(tmp_path, "sentence-triples", {"train.jsonl": rows}, **options)
     papers = {row["id"]: row for row in found.rows("sentence-triples", "papers")}
     links = found.pairs("sentence-triples", "links")
