@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from scimult.data.formats import HEAD_BYTES
 from scimult.data.lines import (
     CUT_OFF,
     Record,
@@ -183,6 +185,14 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
     """
     import ijson
 
+    fix = 'write {"id": {...}, ...}'
+    with open_binary(path) as file, suppress(*CUT_OFF):
+        start = file.read(HEAD_BYTES).strip()
+        if start and not start.startswith(b"{"):
+            value = start[:60].decode(errors="replace")
+            rejects.refuse("file is not one JSON object", path, value=value, fix=fix)
+            return
+
     def members() -> Iterator[tuple[str, Any]]:
         with open_binary(path) as file:
             yield from ijson.kvitems(file, "", use_float=True)
@@ -193,7 +203,6 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
         if isinstance(value, dict):
             yield name, Record(path, number, value)
         else:
-            fix = 'write {"id": {...}, ...}'
             rejects.refuse("member is not an object", path, number, value=name, fix=fix)
 
 
