@@ -78,24 +78,9 @@ def refuse_binary(path: Path, start: bytes) -> None:
 def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     """Return the pattern of a JSON file's text before its objects; ``None`` for JSON lines.
 
-    An unknown format counts as JSON lines: reading it reports what is wrong with each line.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    start : bytes
-        Its first ``HEAD_BYTES``.
-
-    Returns
-    -------
-    pattern or None
-        ``ARRAY``, ``OPENALEX_PAGE``, ``CROSSREF_PAGE`` or ``None``.
-
-    Raises
-    ------
-    DataError
-        If the file is CSV, BibTeX, RIS or the like; the message has the command that reads it.
+    An unknown format counts as JSON lines: reading it reports what is wrong with each line. Raises,
+    with the command that reads it, if ``start``, the first ``HEAD_BYTES``, is CSV, BibTeX, RIS or
+    the like.
     """
     refuse_binary(path, start)
     text = start.decode("utf-8-sig", errors="replace").lstrip()

@@ -17,16 +17,7 @@ class SavedTokenizer:
 
     A third-party ``tokenizer.json`` is not enough: some transformers classes replace its
     normalizer. `TextTokenizer` therefore saves a fingerprint of the tokenizer it used, and trusts
-    these files only if they reproduce it.
-
-    Parameters
-    ----------
-    backend : Tokenizer
-        The content of ``tokenizer.json``.
-    config : dict
-        The content of ``tokenizer_config.json``.
-    folder : Path
-        Folder of both files.
+    these files only if they reproduce it. ``config`` is the content of ``tokenizer_config.json``.
     """
 
     def __init__(self, backend: Tokenizer, config: dict[str, Any], folder: Path) -> None:

@@ -36,14 +36,7 @@ SCHEMA = pa.schema(
 class TextStore:
     """Texts by row, memory-mapped so that processes share one copy.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Columns ``id``, ``kind``, ``title`` and ``body``.
-    path : path
-        The file of the table.
-    fingerprint : str, optional
-        The file's SHA-256, if known.
+    ``fingerprint`` is the SHA-256 of the file at ``path``, if known.
     """
 
     def __init__(self, table: pa.Table, path: Path, fingerprint: str | None = None) -> None:
@@ -203,20 +196,10 @@ def write_arrow(
     columns: Mapping[str, pa.Array],
     facts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write columns as an Arrow IPC file that `open_arrow` reads.
+    """Write columns as an Arrow IPC file that `open_arrow` reads; creates its folder if needed.
 
-    Call it inside ``files.atomic_folder``.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder is created if needed.
-    what, version : str
-        Name and version of its format.
-    columns : mapping of str to array
-        Columns of equal lengths.
-    facts : mapping of str to str, optional
-        Further metadata.
+    ``what`` and ``version`` name its format, ``facts`` are further metadata. Call it inside
+    ``files.atomic_folder``.
     """
     described = {"scimult.format": what, "scimult.version": version, **(facts or {})}
     table = pa.table(dict(columns)).replace_schema_metadata(described)

@@ -208,15 +208,10 @@ def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, A
 def cap_labels(
     parts: Sequence[RawPairs], in_train: Sequence[BoolArray], config: PrepareConfig
 ) -> list[BoolArray]:
-    """Cap the number of training pairs per label (SciMult, appendix A.1).
+    """Return masks of the pairs that stay when training pairs per label are capped.
 
-    Sources that share a label space share its labels and their cap. Dev queries keep all
-    their labels; pairs of other parts are all kept.
-
-    Returns
-    -------
-    list of BoolArray
-        One mask per part: True where the pair is kept.
+    Sources that share a label space share its labels and their cap (SciMult, appendix A.1). Dev
+    queries keep all their labels; pairs of other parts are all kept.
     """
     kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
     spaces: dict[str, list[int]] = {}
