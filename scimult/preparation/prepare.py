@@ -76,25 +76,9 @@ def prepare(
 ) -> Rejects:
     """Read all sources and write the stores into ``folder``, which must exist and be empty.
 
-    Run this inside ``files.atomic_folder``, followed by ``mining.mine``.
-
-    Parameters
-    ----------
-    config : PrepareConfig
-        Sources and options.
-    folder : path
-        Output folder.
-    skip_bad : bool
-        Leave bad records out and count them, instead of stopping at the first.
-    steps : Steps, optional
-        Keeps the read and cleaned data for later runs; by default nothing is kept.
-    limits : Limits, optional
-        Memory of this process, and threads of DuckDB.
-
-    Returns
-    -------
-    Rejects
-        The records left out; ``rejects.jsonl`` in the folder lists each of them.
+    Run this inside ``files.atomic_folder``, followed by ``mining.mine``; options are those of
+    ``build_dataset``. Without ``steps``, nothing is kept for later runs. Return the records left
+    out; ``rejects.jsonl`` in the folder lists each of them.
 
     Raises
     ------

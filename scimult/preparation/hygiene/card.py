@@ -46,23 +46,9 @@ def write_card(
 ) -> None:
     """Write a data card to ``path`` and its plots next to it (``<name>_lengths.png`` and so on).
 
-    Parameters
-    ----------
-    data : PreparedData
-        The folder; overlap and duplicates are reported as ``prepare`` found them.
-    path : path
-        Markdown file.
-    sample : int
-        Number of papers whose language is identified.
-    negatives : int
-        Number of example hard negatives per rule, with the titles of query and positive.
-    seed : int
-        Seed of the examples.
-
-    Raises
-    ------
-    StorageError
-        If a file cannot be written.
+    Overlap and duplicates are reported as ``prepare`` found them. The language of ``sample`` papers
+    is identified. With ``negatives``, so many example hard negatives per rule, drawn with ``seed``,
+    are shown with the titles of query and positive.
     """
     texts = text_statistics(data.texts, sample)
     labels = label_frequencies(data)

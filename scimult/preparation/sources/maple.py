@@ -154,8 +154,7 @@ def _convert_fine(
             for reference in record.strings("reference", ()):
                 raw.reference(record, record.identifier("paper"), reference)
 
-        path = conversion.file(f"{folder}/papers.json")
-        raw.each(read_jsonl(path, raw.rejects), add)
+        raw.each_row(conversion.file(f"{folder}/papers.json"), add)
 
 
 def _leave_out(raw: RawSource, record: Record, label: str, adopted: bool) -> None:
@@ -210,7 +209,7 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
                 slim = {name: value for name, value in record.fields.items() if name != "author"}
                 _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
 
-        raw.each(read_jsonl(path, raw.rejects), add)
+        raw.each_row(path, add)
 
 
 def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scimult.data.lines import Record, Rejects
-from scimult.data.rows import read_members
+from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
@@ -83,14 +83,16 @@ class RawSource:
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
 
+    def each_row(self, path: Path, handle: Callable[[Record], object], **layout: Any) -> None:
+        """Handle every row of a file; see ``each`` and ``rows.read_rows``, also for the layout."""
+        self.each(read_rows(path, self.rejects, **layout), handle)
+
     def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
         """Handle every member of a big JSON object by name and value; see ``each``."""
         members = read_members(path, self.rejects)
-        for name, record in progress(members, path.name, unit="row"):
-            try:
-                handle(name, record)
-            except DataError as error:
-                self.rejects.reject(error)
+        handled = self.rejects.keep(members, lambda member: handle(*member))
+        for _ in progress(handled, path.name, unit="row"):
+            pass
 
     def has_paper(self, identifier: str) -> bool:
         """Return whether the paper has been written."""
