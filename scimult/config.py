@@ -215,8 +215,10 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
     try:
-        # A glob such as *.csv; a YAML alias would have no anchor here.
-        node[last] = raw if raw.startswith("*") else _load(raw)
+        # A glob such as *.csv, where a YAML alias would have no anchor; a separator, where a YAML
+        # block would have no text.
+        is_plain = raw.startswith("*") or raw in ("|", ">")
+        node[last] = raw if is_plain else _load(raw)
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
         raise ConfigError(problem, value=override, fix="write dotted.key=value") from None

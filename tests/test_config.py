@@ -209,6 +209,7 @@ def test_hostile_overrides_are_errors_of_few_words(tmp_path: Path) -> None:
 
 def test_a_glob_is_a_string(tmp_path: Path) -> None:
     assert apply_overrides({}, ["papers.file=*.gz"]) == {"papers": {"file": "*.gz"}}
+    assert apply_overrides({}, ["a.separator=|", "b=>"]) == {"a": {"separator": "|"}, "b": ">"}
 
 
 def test_aliases_that_share_a_little_are_read(tmp_path: Path) -> None:

@@ -112,30 +112,15 @@ class MicroBatch:
 class BatchBuilder:
     """Turns planned rows of text ids into batches.
 
-    Parameters
-    ----------
-    sources : sequence of PairFile or TargetFile
-        The training sources in sampler order.
-    tokens : TokenStore
-        Token ids of every text.
-    known : mapping of task to KnownPositives
-        Known positives of every query, over all splits: dev pairs are no negatives either. A
-        positive of any task is no negative, except the hard negative drawn for its query: mining
-        knows what was judged (`mining.rules.RuleBuilder.known`).
-    max_length : int
-        Longer texts are cut.
-    hard_negatives : bool
-        Whether to use hard negatives.
-    by_side : bool
-        Encode a text that is both query and candidate once for each side.
-    teacher : TeacherScores, optional
-        Scores for the loss to follow.
-    vectors_of : callable
-        Maps a source of pairs to the vectors that its texts follow, or to None.
-    title_only_N : BoolArray, optional
-        Texts of which only the title is read; views are cut from whole texts all the same.
-    seed : int
-        Decides, with epoch and row, how the texts of self-supervised sources are cut.
+    ``sources`` are in sampler order. ``known`` are the known positives of every query by task, over
+    all splits: dev pairs are no negatives either. A positive of any task is no negative, except the
+    hard negative drawn for its query: mining knows what was judged
+    (`mining.rules.RuleBuilder.known`).
+
+    ``by_side`` encodes a text that is both query and candidate once for each side. ``vectors_of``
+    maps a source of pairs to the vectors that its texts follow, or to None. Of texts in
+    ``title_only_N`` only the title is read; views are cut from whole texts all the same. ``seed``
+    decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
 
     def __init__(

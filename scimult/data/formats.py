@@ -17,6 +17,7 @@ from scimult.errors import DataError
 
 HEAD_BYTES = 1 << 16
 _BLOCK = 1 << 16
+_DECODE = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"\s*")
 # After an element: a comma before the next one, or the closing bracket.
 _AFTER = re.compile(r"\s*(?:,\s*(?=\S)|(?=\]))")
@@ -77,24 +78,9 @@ def refuse_binary(path: Path, start: bytes) -> None:
 def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     """Return the pattern of a JSON file's text before its objects; ``None`` for JSON lines.
 
-    An unknown format counts as JSON lines: reading it reports what is wrong with each line.
-
-    Parameters
-    ----------
-    path : Path
-        The file, for messages.
-    start : bytes
-        Its first ``HEAD_BYTES``.
-
-    Returns
-    -------
-    pattern or None
-        ``ARRAY``, ``OPENALEX_PAGE``, ``CROSSREF_PAGE`` or ``None``.
-
-    Raises
-    ------
-    DataError
-        If the file is CSV, BibTeX, RIS or the like; the message has the command that reads it.
+    An unknown format counts as JSON lines: reading it reports what is wrong with each line. Raises,
+    with the command that reads it, if ``start``, the first ``HEAD_BYTES``, is CSV, BibTeX, RIS or
+    the like.
     """
     refuse_binary(path, start)
     text = start.decode("utf-8-sig", errors="replace").lstrip()
@@ -123,34 +109,49 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
 def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iterator[Any]:
     """Yield the elements of the array that starts after ``opening``, one at a time.
 
-    Holds one element and a block of the following text in memory.
+    Holds one element and a block of the following text in memory. Several pages may follow one
+    another, as when downloads are appended to one file.
 
     Raises
     ------
     ValueError, RecursionError
         If the array is cut off, is not valid JSON or is nested too deeply.
     """
-    decode = json.JSONDecoder().raw_decode
     buffer = text.read(_BLOCK)
     match = opening.match(buffer)
     assert match is not None
-    at = _SPACE.match(buffer, match.end()).end()  # type: ignore[union-attr]
-    while buffer[at : at + 1] != "]":
+    while match is not None:
+        # A page's array is within objects, which end after it.
+        depth = match[0].count("{") - match[0].count("}")
+        buffer = buffer[match.end() :].lstrip()
+        at = 0
+        while buffer[at : at + 1] != "]":
+            value, buffer, at = _decoded(text, buffer, at, _AFTER)
+            yield value
+        opened = '{"":' * depth + "[0"
+        _, buffer, at = _decoded(text, opened + buffer[at:], 0, _SPACE)
+        buffer = buffer[at:] + text.read(_BLOCK)
+        match = None if opening is ARRAY else opening.match(buffer)
+    if buffer.strip():
+        raise ValueError("extra text after the end of the array")
+
+
+def _decoded(
+    text: TextIO | PlainNumbers, buffer: str, at: int, following: re.Pattern[str]
+) -> tuple[Any, str, int]:
+    """Decode the value at a position; return it, the buffer, and where what follows ends."""
+    while True:
         try:
-            value, end = decode(buffer, at)
-            after = _AFTER.match(buffer, end)
+            value, end = _DECODE(buffer, at)
+            after = following.match(buffer, end)
             if after is None:
                 raise json.JSONDecodeError("comma or bracket expected", buffer, end)
+            return value, buffer, after.end()
         except json.JSONDecodeError as error:
             more = text.read(max(_BLOCK, len(buffer)))
             if not more:
                 raise ValueError(error.msg) from None
-            buffer, at = buffer[at:] + more, 0
-            continue
-        yield value
-        at = after.end()
-    if opening is ARRAY and (buffer[at + 1 :].strip() or text.read(_BLOCK).strip()):
-        raise ValueError("extra text after the end of the array")
+            buffer, at = (buffer[at:] + more).lstrip(), 0
 
 
 class PlainNumbers:

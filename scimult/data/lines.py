@@ -24,7 +24,7 @@ from scimult.data.formats import (
 from scimult.errors import DataError
 from scimult.files import json_problem
 
-T = TypeVar("T")
+S, T = TypeVar("S"), TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
 CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -72,7 +72,7 @@ class Rejects:
         """Reject a record with a new error; see ``reject``."""
         self.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
 
-    def keep(self, records: Iterable[Record], parse: Callable[[Record], T]) -> Iterator[T]:
+    def keep(self, records: Iterable[S], parse: Callable[[S], T]) -> Iterator[T]:
         """Yield ``parse(record)`` for each record; reject those that it refuses."""
         for record in records:
             try:
@@ -103,7 +103,11 @@ class Rejects:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One object of a JSON lines file or one row of a table, with its location."""
+    """One object of a JSON lines file or one row of a table, with its location.
+
+    A field that is missing, and has no default, or that is not of the wanted type is a
+    ``DataError`` with file, line, value and fix. No string may hold a lone surrogate.
+    """
 
     path: Path
     line: int
@@ -114,13 +118,7 @@ class Record:
         return DataError(problem, path=self.path, line=self.line, value=value, fix=fix)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a string field; ``default``, if given, replaces a missing or null one.
-
-        Raises
-        ------
-        DataError
-            If the field is missing, not a string, or holds a lone surrogate.
-        """
+        """Return a string field; ``default``, if given, replaces a missing or null one."""
         value = self._value(name, default)
         if not isinstance(value, str):
             raise self._wrong_type(name, "a string", value)
@@ -128,13 +126,7 @@ class Record:
         return value
 
     def identifier(self, name: str) -> str:
-        """Return a non-empty id; an integer becomes its decimal digits.
-
-        Raises
-        ------
-        DataError
-            If the field is missing, empty, or neither a string nor an integer.
-        """
+        """Return a non-empty id; an integer becomes its decimal digits."""
         value = self._value(name, None)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -144,14 +136,7 @@ class Record:
         return identifier
 
     def strings(self, name: str, default: Sequence[str] | None = None) -> list[str]:
-        """Return a list-of-strings field.
-
-        Raises
-        ------
-        DataError
-            If the field is missing (and has no default), not a list of strings, or one of
-            them holds a lone surrogate.
-        """
+        """Return a list-of-strings field."""
         value = self._value(name, default)
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise self._wrong_type(name, "a list of strings", value)
@@ -162,26 +147,14 @@ class Record:
         return list(value)
 
     def identifiers(self, name: str) -> list[str]:
-        """Return a list of ids; an integer becomes its decimal digits, null an empty list.
-
-        Raises
-        ------
-        DataError
-            If the field is not a list of strings and integers.
-        """
+        """Return a list of ids; an integer becomes its decimal digits, null an empty list."""
         values = self.fields.get(name)
         if isinstance(values, list):
             values = [str(item) if type(item) is int else item for item in values]
         return Record(self.path, self.line, {name: values}).strings(name, ())
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer field, parsed from its decimal digits in a table.
-
-        Raises
-        ------
-        DataError
-            If the field is missing (and has no default) or not a 64-bit integer.
-        """
+        """Return a 64-bit integer field, parsed from its decimal digits in a table."""
         value = self._value(name, default)
         if isinstance(value, str):
             try:
@@ -195,13 +168,7 @@ class Record:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a number field, parsed from its decimal form in a table.
-
-        Raises
-        ------
-        DataError
-            If the field is missing (and has no default) or not a finite number.
-        """
+        """Return a finite number field, parsed from its decimal form in a table."""
         value = self._value(name, default)
         try:
             number = float(value) if not isinstance(value, bool) else float("nan")
@@ -284,13 +251,7 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
 
 
 def find_objects(path: Path) -> re.Pattern[str] | None:
-    """Return the pattern of a JSON file's text before its objects; see ``formats.json_form``.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist, or is CSV, BibTeX or the like.
-    """
+    """Return the pattern of a JSON file's text before its objects; see ``formats.json_form``."""
     try:
         with open_binary(path) as file:
             start = file.read(HEAD_BYTES)
@@ -359,13 +320,7 @@ def read_lines(
 
 
 def open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    """Open a file for reading bytes; ``.gz`` is decompressed.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist.
-    """
+    """Open a file, which must exist, for reading bytes; ``.gz`` is decompressed."""
     try:
         if path.suffix == ".gz":
             return gzip.open(path, "rb")

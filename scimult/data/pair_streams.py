@@ -68,15 +68,7 @@ class Rows:
 
 
 class ItemStream(ABC):
-    """An endless sequence of the pairs or targets of one file, reshuffled every epoch.
-
-    Parameters
-    ----------
-    file : PairFile or TargetFile
-        The pairs or targets.
-    seed : int
-        Decides orders and draws.
-    """
+    """An endless sequence of the pairs or targets of a file, reshuffled every epoch by ``seed``."""
 
     def __init__(self, file: PairFile | TargetFile, seed: int) -> None:
         self.file = file
@@ -133,18 +125,10 @@ class TargetStream(ItemStream):
 class PairStream(ItemStream):
     """The pairs of one source.
 
-    Each epoch visits every pair once, in its own order, and draws one hard negative per pair
-    from the pair's group (SciMult, section 3.4), both seeded by ``(seed, epoch)``.
-
-    Parameters
-    ----------
-    pairs : PairFile
-        The source.
-    seed : int
-        Decides orders and draws.
-    per_query : int, optional
-        Most pairs of a query in an epoch (SPECTER, section 4: 5). Epochs take turns through each
-        query's pairs, in a fixed random order.
+    Each epoch visits every pair once, in its own order, and draws one hard negative per pair from
+    the pair's group (SciMult, section 3.4), both seeded by ``(seed, epoch)``. With ``per_query``,
+    it visits at most so many pairs of a query (SPECTER, section 4: 5), and epochs take turns
+    through each query's pairs, in a fixed random order.
     """
 
     def __init__(self, pairs: PairFile, seed: int, per_query: int | None = None) -> None:
@@ -250,28 +234,11 @@ class TokenMicroBatches:
     An epoch's shuffled pairs are split into pools of about ``pool`` micro-batches. Each pool is
     sorted by length, cut into micro-batches of equal tokens and dealt to the ranks in turn; the
     micro-batches of a pool then come in random order. So a pair meets other pairs in every epoch,
-    and lengths are similar only within a random pool.
+    and lengths are similar only within a random pool; a ``pool`` of 1 mixes all lengths.
 
-    Parameters
-    ----------
-    stream : ItemStream
-        The pairs.
-    lengths_N : IntArray
-        Encoded tokens of every text.
-    max_tokens : int
-        Budget of one rank's micro-batch. A text shared by two pairs of a micro-batch counts
-        twice, though it is encoded once; a view counts as the whole text.
-    ranks : int
-        World size.
-    pool : int
-        Micro-batches in a pool; 1 mixes all lengths in every micro-batch.
-    hard_negatives : bool
-        Whether hard negatives are encoded.
-
-    Raises
-    ------
-    ConfigError
-        If a single pair exceeds the budget.
+    ``max_tokens`` is the budget of one rank's micro-batch, and a pair that exceeds it is an error.
+    A text shared by two pairs of a micro-batch counts twice, though it is encoded once; a view
+    counts as the whole text.
     """
 
     def __init__(

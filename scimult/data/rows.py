@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from scimult.data.formats import HEAD_BYTES
 from scimult.data.lines import (
     CUT_OFF,
     Record,
@@ -81,7 +83,7 @@ def delimiter_of(path: Path) -> str:
 
 def read_delimited(
     path: Path,
-    delimiter: str,
+    delimiter: str | None,
     rejects: Rejects,
     *,
     columns: Sequence[str] = (),
@@ -90,14 +92,16 @@ def read_delimited(
 ) -> Iterator[Record]:
     """Yield the rows of a delimited table; see ``read_rows``.
 
-    ``quoted=False`` treats double quotes as text, as in files joined with tabs.
+    ``quoted=False`` treats double quotes as text, as in files joined with tabs. Without a
+    delimiter, values are separated by any spaces.
     """
     csv.field_size_limit(FIELD_LIMIT)
     lines = read_lines(path, rejects, keep_blank=True)
     names = list(header)
     number = 0
     for number, values in _split(path, lines, delimiter, quoted):
-        if not names and _EXCEL.fullmatch(delimiter.join(values)):
+        text = (delimiter or " ").join(values)
+        if not names and _EXCEL.fullmatch(text):
             continue
         if not names:
             names = [name.strip() for name in values]
@@ -105,7 +109,6 @@ def read_delimited(
             continue
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
-            text = delimiter.join(values)
             rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
             continue
         yield Record(path, number, dict(zip(names, values, strict=True)))
@@ -114,7 +117,7 @@ def read_delimited(
 
 
 def _split(
-    path: Path, lines: Iterable[tuple[int, str]], delimiter: str, quoted: bool
+    path: Path, lines: Iterable[tuple[int, str]], delimiter: str | None, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the last line number and the values of each row that is not blank."""
     number = 0
@@ -127,7 +130,10 @@ def _split(
 
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
-        for values in csv.reader(text(), delimiter=delimiter, quoting=quoting):
+        rows: Iterable[list[str]] = map(str.split, text())
+        if delimiter is not None:
+            rows = csv.reader(text(), delimiter=delimiter, quoting=quoting)
+        for values in rows:
             if any(value.strip() for value in values):
                 yield number, values
     except csv.Error as error:
@@ -179,6 +185,14 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
     """
     import ijson
 
+    fix = 'write {"id": {...}, ...}'
+    with open_binary(path) as file, suppress(*CUT_OFF):
+        start = file.read(HEAD_BYTES).strip()
+        if start and not start.startswith(b"{"):
+            value = start[:60].decode(errors="replace")
+            rejects.refuse("file is not one JSON object", path, value=value, fix=fix)
+            return
+
     def members() -> Iterator[tuple[str, Any]]:
         with open_binary(path) as file:
             yield from ijson.kvitems(file, "", use_float=True)
@@ -189,7 +203,6 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
         if isinstance(value, dict):
             yield name, Record(path, number, value)
         else:
-            fix = 'write {"id": {...}, ...}'
             rejects.refuse("member is not an object", path, number, value=name, fix=fix)
 
 

@@ -31,20 +31,9 @@ class AlternatingSampler:
     """Every micro-batch holds pairs of one source, hence of one task.
 
     A source whose micro-batches hold many pairs gets fewer of them. Over the whole plan, each
-    source gets its share rounded to whole micro-batches.
-
-    Parameters
-    ----------
-    streams : sequence of MicroBatchStream
-        One per source.
-    rates : array
-        Share of the pairs that each source gets; sums to 1.
-    micro_batches : int
-        Length of the plan.
-    seed : int
-        Decides the order of the sources.
-    sequential : bool
-        All micro-batches of the first source, then all of the next, instead of an even spread.
+    source gets its share of the pairs (``rates``, which sum to 1) rounded to whole micro-batches.
+    ``sequential`` plans all micro-batches of the first source, then all of the next, instead of an
+    even spread in an order that ``seed`` decides.
     """
 
     def __init__(
@@ -81,21 +70,10 @@ class AlternatingSampler:
 
 
 class MixingSampler:
-    """Every micro-batch holds pairs of several sources, in proportion to their rates.
+    """Every micro-batch holds ``rows`` pairs of several sources, in proportion to their rates.
 
-    A source's pairs so far are its rate of all pairs so far, give or take one; a source with a
-    low rate is absent from some micro-batches.
-
-    Parameters
-    ----------
-    streams : sequence of ItemStream
-        One per source.
-    rates : array
-        Share of the pairs that each source gets; sums to 1.
-    rows : int
-        Pairs of a micro-batch over all ranks.
-    micro_batches : int
-        Length of the plan.
+    A source's pairs so far are its rate of all pairs so far, give or take one; a source with a low
+    rate is absent from some micro-batches.
     """
 
     def __init__(
@@ -124,17 +102,6 @@ class BalancedSampler:
     first, one row per rank; in each round the longest row goes to the rank with the fewest tokens
     so far. The content of a micro-batch does not change, and ranks differ by at most one row per
     part.
-
-    Parameters
-    ----------
-    sampler : Sampler
-        Plans the content of micro-batches.
-    lengths_N : IntArray
-        Encoded tokens of every text.
-    ranks : int
-        World size.
-    hard_negatives : bool
-        Whether hard negatives are encoded.
     """
 
     def __init__(
@@ -214,10 +181,7 @@ def _interleave(rates: RateArray, micro_batches: int, seed: int) -> IntArray:
 def share_out(rates: RateArray, rows: int, micro_batches: int) -> IntArray:
     """Divide each micro-batch's rows over the sources by how far each is behind its rate.
 
-    Returns
-    -------
-    IntArray
-        Rows of each source in each micro-batch, shape ``(U, S)``.
+    Return the rows of each source in each micro-batch, shape ``(U, S)``.
     """
     rows_US = np.zeros((micro_batches, len(rates)), dtype=np.int64)
     used_S = np.zeros(len(rates), dtype=np.int64)

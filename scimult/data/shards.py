@@ -33,17 +33,7 @@ _BYTES = 1 << 24
 class Shard:
     """Writes a Parquet file, holding some megabytes in memory; without rows, no file.
 
-    Parameters
-    ----------
-    path : Path
-        Where the rows go.
-    schema : pyarrow.Schema
-        Their columns; a row may leave columns out.
-
-    Attributes
-    ----------
-    count : int
-        Number of rows.
+    A row may leave columns of the schema out; ``count`` is the number of rows.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:

@@ -22,19 +22,9 @@ ScoreArray = NDArray[np.float32]
 
 
 class TeacherScores:
-    """Scores by pair, given as parallel arrays.
+    """Scores by pair, given as parallel arrays of text rows and finite numbers.
 
-    Parameters
-    ----------
-    queries, candidates : IntArray
-        Rows of the text store, shape ``(N,)``.
-    scores : array of float
-        Shape ``(N,)``.
-
-    Raises
-    ------
-    DataError
-        If a score is not finite, or a pair has two different ones.
+    A pair with two different scores is an error.
     """
 
     def __init__(self, queries: IntArray, candidates: IntArray, scores: NDArray[np.floating]):

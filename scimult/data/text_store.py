@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +36,7 @@ SCHEMA = pa.schema(
 class TextStore:
     """Texts by row, memory-mapped so that processes share one copy.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Columns ``id``, ``kind``, ``title`` and ``body``.
-    path : path
-        The file of the table.
-    fingerprint : str, optional
-        The file's SHA-256, if known.
+    ``fingerprint`` is the SHA-256 of the file at ``path``, if known.
     """
 
     def __init__(self, table: pa.Table, path: Path, fingerprint: str | None = None) -> None:
@@ -101,7 +94,7 @@ class TextStore:
 
     def ids_at(self, rows: IntArray) -> list[str]:
         """Return the ids of some rows without loading the others."""
-        return cast(list[str], self._table.column("id").take(pa.array(rows)).to_pylist())
+        return taken(self._table.column("id"), rows)
 
     def rows_with_prefix(self, prefix: str) -> IntArray:
         """Return the rows whose id starts with ``prefix``, ascending."""
@@ -203,26 +196,31 @@ def write_arrow(
     columns: Mapping[str, pa.Array],
     facts: Mapping[str, str] | None = None,
 ) -> None:
-    """Write columns as an Arrow IPC file that `open_arrow` reads.
+    """Write columns as an Arrow IPC file that `open_arrow` reads; creates its folder if needed.
 
-    Call it inside ``files.atomic_folder``.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its folder is created if needed.
-    what, version : str
-        Name and version of its format.
-    columns : mapping of str to array
-        Columns of equal lengths.
-    facts : mapping of str to str, optional
-        Further metadata.
+    ``what`` and ``version`` name its format, ``facts`` are further metadata. Call it inside
+    ``files.atomic_folder``.
     """
     described = {"scimult.format": what, "scimult.version": version, **(facts or {})}
     table = pa.table(dict(columns)).replace_schema_metadata(described)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
+
+
+def taken(column: pa.ChunkedArray, rows: IntArray) -> list[Any]:
+    """Return the values at some rows of a column.
+
+    Arrow's own ``take`` copies all chunks into one first: slow, and impossible beyond 2 GB of text.
+    """
+    ends = np.cumsum([len(chunk) for chunk in column.chunks])
+    chunk_R = np.searchsorted(ends, rows, side="right")
+    values_R = np.empty(len(rows), dtype=object)
+    for number in np.unique(chunk_R):
+        at, chunk = np.flatnonzero(chunk_R == number), column.chunk(int(number))
+        inside = pa.array(rows[at] - ends[number] + len(chunk))
+        values_R[at] = np.array(chunk.take(inside).to_pylist(), dtype=object)
+    return values_R.tolist()
 
 
 def list_array(lists: Ragged, values: pa.Array | None = None) -> pa.LargeListArray:

@@ -25,17 +25,7 @@ _META = {"version", "tokenizer", "texts", "max_length", "count", "dtype", "sep_i
 
 
 class TokenStore:
-    """Memory-mapped token ids.
-
-    Parameters
-    ----------
-    tokens_T : ndarray
-        Token ids of all texts, concatenated.
-    offsets : IntArray
-        Text ``i`` is ``tokens_T[offsets[i]:offsets[i + 1]]``, shape ``(N + 1,)``.
-    meta : dict
-        Content of ``meta.json``.
-    """
+    """Memory-mapped token ids: text ``i`` is ``tokens_T[offsets[i]:offsets[i + 1]]``."""
 
     def __init__(self, tokens_T: np.ndarray, offsets: IntArray, meta: dict[str, Any]) -> None:
         self._tokens_T = tokens_T
@@ -135,25 +125,8 @@ def build_token_store(
     """Tokenise every text and write the store; the folder appears only when complete.
 
     An interrupted build stays in a hidden folder next to it, and the next build with the same
-    texts, tokenizer and length resumes there.
-
-    Parameters
-    ----------
-    texts : TextStore
-        The texts.
-    tokenizer : TextTokenizer
-        The tokenizer.
-    folder : path
-        Where the store goes.
-    max_length : int
-        Longest text, in tokens.
-    workers : int
-        Tokenising processes; the result does not depend on it.
-
-    Raises
-    ------
-    StorageError
-        If the disk is full or the folder cannot be written.
+    texts, tokenizer and length resumes there. The result does not depend on the number of
+    ``workers``, the tokenising processes.
     """
     folder = Path(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)

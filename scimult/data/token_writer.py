@@ -31,12 +31,7 @@ Chunk = tuple[IntArray, "np.ndarray[Any, np.dtype[np.int32]]"]
 class TokenWriter:
     """Appends token ids to an unfinished store and records how much is safely on disk.
 
-    Parameters
-    ----------
-    folder : path
-        The unfinished store; one with the same ``meta`` is resumed.
-    meta : dict
-        Content of ``meta.json``.
+    An unfinished store with the same ``meta`` is resumed.
     """
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -116,18 +111,8 @@ def encode_chunks(
 ) -> Iterator[Chunk]:
     """Yield lengths and token ids of the texts from row ``start`` on, chunk by chunk, in order.
 
-    Parameters
-    ----------
-    texts : TextStore
-        The texts; each worker opens the file itself.
-    tokenizer : TextTokenizer
-        The tokenizer; it is copied to the workers.
-    max_length : int
-        Longest text, in tokens.
-    start : int
-        First row.
-    workers : int
-        Number of processes; 1 uses this one.
+    With several ``workers``, each process opens the text file itself and gets a copy of the
+    tokenizer.
     """
     starts = range(start, len(texts), TEXTS_PER_CHUNK)
     if workers == 1 or len(starts) < 2:

@@ -41,22 +41,10 @@ def stored_views(
 def view_pair(
     name: ViewName, tokens_T: IntArray, *, seed: int, epoch: int, row: int
 ) -> tuple[IntArray, IntArray]:
-    """Return a query and a candidate cut from one text.
+    """Return a query and a candidate cut from one text of the token store.
 
-    Parameters
-    ----------
-    name : str
-        Which view.
-    tokens_T : IntArray
-        ``[CLS] title [SEP] body [SEP]``, as in the token store.
-    seed, epoch, row : int
-        Decide the cut.
-
-    Returns
-    -------
-    query, candidate : IntArray
-        Token ids between the same special tokens. Both are the whole text if it is too short to
-        cut, or has no second part.
+    Both have the same special tokens around them as ``[CLS] title [SEP] body [SEP]``, and are the
+    whole text if it is too short to cut, or has no second part.
     """
     rng = np.random.default_rng([seed, epoch, row])
     query, candidate = VIEWS[name](tokens_T[1:-1], rng, int(tokens_T[-1]))

@@ -60,13 +60,7 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
 def collect(
     config: PrepareConfig, folder: Path, *, skip_bad: bool = False, limits: Limits | None = None
 ) -> None:
-    """Read all sources into ``folder``: texts, metadata and ``Collected``.
-
-    Raises
-    ------
-    DataError
-        At the first bad record, unless bad records are skipped.
-    """
+    """Read all sources into ``folder``: texts, metadata and ``Collected``."""
     rejects = Rejects(skip_bad, folder / REJECTS_FILE)
     counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     limits = limits or Limits()

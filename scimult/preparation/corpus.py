@@ -32,18 +32,10 @@ _NONE = [np.empty(0, np.int64)] * 2
 class FileTexts:
     """The texts of one file, in DuckDB.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    table : str
-        View of its records: line, id, title, body and further fields of the file.
-    placed : str
-        Table ``(line, row, new)``: the text row of each line; only the first line of each id.
-    rows : range
-        Rows of the texts that are new in this file.
-    merged : int
-        Number of texts already known from an earlier file: the earlier text stays.
+    ``table`` is a view of its records: line, id, title, body and further fields of the file.
+    ``placed`` is a table ``(line, row, new)``: the text row of each line; only the first line of
+    each id. ``rows`` are those of the texts that are new in this file; ``merged`` texts were known
+    from an earlier file: the earlier text stays.
     """
 
     path: Path
@@ -56,19 +48,8 @@ class FileTexts:
 class Corpus:
     """Texts, metadata and label assignments of all papers read so far.
 
-    Each kind of text is one range of rows: read all labels before the first paper, and all
-    papers before the first query.
-
-    Parameters
-    ----------
-    folder : Path
-        Scratch folder.
-    texts : TextStoreWriter
-        Open writer.
-    rejects : Rejects
-        Collects unusable records.
-    connection : DuckDBPyConnection
-        Open connection.
+    Each kind of text is one range of rows: read all labels before the first paper, and all papers
+    before the first query. ``folder`` is for scratch files.
     """
 
     def __init__(

@@ -81,13 +81,7 @@ class FileRows:
 
 
 class FileEngine:
-    """Runs statements over files.
-
-    Parameters
-    ----------
-    connection : DuckDBPyConnection
-        From ``data.importers.engine.connected``, which translates its errors.
-    """
+    """Runs statements over files, on a connection of ``importers.engine.connected``."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection

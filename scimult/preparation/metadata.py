@@ -31,18 +31,10 @@ def write_metadata(
 ) -> None:
     """Write ``metadata.arrow``: one row per paper, in the order of the text store.
 
-    Parameters
-    ----------
-    folder : Path
-        Output folder.
-    connection : DuckDBPyConnection
-        Has ``described``: paper (counted from the first), ordinal (of its record among all),
-        authors, venue, year, doi. If a paper has several records, their authors are merged and
-        every other field comes from the first record that has it.
-    rows : range
-        Rows of the papers.
-    labels : pair of IntArray
-        Rows of papers and of their labels.
+    The connection has ``described``: paper (counted from the first), ordinal (of its record among
+    all), authors, venue, year, doi. If a paper has several records, their authors are merged and
+    every other field comes from the first record that has it. ``labels`` are rows of papers and of
+    their labels.
     """
     count = len(rows)
     papers, codes, authors = _numbered(connection, "author", _AUTHORS)
@@ -94,12 +86,7 @@ def _numbered(
 ) -> tuple[IntArray, IntArray, pa.Array]:
     """Give the names in a SELECT of paper, name and ordinal numbers in order of appearance.
 
-    Returns
-    -------
-    papers, codes : IntArray
-        Paper and number of the name of each row.
-    names : pyarrow.Array
-        The names, by number.
+    Return paper and number of the name of each row, and the names by number.
     """
     connection.execute(f"CREATE TABLE {name}_written AS {select}")
     connection.execute(

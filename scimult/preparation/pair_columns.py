@@ -35,12 +35,8 @@ def blocks(count: int) -> Iterator[slice]:
 def mapped(parts: Iterable[tuple[NDArray[Any], ...]], folder: Path) -> tuple[NDArray[Any], ...]:
     """Write columns part by part and map them; a single part stays in memory.
 
-    Parameters
-    ----------
-    parts : iterable of tuple of arrays
-        At least one; the first part decides the columns' types.
-    folder : Path
-        Holds a file per column, which disappears once nothing maps it.
+    The first of the parts decides the columns' types. ``folder`` holds a file per column, which
+    disappears once nothing maps it.
     """
     remaining = iter(parts)
     first, *second = next(remaining), *islice(remaining, 1)
@@ -129,14 +125,9 @@ def _are_unique(first: IntArray, second: IntArray) -> bool:
 
 
 def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Ragged]:
-    """Make one group per pair; the pairs are sorted by query, then positive, and distinct.
+    """Return queries, positives and unsampled of one group per pair.
 
-    Returns
-    -------
-    queries : IntArray
-        Query of each group.
-    positives, unsampled : Ragged
-        One positive each, and empty lists.
+    The pairs are sorted by query, then positive, and distinct.
     """
     count = len(columns[0])
     counting = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
@@ -147,16 +138,9 @@ def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Rag
 def group_by_query(
     queries: IntArray, positives: IntArray, kept: BoolArray
 ) -> tuple[IntArray, Ragged, Ragged]:
-    """Make one group per query that keeps a positive.
+    """Return queries, kept positives and others of one group per query that keeps a positive.
 
-    Returns
-    -------
-    queries : IntArray
-        Query of each group, ascending.
-    positives : Ragged
-        The kept positives, ascending.
-    unsampled : Ragged
-        The other positives of the query.
+    Queries, and the positives of each, are ascending.
     """
     unique, group = np.unique(queries, return_inverse=True)
     group = group.astype(np.int64)
@@ -169,19 +153,8 @@ def group_by_query(
 def sample_per_value(values: IntArray, limit: int, seed: int) -> BoolArray:
     """Choose at most ``limit`` positions of each value, uniformly (SciMult, appendix A.1).
 
-    Parameters
-    ----------
-    values : IntArray
-        For example the label of each (paper, label) pair.
-    limit : int
-        Maximum number of positions to keep per value.
-    seed : int
-        Seed of the choice.
-
-    Returns
-    -------
-    BoolArray
-        True where the position is kept.
+    The values are, for example, the label of each (paper, label) pair. The mask is True where the
+    position is kept.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(values)), values))
     mask = np.zeros(len(values), dtype=np.bool_)

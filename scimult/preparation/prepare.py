@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,24 @@ import numpy as np
 from scimult.data.lines import Rejects
 from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry, TargetEntry
 from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
-from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE
+from scimult.data.prepared import (
+    ALIASES_FILE,
+    HELD_OUT_FILE,
+    TRIPLES_FILE,
+    papers_of,
+    read_aliases,
+)
 from scimult.data.ragged import Ragged
 from scimult.data.targets import write_targets
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore, write_arrow
+from scimult.errors import ConfigError
 from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
 from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
 from scimult.preparation.collected import VERSION as COLLECTED_VERSION
-from scimult.preparation.config import PrepareConfig
+from scimult.preparation.config import PrepareConfig, SelfSupervisionConfig
 from scimult.preparation.hygiene.clean import REPORT_FILE, clean
 from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
 from scimult.preparation.hygiene.evaluation_sets import find_sets, set_files
@@ -36,10 +44,9 @@ from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
 from scimult.preparation.pair_columns import group_by_pair, group_by_query, masked, sample_per_value
-from scimult.preparation.self_supervision import viewed_papers
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
-from scimult.types import BoolArray
+from scimult.types import BoolArray, IntArray, Text, ViewName
 
 # Linked unchanged from the last step into the folder; some are optional.
 COLLECTED_FILES = (
@@ -69,25 +76,9 @@ def prepare(
 ) -> Rejects:
     """Read all sources and write the stores into ``folder``, which must exist and be empty.
 
-    Run this inside ``files.atomic_folder``, followed by ``mining.mine``.
-
-    Parameters
-    ----------
-    config : PrepareConfig
-        Sources and options.
-    folder : path
-        Output folder.
-    skip_bad : bool
-        Leave bad records out and count them, instead of stopping at the first.
-    steps : Steps, optional
-        Keeps the read and cleaned data for later runs; by default nothing is kept.
-    limits : Limits, optional
-        Memory of this process, and threads of DuckDB.
-
-    Returns
-    -------
-    Rejects
-        The records left out; ``rejects.jsonl`` in the folder lists each of them.
+    Run this inside ``files.atomic_folder``, followed by ``mining.mine``; options are those of
+    ``build_dataset``. Without ``steps``, nothing is kept for later runs. Return the records left
+    out; ``rejects.jsonl`` in the folder lists each of them.
 
     Raises
     ------
@@ -208,15 +199,10 @@ def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, A
 def cap_labels(
     parts: Sequence[RawPairs], in_train: Sequence[BoolArray], config: PrepareConfig
 ) -> list[BoolArray]:
-    """Cap the number of training pairs per label (SciMult, appendix A.1).
+    """Return masks of the pairs that stay when training pairs per label are capped.
 
-    Sources that share a label space share its labels and their cap. Dev queries keep all
-    their labels; pairs of other parts are all kept.
-
-    Returns
-    -------
-    list of BoolArray
-        One mask per part: True where the pair is kept.
+    Sources that share a label space share its labels and their cap (SciMult, appendix A.1). Dev
+    queries keep all their labels; pairs of other parts are all kept.
     """
     kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
     spaces: dict[str, list[int]] = {}
@@ -287,3 +273,59 @@ def _write_targets(folder: Path, tasks: Sequence[SplitTargets]) -> list[TargetEn
             entries.append(TargetEntry.of(file, task.factor, task.offset))
             write_targets(folder / entries[-1].file, file)
     return entries
+
+
+@dataclass(frozen=True)
+class ViewedPapers:
+    """The papers of a self-supervised source; those ``too_short`` make no pair."""
+
+    choice: SelfSupervisionConfig
+    namespace: str
+    rows: IntArray
+    too_short: IntArray
+
+    def pairs(self, dev_N: BoolArray) -> Iterator[tuple[PairFile, int]]:
+        """Yield the pairs of each split, with the number of papers too short for one."""
+        for split in SPLITS:
+            is_dev = split == "dev"
+            rows = self.rows[dev_N[self.rows] == is_dev]
+            pairs = PairFile(
+                f"{self.choice.source}-{self.choice.view}",
+                self.choice.task,
+                split,
+                rows,
+                Ragged(rows, np.arange(len(rows) + 1, dtype=np.int64)),
+                Ragged.empty(len(rows)),
+                view=self.choice.view,
+                namespace=self.namespace,
+                part="views",
+            )
+            yield pairs, int((dev_N[self.too_short] == is_dev).sum())
+
+
+def viewed_papers(config: PrepareConfig, store: TextStore, folder: Path) -> list[ViewedPapers]:
+    """Return the papers of each entry of ``self_supervision``.
+
+    Raises
+    ------
+    ConfigError
+        If no paper of a source is long enough.
+    """
+    viewed = []
+    for choice in config.self_supervision:
+        namespace = next(s.space for s in config.sources if s.name == choice.source)
+        papers = papers_of(store, read_aliases(folder), namespace)
+        counts = (_words(store.text(row), choice.view) for row in papers.tolist())
+        words = np.fromiter(counts, dtype=np.int64, count=len(papers))
+        enough = words >= choice.min_words
+        if not enough.any():
+            fix = "lower min_words or name another source"
+            raise ConfigError("no paper is long enough", value=choice.source, fix=fix)
+        viewed.append(ViewedPapers(choice, namespace, papers[enough], papers[~enough]))
+    return viewed
+
+
+def _words(text: Text, view: ViewName) -> int:
+    if view == "title_to_abstract":
+        return len(text.body.split()) if text.title.strip() else 0
+    return len(text.title.split()) + len(text.body.split())

@@ -86,19 +86,10 @@ def read_citations(
 def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) -> Answers:
     """Return the papers that answer each query, and those that were shown but do not.
 
-    For ``links`` the query is a paper itself.
-
-    Parameters
-    ----------
-    path : path
-        Table with query-id and paper-id (or corpus-id); teacher and negative-id are optional.
-    kind : str
-        ``positives`` (every row is one), ``judgments`` and ``links`` (column score, positive
-        from the threshold on) or ``clicks`` (column clicked, 0 or 1).
-    source : SourceConfig
-        Names the queries and papers, and the smallest score of a positive.
-    corpus : Corpus
-        Has the texts.
+    The table has query-id and paper-id (or corpus-id); teacher and negative-id are optional. By
+    ``kind``, every row is a positive (``positives``), or those with a column score from the
+    threshold on (``judgments``, and ``links``, whose queries are papers themselves), or those with
+    1 and not 0 in a column clicked (``clicks``).
     """
     papers = f"{source.space}:"
     queries = papers if kind == "links" else f"{source.name}/query:"
@@ -208,19 +199,10 @@ def table_rows(
     values: Mapping[str, tuple[str, pa.DataType]],
     parse: Callable[[Record], Mapping[str, Any]],
 ) -> FileRows:
-    """Return how to read a table.
+    """Return how to read a table with the required ``columns``; see ``read_table``.
 
-    Parameters
-    ----------
-    path : Path
-        The table.
-    columns : sequence of str
-        Required columns; see ``read_table``.
-    values : mapping
-        SQL over the columns and type of each value of a row, by name. A column that the table
-        does not have is an empty string.
-    parse : callable
-        Returns the same values from a record.
+    ``values`` has SQL over the columns and the type of each value of a row, by name; a column that
+    the table does not have is an empty string. ``parse`` returns the same values from a record.
     """
     sql = None
     schema = pa.schema([("line", pa.int64()), *((n, kind) for n, (_, kind) in values.items())])

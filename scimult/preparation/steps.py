@@ -30,13 +30,9 @@ class Step:
 class Steps:
     """One folder per step; each appears only when it is complete.
 
-    Parameters
-    ----------
-    folder : path
-        Holds the steps. It only saves work: deleting it between runs is safe.
-    verify : bool
-        Compare the content of all files, inputs and outputs. By default a file with the path,
-        size and time of the last run is assumed to be unchanged.
+    ``folder`` only saves work: deleting it between runs is safe. ``verify`` compares the content of
+    all files, inputs and outputs; by default a file with the path, size and time of the last run is
+    assumed to be unchanged.
     """
 
     def __init__(self, folder: Path, *, verify: bool = False) -> None:
@@ -68,18 +64,9 @@ class Steps:
     ) -> Step:
         """Return the step made from exactly these inputs, running it if necessary.
 
-        A step is made again if its inputs differ or one of its files has changed.
-
-        Parameters
-        ----------
-        name : str
-            Name of the step.
-        inputs : mapping
-            Everything the result depends on, as JSON values: versions, options, checksums.
-        make : callable
-            Writes the step's files into the folder it is given.
-        quiet : bool
-            Do not report a reused step.
+        A step is made again if its inputs (everything the result depends on, as JSON values:
+        versions, options, checksums) differ or one of its files has changed. ``make`` writes the
+        files into the folder it is given; a ``quiet`` step is not reported when it is reused.
         """
         folder = self.folder / name
         step = Step(folder, fingerprint(inputs))

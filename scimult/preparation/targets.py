@@ -38,19 +38,7 @@ class RawTargets:
 
 
 class TargetReader:
-    """Collects the targets of one task from a source's files.
-
-    Parameters
-    ----------
-    config : TargetConfig
-        Task and location.
-    source : SourceConfig
-        The source.
-    path : path
-        The papers or the table.
-    rejects : Rejects
-        Collects unusable targets.
-    """
+    """Collects the targets of one task from a source's papers or a table."""
 
     def __init__(
         self, config: TargetOptions, source: SourceConfig, path: Path, rejects: Rejects

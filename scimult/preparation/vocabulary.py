@@ -25,6 +25,8 @@ from tokenizers import (
 )
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_parquet
+from scimult.data.text_files import raw_columns
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
@@ -43,7 +45,9 @@ _TEXTS_PER_BATCH = 4096
 
 
 def read_texts(path: Path | str) -> Iterator[str]:
-    """Yield the texts of a prepared folder, or of a JSON lines file of papers or similar records.
+    """Yield the texts of a prepared folder, or of a file of papers or similar records.
+
+    The file has JSON lines, or is one that ``scimult prepare SOURCE`` wrote.
 
     Raises
     ------
@@ -59,8 +63,11 @@ def read_texts(path: Path | str) -> Iterator[str]:
         for start in range(0, len(store), _TEXTS_PER_BATCH):
             for text in store.slice(start, start + _TEXTS_PER_BATCH):
                 yield f"{text.title} {text.body}"
-    else:
-        yield from map(_record_text, read_jsonl(path, Rejects(skip_bad=False)))
+        return
+    # The papers of a converted source are Parquet.
+    is_raw = raw_columns(path) is not None
+    rows = read_parquet(path, (), Rejects()) if is_raw else read_jsonl(path, Rejects())
+    yield from map(_record_text, rows)
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:

@@ -10,8 +10,7 @@ import sentencepiece
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from scimult.data.saved_tokenizer import SavedTokenizer
-from scimult.data.tokenization import TextTokenizer, cut
+from scimult.data.tokenization import SavedTokenizer, TextTokenizer, cut
 from scimult.errors import CheckpointError
 from scimult.types import Text
 from tests.base_models import FAMILIES, SENTENCES, SPECIAL, save_tokenizer

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_a_page_of_openalex_is_read_with_its_abstracts(tmp_path: Path) -> None:
         first, second = _read(tmp_path / name)
         assert first == {"id": "W1", "title": "A", "abstract": "Layouts of Layouts"}
         assert second["title"] == "B"
+
+
+@pytest.mark.parametrize("between", ["", "\n", " \r\n"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda works: {"meta": {"count": 9}, "results": works, "group_by": [{"a": "]"}]},
+        lambda works: {"status": "ok", "message": {"items": works, "query": {"q": "{"}}},
+        lambda works: {"items": works},
+    ],
+)
+def test_pages_appended_to_one_file_are_all_read(
+    tmp_path: Path, page: Callable[[Any], Any], between: str
+) -> None:
+    works = [{"id": str(number), "title": "long " * 9000} for number in range(7)]
+    text = between.join(json.dumps(page(part)) for part in (works[:3], [], works[3:]))
+    (tmp_path / "pages.json").write_text(text)
+    assert _read(tmp_path / "pages.json") == works
+    for extra in ("{", '{"id": "8"}', "]"):
+        (tmp_path / "pages.json").write_text(text + extra)
+        with pytest.raises(DataError, match=r"pages\.json:8: JSON file is cut off or damaged"):
+            _read(tmp_path / "pages.json")
 
 
 @pytest.mark.parametrize(

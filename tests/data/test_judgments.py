@@ -23,7 +23,9 @@ LAYOUTS = {
     "plain.tsv": ("", "{q}\t{d}\t{s}\n"),
     "trec.tsv": ("", "{q} 0 {d} {s}\n"),
     "trec_tabs.tsv": ("", "{q}\t0\t{d}\t{s}\n"),
+    "trec_aligned.tsv": ("", "{q}   0  {d}  {s} \n"),
     "test.qrel": ("", "{q} 0 {d} {s}\n"),
+    "spaced.qrel": ("", "{q}  0 {d} {s} \n"),
 }
 
 

@@ -44,6 +44,15 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_ba
     assert [store.row(identifier) for identifier in TEXTS] == [0, 1, 2, 3]
 
 
+def test_ids_are_read_from_columns_larger_than_an_array_can_be(tmp_path: Path) -> None:
+    part = pa.array([f"{number} {'long ' * 200}" for number in range(1000)])
+    table = pa.table({"id": pa.chunked_array([part] * 2500)})  # 2.5 GB, in the memory of 1 MB
+    store = TextStore(table, tmp_path)
+    rows = np.array([2_499_999, 5, 1_000, 999, 5])
+    assert [name.split()[0] for name in store.ids_at(rows)] == ["999", "5", "0", "999", "5"]
+    assert store.ids_at(rows[:0]) == []
+
+
 def test_many_texts_are_cut_into_the_same_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

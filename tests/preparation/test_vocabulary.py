@@ -22,6 +22,7 @@ from scimult.preparation.vocabulary import (
 )
 from scimult.preparation.world import WorldSettings, make_world
 from scimult.types import Text
+from tests.public import run
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
 
 
@@ -180,3 +181,9 @@ def test_a_folder_with_anything_else_is_not_replaced(tmp_path: Path, own: bool) 
         save_tokenizer(tokenizer, folder)
     assert sorted(folder.iterdir()) == before
     assert [path.name for path in tmp_path.iterdir()] == ["v1"]
+
+
+def test_the_papers_of_a_conversion_give_a_vocabulary(tmp_path: Path) -> None:
+    content = {"a.csv": "id,title,abstract\n1,One,Two\n2,Three,\n"}
+    found = run(tmp_path, "table", content, papers={"file": "a.csv"})
+    assert list(read_texts(found.folder / "table" / "papers.parquet")) == ["One Two", "Three "]

@@ -14,6 +14,7 @@ from scimult.data.lines import CUT_OFF, Record, Rejects, empty_file, open_binary
 from scimult.errors import DataError
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
+_PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
@@ -91,9 +92,14 @@ def _latex_decoder() -> Callable[[str], str]:
     from pylatexenc.latex2text import LatexNodes2Text
 
     decoder = LatexNodes2Text(math_mode="verbatim")
-    return lambda text: (
-        decoder.latex_to_text(text) if _LATEX.search(text) else text.translate(_BRACES)
-    )
+
+    def decode(text: str) -> str:
+        if not _LATEX.search(text):
+            return text.translate(_BRACES)
+        # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
+        return str(decoder.latex_to_text(_PERCENT.sub(r"\\%", text)))
+
+    return decode
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -159,7 +165,7 @@ def _first_name_first(name: str) -> str:
 
 
 def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the articles of PubMed XML; the "line" is the number of the article.
+    """Yield the articles and books of PubMed XML; the "line" is the number of the article.
 
     Raises
     ------
@@ -170,7 +176,7 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
     try:
         with open_binary(path) as file:
             for _, element in ElementTree.iterparse(file):
-                if element.tag != "PubmedArticle":
+                if element.tag not in ("PubmedArticle", "PubmedBookArticle"):
                     continue
                 number += 1
                 yield Record(path, number, _pubmed_paper(element))
@@ -185,34 +191,40 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
 
 
 def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
-    citation = element.find("MedlineCitation")
-    citation = element if citation is None else citation
-    article = citation.find("Article")
-    article = citation if article is None else article
+    citation = _child(element, "MedlineCitation", "BookDocument")
+    article = _child(citation, "Article")
     parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
-    date = article.find("Journal/JournalIssue/PubDate")
+    titles = ("ArticleTitle", "VernacularTitle", "Book/BookTitle")
+    years = ("Journal/JournalIssue/PubDate/Year", "Journal/JournalIssue/PubDate/MedlineDate")
     dois = [
         *(item for item in article.iterfind("ELocationID") if item.get("EIdType") == "doi"),
         *(
             item
-            for item in element.iterfind("PubmedData/ArticleIdList/ArticleId")
+            for part in ("PubmedData", "BookDocument")
+            for item in element.iterfind(f"{part}/ArticleIdList/ArticleId")
             if item.get("IdType") == "doi"
         ),
     ]
     cited = element.iterfind("PubmedData/ReferenceList//Reference/ArticleIdList/ArticleId")
     return {
         "id": citation.findtext("PMID"),
-        "title": _text(article.find("ArticleTitle")) or _text(article.find("VernacularTitle")),
+        "title": next(filter(None, (_text(article.find(name)) for name in titles)), ""),
         "abstract": " ".join(part for part in parts if part),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
-        "venue": _text(article.find("Journal/Title")),
-        "year": date.findtext("Year") or date.findtext("MedlineDate") if date is not None else None,
+        "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
+        "year": next(filter(None, map(article.findtext, (*years, "Book/PubDate/Year"))), None),
         "doi": _text(dois[0]) if dois else None,
         "references": [_text(item) for item in cited if item.get("IdType") == "pubmed"],
         "labels": [
             _text(item) for item in citation.iterfind("MeshHeadingList/MeshHeading/DescriptorName")
         ],
     }
+
+
+def _child(element: ElementTree.Element, *names: str) -> ElementTree.Element:
+    """Return the first of these children that there is, else the element itself."""
+    found = (child for name in names if (child := element.find(name)) is not None)
+    return next(found, element)
 
 
 def _abstract_part(part: ElementTree.Element) -> str:

@@ -25,19 +25,8 @@ def is_expression(column: str, names: Sequence[str]) -> bool:
 class Columns:
     """The columns of one table, in one or several files of the same kind.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        The files.
-    names : mapping
-        Our names to columns, dotted paths or SQL expressions.
-    needed : sequence of str
-        Required columns.
-
-    Attributes
-    ----------
-    seen : set of str
-        Columns that exist, including unread ones.
+    ``names`` maps our names to columns, dotted paths or SQL expressions; columns in ``needed`` must
+    exist. After reading, ``seen`` has the columns that exist, including unread ones.
     """
 
     def __init__(

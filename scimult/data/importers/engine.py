@@ -85,14 +85,8 @@ def connected(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield an engine that uses at most ``memory`` (``MEMORY``) and spills to a temporary folder.
 
-    The folder is created in ``parent``, by default the system's temporary folder (``$TMPDIR``).
-
-    Raises
-    ------
-    ConfigError
-        If the memory limit is not valid or too low.
-    OSError
-        If the disk is full.
+    The folder is created in ``parent``, by default the system's temporary folder (``$TMPDIR``). A
+    memory limit that is not valid or too low is a ConfigError, a full disk an OSError.
     """
     with (
         tempfile.TemporaryDirectory(prefix="scimult-", dir=parent) as folder,
@@ -112,13 +106,7 @@ def connected(
 def opened(
     memory: str | None, threads: int | None, database: str = ":memory:", **settings: str
 ) -> duckdb.DuckDBPyConnection:
-    """Open an engine with limits, by default DuckDB's own.
-
-    Raises
-    ------
-    ConfigError
-        If the memory limit is not valid.
-    """
+    """Open an engine with limits, by default DuckDB's own; an invalid one is a ConfigError."""
     config: dict[str, Any] = dict(settings)
     if memory is not None:
         config["memory_limit"] = memory
@@ -134,25 +122,16 @@ def opened(
 def run(
     engine: duckdb.DuckDBPyConnection, sql: str, file: Path, columns: Sequence[str] = ()
 ) -> duckdb.DuckDBPyConnection:
-    """Start a query that reads ``file``; ``columns`` are the user's expressions, for errors.
+    """Start a query that reads ``file``, which a DataError names if it fails.
 
-    Raises
-    ------
-    DataError
-        If it fails.
+    ``columns`` are the user's expressions, for errors.
     """
     with _naming(file, columns):
         return engine.execute(sql)
 
 
 def rows_of(cursor: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a query, fetching a thousand at a time.
-
-    Raises
-    ------
-    DataError
-        If it fails.
-    """
+    """Yield the rows of a query, fetching a thousand at a time; see ``run`` for errors."""
     while True:
         with _naming(file):
             rows = cursor.fetchmany(_FETCH_ROWS)

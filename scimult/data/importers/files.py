@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from scimult.data.formats import HEAD_BYTES
+from scimult.data.formats import HEAD_BYTES, refuse_binary
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.lines import CUT_OFF, Rejects, open_binary, read_jsonl
 from scimult.data.rows import read_parquet
@@ -120,6 +120,7 @@ def _container(path: Path) -> str:
     start = read_start(path)
     if start.startswith(b"PAR1"):
         return "parquet"
+    refuse_binary(path, start)
     text = start.decode("utf-8-sig", errors="replace")
     for container, pattern in _STARTS.items():
         if pattern.match(text):

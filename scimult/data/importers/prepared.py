@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scimult.data.lines import Record
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import open_arrow
+from scimult.data.text_store import open_arrow, taken
 from scimult.types import IntArray
 
 METADATA_FILE = "metadata.arrow"
 _TEXT_COLUMNS = {"id": "id", "title": "title", "abstract": "body"}
-_METADATA_COLUMNS = ("authors", "venue", "year", "doi", "labels")  # old folders have no doi
+_METADATA_COLUMNS = ("authors", "venue", "year", "doi")  # old folders have no doi
 _BATCH = 8192
 
 
@@ -35,16 +34,25 @@ def read_prepared(folder: Path) -> Iterator[Record]:
     citing, cited = (edges.column(name).to_numpy() for name in ("citing", "cited"))
     names = [name for name in _METADATA_COLUMNS if name in metadata.column_names]
     for batch in metadata.to_batches(_BATCH):
-        rows = batch.column("row").to_numpy()
-        columns = {ours: _taken(texts, name, rows) for ours, name in _TEXT_COLUMNS.items()}
-        columns |= {name: batch.column(name).to_pylist() for name in names}
+        rows, labels = batch.column("row").to_numpy(), batch.column("labels")
         starts, ends = (np.searchsorted(citing, rows, side) for side in ("left", "right"))
+        offsets = labels.offsets.to_numpy()
+        columns: dict[str, list[Any]] = {
+            **{ours: taken(texts.column(name), rows) for ours, name in _TEXT_COLUMNS.items()},
+            **{name: batch.column(name).to_pylist() for name in names},
+            "references": _lists(texts.column("id"), cited, starts, ends),
+            "labels": _lists(
+                texts.column("title"), labels.values.to_numpy(), offsets[:-1], offsets[1:]
+            ),
+        }
         for i, row in enumerate(rows.tolist()):
-            fields: dict[str, Any] = {name: values[i] for name, values in columns.items()}
-            fields["references"] = _taken(texts, "id", cited[starts[i] : ends[i]])
-            fields["labels"] = _taken(texts, "title", np.array(fields["labels"], dtype=np.int64))
-            yield Record(folder / TEXTS_FILE, row, fields)
+            yield Record(folder / TEXTS_FILE, row, {n: values[i] for n, values in columns.items()})
 
 
-def _taken(texts: pa.Table, column: str, rows: IntArray) -> list[str]:
-    return [] if not len(rows) else pc.take(texts.column(column), pa.array(rows)).to_pylist()
+def _lists(
+    column: pa.ChunkedArray, rows: IntArray, starts: IntArray, ends: IntArray
+) -> list[list[str]]:
+    """Return the texts at ``rows[start:end]`` of each start and end, which ascend."""
+    first = starts[0]
+    texts = taken(column, rows[first : ends[-1]])
+    return [texts[start - first : end - first] for start, end in zip(starts, ends, strict=True)]

@@ -30,12 +30,8 @@ Pairs = set[tuple[int, int]]
 class AuditedSet:
     """Texts and relevant pairs of one evaluation set.
 
-    Attributes
-    ----------
-    query_ids, queries, candidate_ids, candidates : sequence
-        Ids and texts of the Q queries and C candidates (documents, papers or labels).
-    relevant : sequence of IntArray, optional
-        Relevant candidates of each query; ``None`` if the set has no such pairs.
+    Candidates are documents, papers or labels; ``relevant`` are those of each query, ``None`` if
+    the set has no such pairs.
     """
 
     query_ids: Sequence[str]

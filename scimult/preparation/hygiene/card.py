@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from scimult.data.manifest import HygieneReport, Manifest, PairEntry
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS
-from scimult.files import write_text
-from scimult.preparation.hygiene.card_plots import plot_labels, plot_lengths, plot_years
+from scimult.files import atomic_file, write_text
 from scimult.preparation.hygiene.examples import draw_examples
 from scimult.preparation.hygiene.statistics import (
     MIN_WORDS_FOR_LANGUAGE,
@@ -22,10 +23,15 @@ from scimult.preparation.hygiene.statistics import (
     text_statistics,
 )
 from scimult.preparation.metadata import NONE, read_years
-from scimult.types import IntArray, Text
+from scimult.types import IntArray, Kind, Text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LANGUAGE_SAMPLE = 2000
 TITLE_WIDTH = 160
+# Words of the longest texts that the plot of lengths tells apart.
+LONGEST_SHOWN = 600
 # Characters that some Markdown renderer may interpret.
 MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+\-!|$~&^=:@]")
 
@@ -40,33 +46,19 @@ def write_card(
 ) -> None:
     """Write a data card to ``path`` and its plots next to it (``<name>_lengths.png`` and so on).
 
-    Parameters
-    ----------
-    data : PreparedData
-        The folder; overlap and duplicates are reported as ``prepare`` found them.
-    path : path
-        Markdown file.
-    sample : int
-        Number of papers whose language is identified.
-    negatives : int
-        Number of example hard negatives per rule, with the titles of query and positive.
-    seed : int
-        Seed of the examples.
-
-    Raises
-    ------
-    StorageError
-        If a file cannot be written.
+    Overlap and duplicates are reported as ``prepare`` found them. The language of ``sample`` papers
+    is identified. With ``negatives``, so many example hard negatives per rule, drawn with ``seed``,
+    are shown with the titles of query and positive.
     """
     texts = text_statistics(data.texts, sample)
     labels = label_frequencies(data)
     years = read_years(data.folder, len(data.texts))
     years = years[years != NONE]
-    plots = {"lengths": plot_lengths(texts.words, path)}
+    plots = {"lengths": _plot_lengths(texts.words, path)}
     if labels:
-        plots["labels"] = plot_labels(labels, path)
+        plots["labels"] = _plot_labels(labels, path)
     if len(years):
-        plots["years"] = plot_years(years, path)
+        plots["years"] = _plot_years(years, path)
     sections = [
         _head(data),
         _sources(data.manifest),
@@ -270,3 +262,61 @@ def _title(text: Text) -> str:
 def _plain(text: str) -> str:
     """Return Markdown that renders as ``text``."""
     return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def _plot_lengths(words: Mapping[Kind, IntArray], card: Path) -> str:
+    """Plot the share of texts of each kind by number of words."""
+
+    def draw(axes: Axes) -> None:
+        bins = [float(edge) for edge in range(0, LONGEST_SHOWN + 20, 10)]
+        for kind, lengths in words.items():
+            if len(lengths):
+                weights = np.full(len(lengths), 1 / len(lengths))
+                clipped = np.minimum(lengths, LONGEST_SHOWN)
+                axes.hist(clipped, bins, weights=weights, histtype="step", label=kind)
+        axes.set_xlabel(f"words ({LONGEST_SHOWN} and more in the last bin)")
+        axes.set_ylabel("share of texts, bins of 10 words")
+        axes.legend()
+
+    return _save(card, "lengths", draw)
+
+
+def _plot_labels(labels: Mapping[str, IntArray], card: Path) -> str:
+    """Plot how many papers carry each label, most frequent first."""
+
+    def draw(axes: Axes) -> None:
+        for name, counts in labels.items():
+            ordered = np.sort(counts[counts > 0])[::-1]
+            axes.plot(np.arange(1, len(ordered) + 1), ordered, label=name)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("rank of the label")
+        axes.set_ylabel("papers")
+        axes.legend()
+
+    return _save(card, "labels", draw)
+
+
+def _plot_years(years: IntArray, card: Path) -> str:
+    """Plot the number of papers of each year."""
+
+    def draw(axes: Axes) -> None:
+        bins, counts = np.unique(years, return_counts=True)
+        axes.bar(bins, counts, width=1.0)
+        axes.set_xlabel("year")
+        axes.set_ylabel("papers")
+
+    return _save(card, "years", draw)
+
+
+def _save(card: Path, what: str, draw: Callable[[Axes], None]) -> str:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(alpha=0.3)
+    draw(axes)
+    path = card.with_name(f"{card.stem}_{what}.png")
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+    return path.name

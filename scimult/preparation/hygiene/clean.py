@@ -34,23 +34,9 @@ VERSION = "2"
 def clean(source: Path, target: Path, collected: Collected, config: HygieneConfig) -> None:
     """Write the corpus in ``source`` without duplicates and evaluation texts to ``target``.
 
-    Parameters
-    ----------
-    source : path
-        Folder with ``texts.arrow`` and ``metadata.arrow``.
-    target : path
-        Existing, empty folder; it gets the same files, ``collected``, ``aliases.arrow`` and
-        ``hygiene.json`` with all counts.
-    collected : Collected
-        Pairs of ``source``; its rejects collect the texts refused as duplicates.
-    config : HygieneConfig
-        Options.
-
-    Raises
-    ------
-    DataError
-        At the first duplicate if duplicates are refused, unless bad records are skipped; or if
-        an evaluation set cannot be read.
+    ``target`` is an empty folder; it gets the same files, ``collected``, ``aliases.arrow`` and
+    ``hygiene.json`` with all counts. The rejects of ``collected``, the pairs of ``source``, collect
+    the texts refused as duplicates.
     """
     store = TextStore.open(source)
     if (source / REJECTS_FILE).exists():

@@ -29,12 +29,8 @@ from scimult.types import BoolArray, IntArray
 class RowMap:
     """Map from the rows of N texts to their rows after compaction.
 
-    Parameters
-    ----------
-    keeper_N : IntArray
-        Keeper of each text; labels always keep themselves.
-    removed_N : BoolArray
-        Texts to remove; removing one of a group removes the whole group.
+    Labels always keep themselves; removing one of a group of texts with the same keeper removes the
+    whole group.
     """
 
     keeper_N: IntArray

@@ -36,14 +36,9 @@ Pair = tuple[int, int]
 class Keys:
     """The keys by which N texts are compared.
 
-    Parameters
-    ----------
-    titles_N : ndarray of uint64
-        Hash of a paper's title key or a query's words; 0 if that is too short.
-    has_body_N : ndarray of bool
-        Whether the text has an abstract.
-    sketches : Sketches
-        MinHash signatures, only if near-duplicates are wanted.
+    ``titles_N`` are hashes of a paper's title key or a query's words, 0 if that is too short;
+    ``has_body_N`` says whether a text has an abstract. ``sketches`` are empty unless
+    near-duplicates are wanted.
     """
 
     titles_N: NDArray[np.uint64]
@@ -73,26 +68,11 @@ def find_duplicates(
 ) -> tuple[IntArray, Counter[str]]:
     """Group duplicates: papers by the configured keys, queries by their words.
 
-    Groups are connected components: if a text equals two others, all three are one group.
-    The keeper of a group is its first text with an abstract.
+    Groups are connected components: if a text equals two others, all three are one group. The
+    keeper of a group is its first text with an abstract.
 
-    Parameters
-    ----------
-    store : TextStore
-        All texts.
-    keys : Keys
-        From ``compute_keys``.
-    dois : sequence of str or None
-        DOI of each text, as written.
-    config : HygieneConfig
-        Which keys to use.
-
-    Returns
-    -------
-    keeper_N : IntArray
-        The keeper of each text's group; its own row if it has no duplicate.
-    counts : Counter
-        Texts with another keeper, by the first key that matched, and texts kept apart.
+    Return the keeper of each text's group (its own row if it has no duplicate), and counts of the
+    texts with another keeper, by the first key that matched, and of texts kept apart.
     """
     counts: Counter[str] = Counter()
     finders = {

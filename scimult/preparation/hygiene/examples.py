@@ -27,23 +27,10 @@ class Example:
 
 
 def draw_examples(data: PreparedData, count: int, seed: int = 0) -> dict[str, list[Example]]:
-    """Draw hard negatives of each rule from all pair files.
+    """Draw at most ``count`` hard negatives of each rule from all pair files of a mined folder.
 
-    A negative that several rules gave may be drawn for each of them.
-
-    Parameters
-    ----------
-    data : PreparedData
-        A mined folder.
-    count : int
-        Maximum number of examples per rule.
-    seed : int
-        Seed of the draw.
-
-    Returns
-    -------
-    dict
-        Examples by rule; empty if the folder does not record which rules gave its negatives.
+    A negative that several rules gave may be drawn for each of them. The result is empty if the
+    folder does not record which rules gave its negatives.
     """
     files = [file for split in SPLITS for file in data.pairs(split)]
     by_rule: dict[str, list[tuple[PairFile, int]]] = defaultdict(list)

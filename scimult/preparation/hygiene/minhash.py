@@ -32,15 +32,7 @@ _NOTHING = np.zeros(1, np.uint64)
 
 @dataclass(frozen=True)
 class Sketches:
-    """MinHash signatures of N texts.
-
-    Parameters
-    ----------
-    signatures_NP : ndarray of uint32
-        Undefined for texts that are too short to compare.
-    usable_N : ndarray of bool
-        False for texts that are too short.
-    """
+    """MinHash signatures of N texts, undefined for those that are too short to compare."""
 
     signatures_NP: Signatures
     usable_N: NDArray[np.bool_]
@@ -69,13 +61,8 @@ def shingle_hashes(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Hash all runs of ``length`` words of texts that are long enough (Karp and Rabin, 1987).
 
-    The hash of a run is the difference of two prefix sums over letters, so that all runs are
-    hashed at once.
-
-    Returns
-    -------
-    hashes, offsets : ndarray of uint64
-        Hashes of all texts, concatenated, and the offsets of each text's hashes.
+    The hash of a run is the difference of two prefix sums over letters, so that all runs are hashed
+    at once. Return the hashes of all texts, concatenated, and the offsets of each text's hashes.
     """
     letters = np.frombuffer(" ".join(chain.from_iterable(texts)).encode() + b" ", np.uint8)
     powers, inverses = _powers(1 << len(letters).bit_length())

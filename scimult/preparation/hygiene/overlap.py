@@ -29,15 +29,9 @@ def find_overlap(
 ) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
     """Compare all papers and queries of the store with all texts of the sets below ``folder``.
 
-    Two texts match if their DOIs, sufficiently long title keys or all their words are equal, or
-    if they are near-duplicates. Labels are not compared.
-
-    Returns
-    -------
-    reports : list of OverlapEntry
-        The overlap of each set with the store.
-    rows : dict
-        For each role, a mask of the N texts that match such a text.
+    Two texts match if their DOIs, sufficiently long title keys or all their words are equal, or if
+    they are near-duplicates. Labels are not compared. Return the overlap of each set with the store
+    and, for each role, a mask of the N texts that match such a text.
     """
     # Each text once per role: a query paper is often a candidate too.
     sets = {name: list(dict.fromkeys(read_set(p))) for name, p in find_sets(folder).items()}

@@ -33,22 +33,9 @@ def dev_texts(
 ) -> BoolArray:
     """Return which papers and queries belong to the dev split, shape ``(N,)``; labels never do.
 
-    Parameters
-    ----------
-    parts : sequence of RawPairs
-        All pairs.
-    store : TextStore
-        The texts; the draw depends only on seed and id, so adding texts moves none.
-    years_N : IntArray
-        Year of each text, -1 if unknown (such papers are in the train split).
-    config : SplitConfig
-        What the splits must not share.
-    fraction : float
-        Share of texts (of components, for ``component``) to draw.
-    seed : int
-        Seed of the draw.
-    with_targets : sequence of IntArray
-        Rows of papers with targets, which need no pair.
+    The draw of a ``fraction`` of the texts (of components, for ``component``) depends only on seed
+    and id, so adding texts moves none. Papers without a year (-1) are in the train split. Papers
+    ``with_targets`` need no pair.
     """
     count = len(store)
     dev_N = np.zeros(count, dtype=np.bool_)

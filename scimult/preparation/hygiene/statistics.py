@@ -25,14 +25,9 @@ MIN_WORDS_FOR_LANGUAGE = 20
 class TextStatistics:
     """Statistics over all texts, and languages of a sample of papers.
 
-    Parameters
-    ----------
-    words : dict
-        Number of whitespace-separated words of every text of a kind.
-    without_body : dict
-        Number of texts of each kind without an abstract or definition.
-    languages : Counter
-        Papers of the sample by ISO 639-1 code.
+    ``words`` has the number of whitespace-separated words of every text of a kind, ``without_body``
+    the number of texts of each kind without an abstract or definition, and ``languages`` the papers
+    of the sample by ISO 639-1 code.
     """
 
     words: dict[Kind, IntArray]
@@ -43,15 +38,8 @@ class TextStatistics:
 def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatistics:
     """Compute text statistics in one pass.
 
-    Parameters
-    ----------
-    store : TextStore
-        The texts.
-    sample : int
-        Largest number of papers whose language is identified (py3langid); drawn from those
-        with at least ``MIN_WORDS_FOR_LANGUAGE`` words.
-    seed : int
-        Seed of the sample.
+    Languages (py3langid) are those of at most ``sample`` papers, drawn from those with at least
+    ``MIN_WORDS_FOR_LANGUAGE`` words.
     """
     lengths_N = np.zeros(len(store), dtype=np.int64)
     kinds_N = np.zeros(len(store), dtype=np.int8)

@@ -29,13 +29,8 @@ _PARTS = ("citations", "links", "labels", "queries")
 def keys_below(entries: Sequence[PairEntry], limit: int | None) -> dict[str, int]:
     """Return, by file, the bound below which the keys of kept queries must be.
 
-    Parameters
-    ----------
-    entries : sequence of PairEntry
-        All pair files; files that are not in the result stay whole.
-    limit : int, optional
-        Approximate number of groups to keep of the largest training file of a task, and the same
-        share of its other files. By default all are kept.
+    ``limit`` is the approximate number of groups to keep of the largest training file of a task,
+    and its other files keep the same share. Files that are not in the result stay whole.
     """
     if limit is None:
         return {}

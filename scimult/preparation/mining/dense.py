@@ -47,18 +47,8 @@ OpenEncoder = Callable[[DenseConfig], MiningEncoder]
 class DenseWindows:
     """Builds windows of ``dense`` rules; shared candidates and queries are encoded once.
 
-    Parameters
-    ----------
-    data : PreparedData
-        Has the texts.
-    scratch : Path
-        Holds embeddings during mining.
-    open_encoder : callable, optional
-        Opens the model of a rule.
-    indexes : Indexes
-        Builds indexes of candidates.
-    store : Path, optional
-        Caches embeddings by text and model, so that interrupted encoding can resume.
+    ``scratch`` holds embeddings during mining. ``store`` caches them by text and model, so that
+    interrupted encoding can resume.
     """
 
     def __init__(
@@ -77,18 +67,9 @@ class DenseWindows:
     def window(
         self, rule: DenseConfig, pairs: PairFile, rows_C: IntArray, candidates: str
     ) -> RankWindow[FloatArray]:
-        """Return the window of a rule over one pair file.
+        """Return the window of a rule over one pair file, which has the queries.
 
-        Parameters
-        ----------
-        rule : DenseConfig
-            Model and ranks.
-        pairs : PairFile
-            Has the queries.
-        rows_C : IntArray
-            Text rows of the candidates, ascending.
-        candidates : str
-            Name of this set of candidates.
+        ``candidates`` names the set of candidates, whose text rows ascend.
         """
         queries_Q = np.unique(pairs.queries)
         candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
@@ -135,17 +116,8 @@ def _model(rule: DenseConfig) -> Model:
 class CrossEncoderVeto:
     """Removes candidates that score above the lowest positive's score minus a margin.
 
-    Follows the denoised hard negatives of RocketQA (Qu et al., 2021, section 3.3), with a
-    threshold per group instead of a fixed one.
-
-    Parameters
-    ----------
-    score : callable
-        Scores (query, document) texts.
-    texts : TextStore
-        The texts.
-    margin : float
-        Margin, in the scorer's unit.
+    Follows the denoised hard negatives of RocketQA (Qu et al., 2021, section 3.3), with a threshold
+    per group instead of a fixed one. The margin is in the scorer's unit.
     """
 
     score: PairScorer

@@ -51,13 +51,7 @@ class Engine(Protocol):
 
 
 class DuckDBEngine:
-    """DuckDB over its own database file, so that tables may exceed memory.
-
-    Parameters
-    ----------
-    connection : DuckDBPyConnection
-        See ``open_duckdb``.
-    """
+    """DuckDB over its own database file, so that tables may exceed memory; see ``open_duckdb``."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

@@ -36,16 +36,10 @@ def mix(x: Numbers) -> Numbers:
 
 
 def key(seed: int, *columns: Numbers) -> Numbers:
-    """Return a number below 2^32 for each row of ``columns``.
+    """Return a number below 2^32 for each row of at most four ``columns`` of such numbers.
 
     Rows that differ in a single column have different numbers, so ordering them has no ties.
-
-    Parameters
-    ----------
-    seed : int
-        Determines the order.
-    columns : int or IntArray
-        At most four columns of numbers from 0 to 2^32 - 1.
+    ``seed`` determines the order.
     """
     first, *others = columns
     total = ((first * _COLUMNS[len(others)]) & _MASK) + mix(seed & _MASK)

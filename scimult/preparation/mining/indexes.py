@@ -40,31 +40,13 @@ _WAIT_SECONDS = 1.0
 
 
 class Indexes:
-    """Builds exact or cached indexes of candidates.
-
-    Parameters
-    ----------
-    texts : TextStore
-        Has the candidates' texts and ids.
-    config : SearchConfig
-        When an index is cached, and the effort of a query.
-    steps : Steps
-        Holds the cached indexes.
-    """
+    """Builds exact or cached indexes of candidates."""
 
     def __init__(self, texts: TextStore, config: SearchConfig, steps: Steps) -> None:
         self._texts, self._config, self._steps = texts, config, steps
 
     def bm25(self, name: str, rows_C: IntArray) -> BM25Index | PrunedBM25Index:
-        """Return a BM25 index of candidates.
-
-        Parameters
-        ----------
-        name : str
-            Name of this set of candidates.
-        rows_C : IntArray
-            Their text rows, ascending.
-        """
+        """Return a BM25 index of the set of candidates called ``name``; their text rows ascend."""
         config, ids = self._config.bm25, self._texts.ids_at(rows_C)
         if len(rows_C) < config.exact_below:
             return BM25Index(ids, [text.joined for text in self._texts.texts(rows_C)])
@@ -89,19 +71,7 @@ class Indexes:
     def dense(
         self, name: str, rows_C: IntArray, vectors_CD: FloatArray, similarity: Similarity
     ) -> ExactIndex | CodedIndex:
-        """Return an index of the vectors of candidates.
-
-        Parameters
-        ----------
-        name : str
-            Name of this set of vectors.
-        rows_C : IntArray
-            Text rows of the candidates, ascending.
-        vectors_CD : FloatArray
-            Their vectors, shape ``(C, D)``.
-        similarity : {"dot", "cosine", "l2"}
-            Similarity of two vectors.
-        """
+        """Return an index of candidates' vectors, called ``name``; their text rows ascend."""
         config, device = self._config.dense, usable_device(None)
         exact = ExactIndex(self._texts.ids_at(rows_C), vectors_CD, similarity, device=device)
         if len(rows_C) < config.exact_below:

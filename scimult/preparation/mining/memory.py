@@ -64,24 +64,10 @@ def within(
 ) -> Iterator[Limits]:
     """Keep this process below a memory limit while the body runs, and report its peak.
 
-    Parameters
-    ----------
-    limits : Limits, optional
-        Without a memory limit nothing is watched.
-    folders : sequence of Path
-        Folders of the mapped files whose pages may be released.
-    arrays : float
-        Share of the limit for arrays, and for what engines overdraw.
-
-    Yields
-    ------
-    Limits
-        What the engine may allocate.
-
-    Raises
-    ------
-    ConfigError
-        If the limit is invalid, or too low for the work.
+    Without a memory limit nothing is watched. The ``folders`` are those of mapped files whose pages
+    may be released; ``arrays`` is the share of the limit for arrays, and for what engines overdraw.
+    Yield what the engine may allocate. A limit that is invalid, or too low for the work, is a
+    ConfigError.
     """
     if limits is None or limits.memory is None:
         yield limits or Limits()

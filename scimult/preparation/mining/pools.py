@@ -27,15 +27,7 @@ GROUPS_PER_PART, GROUPS_PER_FETCH = 1 << 12, 1 << 17
 
 @dataclass(frozen=True)
 class Groups:
-    """Some groups of a pair file.
-
-    Parameters
-    ----------
-    queries_G : IntArray
-        Query of each group, a row of the text store.
-    positives : Ragged
-        ``G`` lists of rows.
-    """
+    """Some groups of a pair file: their queries and positives, as rows of the text store."""
 
     queries_G: IntArray
     positives: Ragged
@@ -82,19 +74,10 @@ class CandidateFilter(Protocol):
 class RuleSpec:
     """A rule and how its candidates are selected.
 
-    Parameters
-    ----------
-    name : str
-        Name in reports.
-    rule : str or Search
-        A plan (``plans.py``), or a search.
-    count : int
-        Candidates to keep per group, chosen by a seeded hash.
-    exclude_known : bool
-        Leave out all known positives of the query; otherwise only the query itself and the
-        positives of the group.
-    filter : CandidateFilter, optional
-        Applied to the kept candidates; those it removes are not replaced.
+    ``rule`` is a plan (``plans.py``) or a search. ``count`` candidates are kept per group, chosen
+    by a seeded hash. ``exclude_known`` leaves out all known positives of the query; otherwise only
+    the query itself and the positives of the group. The ``filter`` is applied to the kept
+    candidates; those it removes are not replaced.
     """
 
     name: str
@@ -106,16 +89,10 @@ class RuleSpec:
 
 @dataclass(frozen=True)
 class Pools:
-    """Hard negatives of ``G`` groups.
+    """Hard negatives of ``G`` groups: sorted lists, empty where no rule has a candidate.
 
-    Parameters
-    ----------
-    negatives : Ragged
-        ``G`` sorted lists of rows; empty where no rule has a candidate.
-    found_by : RuleBits
-        For each of ``negatives.values``: bit ``i`` is set if rule ``i`` gave it.
-    found : dict
-        Number of candidates from each rule, by name, before merging.
+    Bit ``i`` of ``found_by`` is set, for each of ``negatives.values``, if rule ``i`` gave it.
+    ``found`` counts the candidates from each rule, by name, before merging.
     """
 
     negatives: Ragged
@@ -126,26 +103,10 @@ class Pools:
 class BlockMiner:
     """Mines the groups of one pair file, block by block.
 
-    A pool depends only on its group and the group's number, not on blocks.
-
-    Parameters
-    ----------
-    engine : Engine
-        Runs plans, and has the tables they read.
-    groups : Groups
-        All groups of the file.
-    table : str
-        Table of their positives, ``(number, query, paper)``.
-    known : sequence of str
-        SELECTs ``(query, paper)`` of papers that must not become negatives of a query.
-    rules : sequence of RuleSpec
-        The rules.
-    limit : int
-        Largest pool; larger ones are sampled.
-    seed : int
-        Seed of every sample.
-    below : int
-        Mine only groups whose query's key is below this number (``budget.py``); default: all.
+    A pool depends only on its group and the group's number, not on blocks. ``table`` has the
+    groups' positives, ``(number, query, paper)``; ``known`` are SELECTs ``(query, paper)`` of
+    papers that must not become negatives of a query. Pools above the ``limit`` are sampled. Only
+    groups whose query's key is ``below`` a number are mined (``budget.py``).
     """
 
     def __init__(

@@ -48,22 +48,9 @@ class RankWindow(Generic[Queries]):
     """Candidates between two ranks of a search.
 
     Ranks count from 0, over all candidates but the query itself. Known positives count, and are
-    left out afterwards.
-
-    Parameters
-    ----------
-    index : Index
-        Over the candidates.
-    represent : callable
-        Maps text rows to queries of the index.
-    rows_C : IntArray
-        Text row of each candidate, ascending.
-    ranks : range
-        The window.
-    margin : float, optional
-        Keep only candidates that score at most the lowest positive's score minus this.
-    askable : IntArray, optional
-        Rows that can be queries, ascending; others get no candidates. Default: all.
+    left out afterwards. ``represent`` maps text rows to queries of the index over the candidates
+    ``rows_C``, which ascend. With a ``margin``, only candidates stay that score at most the lowest
+    positive's score minus this. Rows outside ``askable``, if given, get no candidates.
     """
 
     index: Index[Queries]
@@ -111,18 +98,9 @@ class RankWindow(Generic[Queries]):
 def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> PairFile:
     """Return one group per citing paper whose positives are a window of its neighbours.
 
-    Parameters
-    ----------
-    citations : PairFile
-        Has the queries; its positives are ignored, and may be among the neighbours.
-    window : RankWindow
-        Over the citation embedding.
-
-    Returns
-    -------
-    PairFile
-        Source ``<source>-neighbours``, same task and split, no negatives yet. Queries without a
-        neighbour in the window are left out.
+    The positives of ``citations`` are ignored, and may be among the neighbours. The file has the
+    source ``<source>-neighbours``, the same task and split, and no negatives yet. Queries without a
+    neighbour in the window are left out.
     """
     queries = np.unique(citations.queries)
     parts = []

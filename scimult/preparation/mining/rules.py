@@ -27,21 +27,7 @@ from scimult.types import FloatArray, IntArray
 
 
 class RuleBuilder:
-    """Builds the rules of pair files; what several of them need is loaded or built once.
-
-    Parameters
-    ----------
-    data : PreparedData
-        The folder, with the pair files to mine.
-    config : MiningConfig
-        Limits, seed and sizes.
-    engine : Engine
-        Runs plans.
-    indexes : Indexes
-        Builds indexes of candidates.
-    dense : DenseWindows
-        Builds the windows of ``dense`` rules.
-    """
+    """Builds the rules of pair files; what several of them need is loaded or built once."""
 
     def __init__(
         self,
@@ -124,13 +110,6 @@ class RuleBuilder:
         """Return what a rule's candidates depend on, as JSON: its options, its models' content.
 
         Its share of training draws is left out, and so are search options if the search is exact.
-
-        Parameters
-        ----------
-        rule : RuleConfig
-            Options of the rule.
-        pairs : PairFile or PairEntry
-            Its part and namespace determine the candidates.
         """
         described = rule.model_dump(mode="json", exclude={"share"})
         if isinstance(rule, configs.DenseConfig):

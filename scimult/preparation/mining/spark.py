@@ -28,12 +28,7 @@ def to_spark(select: str) -> str:
 class SparkEngine:
     """Runs plans on a Spark session (4.0 or later).
 
-    Parameters
-    ----------
-    session : SparkSession
-        The session.
-    folder : Path
-        Holds tables as Parquet; all of the session's machines must see it.
+    ``folder`` holds tables as Parquet; all of the session's machines must see it.
     """
 
     def __init__(self, session: SparkSession, folder: Path) -> None:

@@ -58,16 +58,7 @@ class Shard:
 class MiningSteps:
     """Mines the pair files of a prepared folder, or reuses those mined from the same inputs.
 
-    Parameters
-    ----------
-    data : PreparedData
-        The folder, without neighbours of an earlier mining.
-    config : MiningConfig
-        Limits, seed, sizes.
-    builder : RuleBuilder
-        Builds rules when they are needed.
-    steps : Steps
-        Cache of finished files.
+    The folder has no neighbours of an earlier mining.
     """
 
     def __init__(

@@ -26,15 +26,7 @@ _KINDS = {"label": "labels", "author": "authors", "venue": "venue"}
 
 
 class Tables:
-    """Creates the tables of a prepared folder, each once.
-
-    Parameters
-    ----------
-    data : PreparedData
-        The folder, with the pair files to mine.
-    engine : Engine
-        Holds the tables.
-    """
+    """Creates the tables of a prepared folder in an engine, each once."""
 
     def __init__(self, data: PreparedData, engine: Engine) -> None:
         assert len(data.texts) < 1 << 32, "keys are made of 32 bits"
@@ -54,12 +46,9 @@ class Tables:
         self._once("triples", self._triples)
 
     def pairs(self, pairs: PairFile) -> str:
-        """Create the table of a pair file's positives, ``(number, query, paper)``.
+        """Create the table of a pair file's positives, ``(number, query, paper)``; return its name.
 
-        Returns
-        -------
-        str
-            Name of the table; ``NAME_unsampled`` has the positives that down-sampling left out.
+        ``NAME_unsampled`` has the positives that down-sampling left out.
         """
         name = _identifier(f"pairs_{pairs.name}.{pairs.split}")
         for table, lists in ((name, pairs.positives), (f"{name}_unsampled", pairs.unsampled)):
@@ -106,19 +95,10 @@ class Tables:
         self._once(f"paper_{kind}", make)
 
     def members(self, kind: str, candidates: str | None = None) -> str:
-        """Create ``_members (value, place, paper)``, numbered papers per value, and ``_sizes``.
+        """Create ``NAME_members (value, place, paper)``, papers numbered per value; return NAME.
 
-        Parameters
-        ----------
-        kind : str
-            ``label``, ``author`` or ``venue``.
-        candidates : str, optional
-            Table of the papers to include; all by default.
-
-        Returns
-        -------
-        str
-            Prefix of the names of the two tables.
+        ``NAME_sizes`` has the number of papers of each value. ``kind`` is ``label``, ``author`` or
+        ``venue``; ``candidates`` is the table of the papers to include, by default all.
         """
         self.values(kind)
         name = kind if candidates is None else f"{kind}_{candidates}"

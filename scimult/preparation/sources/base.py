@@ -104,32 +104,13 @@ def convert(
 ) -> tuple[Conversion, list[str]]:
     """Turn a downloaded data set into raw files; ``out`` appears only when it is complete.
 
-    Parameters
-    ----------
-    source : PublicSource
-        The data set.
-    options : SourceOptions
-        Its options.
-    folder : path
-        The downloaded folder.
-    out : path
-        The raw folder to write; an earlier conversion is replaced. Its ``sources.yaml`` is a
-        configuration for ``scimult prepare --config``, and ``conversion.json`` has the counts.
-        Finished sources are cached next to it in ``.OUT.steps``, so that an interrupted or
-        repeated conversion can reuse them.
-    skip_bad : bool
-        Leave bad records out and count them, instead of stopping at the first.
-    for_training : bool
-        Raise if nothing pairs the papers: there would be nothing to train on.
-    verify : bool
-        Compare files with the last run by content, not only by size and time.
+    An earlier conversion is replaced. ``sources.yaml`` in ``out`` is a configuration for ``scimult
+    prepare --config``, and ``conversion.json`` has the counts. Finished sources are cached next to
+    it in ``.OUT.steps``, so that an interrupted or repeated conversion can reuse them; ``verify``
+    compares files with the last run by content, not only by size and time. ``for_training`` makes
+    it an error if nothing pairs the papers.
 
-    Returns
-    -------
-    conversion : Conversion
-        Configurations, counts and rejects.
-    notes : list of str
-        Counts that differ from the published ones.
+    Return the conversion, and the counts that differ from the published ones.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
         def query(record: Record) -> None:
             raw.query(record, record.identifier("_id"), record.text("text"))
 
-        raw.each(read_jsonl(queries, raw.rejects), query)
+        raw.each_row(queries, query)
         write_corpus(corpus, raw)
         for path in qrels:
             raw.each(read_judgments(path, raw.rejects), lambda row: write_judgment(row, raw))

@@ -24,35 +24,12 @@ class Conversion:
     """One conversion of a download.
 
     Each source it writes is a cached step, reused by later conversions with the same options and
-    files.
+    files. ``inputs`` are what all sources depend on, apart from the files they read, as JSON
+    values.
 
-    Parameters
-    ----------
-    source : Path
-        The downloaded folder.
-    steps : Steps
-        Cache of finished sources.
-    inputs : mapping
-        What all sources depend on, apart from the files they read, as JSON values.
-    dangling : mapping
-        See ``SourceOptions``.
-    skip_bad : bool
-        Leave bad records out and count them.
-
-    Attributes
-    ----------
-    rejects : Rejects
-        Bad records of the written sources.
-    configs : list of SourceConfig
-        The written sources, as prepare reads them.
-    counts : dict
-        Counts of each source.
-    notes : list of str
-        Remarks for the user, in addition to the counts.
-    folders : dict
-        Folder of each source's files.
-    read : dict
-        Checksums of all files that were read.
+    Of the written sources, ``configs`` are what prepare reads; ``counts`` and ``folders`` are by
+    name, ``rejects`` are their bad records, and ``notes`` are remarks for the user. ``read`` has
+    the checksums of all files that were read.
     """
 
     def __init__(
@@ -76,12 +53,7 @@ class Conversion:
     def file(self, name: str, fix: str = "") -> Path:
         """Return the path of a required file below the source, plain or gzipped.
 
-        Parameters
-        ----------
-        name : str
-            Relative path.
-        fix : str
-            How to get it, if it is not part of the download.
+        ``fix`` says how to get it, if it is not part of the download.
         """
         path = self.optional_file(name)
         if path is None:

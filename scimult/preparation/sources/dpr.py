@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record
-from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
@@ -53,8 +52,7 @@ def _convert(conversion: Conversion, options: DprOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         for path in progress(paths, "DPR", unit="file"):
-            rows = read_rows(path, raw.rejects)
-            raw.each(rows, lambda row: _write(row, options, raw))
+            raw.each_row(path, lambda row: _write(row, options, raw))
 
     conversion.write(options.name, paths, fill, ["judgments"])
 

@@ -137,7 +137,8 @@ def _convert_fine(
     for folder in folders:
         _write_labels(conversion, raw, folder, definitions, adopted)
     for folder in progress(folders, raw.name, unit="folder"):
-        venues = _names(conversion.file(f"{folder}/venues.txt"), raw, ("id", "name", "original"))
+        table = _named(conversion.file(f"{folder}/venues.txt"), raw, ("id", "name", "original"))
+        venues = {name: record.text("original") for name, record in table.items()}
 
         def add(record: Record, folder: str = folder, venues: dict[str, str] = venues) -> None:
             raw.counts[f"papers in {folder}"] += 1
@@ -153,8 +154,7 @@ def _convert_fine(
             for reference in record.strings("reference", ()):
                 raw.reference(record, record.identifier("paper"), reference)
 
-        path = conversion.file(f"{folder}/papers.json")
-        raw.each(read_jsonl(path, raw.rejects), add)
+        raw.each_row(conversion.file(f"{folder}/papers.json"), add)
 
 
 def _leave_out(raw: RawSource, record: Record, label: str, adopted: bool) -> None:
@@ -176,13 +176,17 @@ def _write_labels(
     """Write the labels of a folder, or of the definition file, with their definitions."""
     columns = ("id", "name") if folder.endswith(MESH_SUFFIX) else ("id", "name", "depth")
     path = conversion.file(f"{folder}/labels.txt")
-    names = _names(path, raw, columns)
-    raw.counts[f"labels in {folder}"] = len(names)
-    for label in definitions if adopted else names:
+    named = _named(path, raw, columns)
+    raw.counts[f"labels in {folder}"] = len(named)
+
+    def add(record: Record) -> None:
+        label = record.identifier("id")
         definition = definitions.get(label, Definition("", ""))
         if not raw.has_label(label):
-            name = definition.name or names.get(label, "")
-            raw.label(Record(path, 1, {}), label, name, definition.text)
+            raw.label(record, label, definition.name or record.text("name"), definition.text)
+
+    unnamed = (Record(path, 1, {"id": label, "name": ""}) for label in definitions)
+    raw.each((named.get(r.fields["id"], r) for r in unnamed) if adopted else named.values(), add)
 
 
 def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSource) -> None:
@@ -205,7 +209,7 @@ def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSourc
                 slim = {name: value for name, value in record.fields.items() if name != "author"}
                 _write_paper(Record(record.path, record.line, slim), raw, options, [field], {})
 
-        raw.each(read_jsonl(path, raw.rejects), add)
+        raw.each_row(path, add)
 
 
 def _draw(conversion: Conversion, field: str, options: MapleOptions) -> set[str]:
@@ -243,17 +247,15 @@ def _write_paper(
     )
 
 
-def _names(path: Path, raw: RawSource, columns: Sequence[str]) -> dict[str, str]:
-    """Return the names by id in a headerless table; ``original`` is preferred to ``name``."""
-    name = "original" if "original" in columns else "name"
-    names: dict[str, str] = {}
+def _named(path: Path, raw: RawSource, columns: Sequence[str]) -> dict[str, Record]:
+    """Return the rows of a headerless table by their id."""
+    named: dict[str, Record] = {}
 
     def add(record: Record) -> None:
-        names[record.identifier("id")] = record.text(name)
+        named[record.identifier("id")] = record
 
-    rows = read_delimited(path, "\t", raw.rejects, header=columns, quoted=False)
-    raw.each(rows, add)
-    return names
+    raw.each(read_delimited(path, "\t", raw.rejects, header=columns, quoted=False), add)
+    return named
 
 
 def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:

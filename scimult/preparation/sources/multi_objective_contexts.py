@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import Record
 from scimult.data.rows import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
@@ -70,7 +70,7 @@ def _convert_objective(collection: Path, contexts: Path, objective: str, raw: Ra
 
     papers = read_delimited(collection, "\t", raw.rejects, header=COLUMNS)
     raw.each(papers, add)
-    raw.each(read_jsonl(contexts, raw.rejects), add_context)
+    raw.each_row(contexts, add_context)
 
 
 def _write_context(record: Record, text: str, cited: Sequence[str], raw: RawSource) -> None:

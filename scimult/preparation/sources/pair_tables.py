@@ -37,21 +37,9 @@ _NEGATIVE = 'negative AS "negative-id"'
 class PairTables:
     """Writer of pair tables; ``finish`` keeps pairs whose papers and queries are known.
 
-    Parameters
-    ----------
-    folder : Path
-        Output folder, which also has ``papers.parquet`` and ``all.queries.parquet``.
-    counts : Counter
-        Counts of the source.
-    rejects : Rejects
-        Collects pairs that name a paper or query without a text, if they are errors.
-    dangling : mapping
-        For each table, whether such pairs are errors or dropped and counted.
-
-    Attributes
-    ----------
-    best : dict
-        The highest score of each written table; 1 if pairs have no score.
+    ``folder`` also has ``papers.parquet`` and ``all.queries.parquet``. ``dangling`` says, for each
+    table, whether other pairs are errors or dropped and counted. ``best`` is the highest score of
+    each written table; 1 if pairs have no score.
     """
 
     def __init__(
@@ -95,10 +83,7 @@ class PairTables:
     def finish(self, threshold: float) -> None:
         """Keep the pairs whose texts are known, and the queries with a positive.
 
-        Parameters
-        ----------
-        threshold : float
-            Smallest score of a positive.
+        A positive has a score of at least ``threshold``.
         """
         self.close()
         with connected(self._folder) as engine:

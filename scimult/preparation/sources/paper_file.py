@@ -21,24 +21,12 @@ _LONGEST_SHOWN = 60
 
 
 class PaperFile:
-    """Writer of ``papers.parquet``.
+    """Writer of ``papers.parquet``; ``have_labels`` says whether any paper has a label.
 
     Records of the same paper are merged: authors and labels are combined; of title, abstract,
-    venue, year, DOI and target the first non-empty value stays, and contradictions are counted
-    and reported. Records that differ from the first of their paper wait on disk: memory holds the
-    ids and a hash of each first record.
-
-    Parameters
-    ----------
-    path : Path
-        Output file.
-    counts : Counter
-        Counts of the source.
-
-    Attributes
-    ----------
-    have_labels : bool
-        Whether any paper has a label.
+    venue, year, DOI and target the first non-empty value stays, and contradictions are counted and
+    reported. Records that differ from the first of their paper wait on disk: memory holds the ids
+    and a hash of each first record.
     """
 
     def __init__(self, path: Path, counts: Counter[str]) -> None:

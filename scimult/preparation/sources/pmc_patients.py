@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import Record
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.beir import write_corpus
@@ -73,7 +73,7 @@ def _convert_part(corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSou
 
     write_corpus(corpus, raw)
     for queries, qrels in splits:
-        raw.each(read_jsonl(queries, raw.rejects), add_patient)
+        raw.each_row(queries, add_patient)
         raw.each(read_judgments(qrels, raw.rejects), add_link)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scimult.data.lines import Record, Rejects
-from scimult.data.rows import read_members
+from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
@@ -34,26 +34,10 @@ _SINGULAR = {
 class RawSource:
     """Writer of one source; ``finish`` returns its configuration for prepare.
 
-    Parameters
-    ----------
-    folder : path
-        Output folder.
-    name : str
-        Name of the source and of its sub-folder.
-    rejects : Rejects
-        Collects bad records, and pairs that name a paper without a text.
-    dangling : mapping
-        For each pair table, whether pairs that name an unknown paper are errors or dropped and
-        counted; by default references are dropped.
-
-    Attributes
-    ----------
-    rejects : Rejects
-        As given.
-    counts : Counter
-        Counts of what was read and written.
-    notes : list of str
-        Remarks for the user, in addition to the counts.
+    ``dangling`` says, for each pair table, whether pairs that name an unknown paper are errors or
+    dropped and counted; by default references are dropped. ``rejects`` collects bad records, among
+    them these pairs. ``counts`` are of what was read and written, ``notes`` are further remarks for
+    the user.
     """
 
     def __init__(
@@ -99,14 +83,16 @@ class RawSource:
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
 
+    def each_row(self, path: Path, handle: Callable[[Record], object], **layout: Any) -> None:
+        """Handle every row of a file; see ``each`` and ``rows.read_rows``, also for the layout."""
+        self.each(read_rows(path, self.rejects, **layout), handle)
+
     def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
         """Handle every member of a big JSON object by name and value; see ``each``."""
         members = read_members(path, self.rejects)
-        for name, record in progress(members, path.name, unit="row"):
-            try:
-                handle(name, record)
-            except DataError as error:
-                self.rejects.reject(error)
+        handled = self.rejects.keep(members, lambda member: handle(*member))
+        for _ in progress(handled, path.name, unit="row"):
+            pass
 
     def has_paper(self, identifier: str) -> bool:
         """Return whether the paper has been written."""
@@ -238,18 +224,9 @@ class RawSource:
     def finish(self, makes: Sequence[Makes] = (), **choices: Any) -> SourceConfig:
         """Write all pairs whose papers are known, close the files, and return the configuration.
 
-        Parameters
-        ----------
-        makes : sequence of str
-            What the source must contain, in addition to papers.
-        **choices
-            Further fields of ``SourceConfig``; those of absent parts are ignored.
-
-        Raises
-        ------
-        DataError
-            If pairs name papers without a text, unless they are dropped or bad records are
-            skipped; or if nothing is left of a required part.
+        ``makes`` is what the source must contain, in addition to papers: it is an error if nothing
+        is left of it. ``choices`` are further fields of ``SourceConfig``; those of absent parts are
+        ignored.
         """
         self.notes.extend(self._papers.finish())
         for file in self._files.values():

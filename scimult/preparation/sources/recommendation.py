@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from scimult.data.lines import Record
-from scimult.data.rows import read_delimited, read_rows
+from scimult.data.rows import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
@@ -48,8 +48,8 @@ def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
     study = conversion.file(RESULTS)
 
     def fill(raw: RawSource) -> None:
-        texts = read_rows(papers, raw.rejects, columns=("id", "title"))
-        raw.each(texts, lambda row: raw.titled(row, row.identifier("id")))
+        columns = ("id", "title")
+        raw.each_row(papers, lambda row: raw.titled(row, row.identifier("id")), columns=columns)
         rows = read_delimited(study, "\t", raw.rejects, columns=COLUMNS, quoted=False)
         raw.each(rows, lambda row: _link(row, raw))
 

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
 from scimult.data.lines import Record
-from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
@@ -97,8 +96,7 @@ def _write_classes(
     def add_name(record: Record) -> None:
         raw.label(record, record.identifier("id"), record.text("name"))
 
-    named = read_rows(names, raw.rejects, columns=("id", "name"))
-    raw.each(named, add_name)
+    raw.each_row(names, add_name, columns=("id", "name"))
     labels: dict[str, list[str]] = {}
 
     def add(record: Record) -> None:
@@ -111,7 +109,7 @@ def _write_classes(
             known.append(label)
 
     for path in rows:
-        raw.each(read_rows(path, raw.rejects, columns=("pid", "class_label")), add)
+        raw.each_row(path, add, columns=("pid", "class_label"))
     _write_papers(papers, raw, labels)
     missing = sum(not raw.has_paper(paper) for paper in labels)
     raw.counts["classified papers without a text"] = missing

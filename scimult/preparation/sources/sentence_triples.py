@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_rows
@@ -35,6 +35,14 @@ class Example(NamedTuple):
     negatives: list[str]
 
 
+def _as_written(separator: object) -> object:
+    """Return ``[SEP]`` for the list that YAML makes of it on the command line."""
+    match separator:
+        case [str(name)]:
+            return f"[{name}]"
+    return separator
+
+
 class SentenceTripleOptions(SourceOptions):
     """Options of ``scimult prepare sentence-triples``.
 
@@ -56,7 +64,7 @@ class SentenceTripleOptions(SourceOptions):
     name: Name = "sentence-triples"
     files: Annotated[list[str], Field(min_length=1)] = ["train.jsonl"]
     anchor: Literal["query", "paper"] = "query"
-    separator: Annotated[str, Field(min_length=1)] | None = None
+    separator: Annotated[str, Field(min_length=1), BeforeValidator(_as_written)] | None = None
     ignore: list[str] = []
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_lines
-from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion, named_files
@@ -62,8 +61,8 @@ def _convert(conversion: Conversion, options: SpecterOptions) -> None:
 
 def _convert_triples(paths: Sequence[Path], raw: RawSource) -> None:
     for path in paths:
-        rows = read_rows(path, raw.rejects, columns=("query", "pos", "neg"))
-        raw.each(rows, lambda record: write_triple(record, raw))
+        columns = ("query", "pos", "neg")
+        raw.each_row(path, lambda record: write_triple(record, raw), columns=columns)
 
 
 def _convert_graph(

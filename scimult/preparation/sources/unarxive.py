@@ -126,7 +126,12 @@ def _paper(record: Record, cites: bool, raw: RawSource) -> None:
 
 
 def _sentences(record: Record, write: Writer, min_words: int, raw: RawSource) -> None:
-    for text, cited in citing_sentences(record.fields):
+    try:
+        sentences = list(citing_sentences(record.fields))
+    except (AttributeError, TypeError) as error:
+        fix = 'write "body_text": [{"text": "..."}]'
+        raise record.error("paragraphs are not objects", value=str(error), fix=fix) from error
+    for text, cited in sentences:
         raw.counts["citing sentences"] += 1
         if len(text.split()) < min_words:
             raw.counts["citing sentences that are too short"] += 1

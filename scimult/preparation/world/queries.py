@@ -34,18 +34,9 @@ class Query:
 
 
 class Searcher:
-    """Draws queries about a collection of papers and answers them.
+    """Draws queries about a collection of papers, maybe the first of a world, and answers them.
 
-    Parameters
-    ----------
-    settings : WorldSettings
-        Seed and sizes.
-    tree, papers
-        Fields and papers of the world; ``papers`` may be only its first part.
-    writer : Writer
-        Writes the queries.
-    part : str
-        Prefix of the queries' ids and name of the random stream.
+    ``part`` is the prefix of the queries' ids and the name of the random stream.
     """
 
     def __init__(

@@ -13,15 +13,7 @@ _FIELD_ENDINGS = "ics ology onomy istry".split()
 
 
 class WordMaker:
-    """Draws invented words, each at most once.
-
-    Parameters
-    ----------
-    rng : numpy Generator
-        Source of all choices.
-    reserved : frozenset of str
-        Real words that must not be invented.
-    """
+    """Draws invented words, each at most once; ``reserved`` are real words, never invented."""
 
     def __init__(self, rng: np.random.Generator, reserved: frozenset[str]) -> None:
         self._rng = rng

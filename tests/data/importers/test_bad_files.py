@@ -63,6 +63,7 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.csv", "Titel,Jahr\nA,2012\n", {}, r"--column title=NAME"),
         ("a.csv", "title,year\nA,soon\n", {}, r"none \(--column year=;"),
         ("a.bin", "\x00\x01", {}, r"unknown file format"),
+        ("a.xlsx", "PK\x03\x04[Content_Types]", {}, r"not text but ZIP, as spreadsheets are"),
     ],
 )
 def test_bad_files_are_named_with_place_and_fix(

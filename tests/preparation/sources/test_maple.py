@@ -205,6 +205,16 @@ def test_bad_downloads(tmp_path: Path, files: dict[str, Content], problem: str) 
     assert not (tmp_path / "raw").exists()
 
 
+def test_a_label_without_a_name_is_named_and_can_be_left_out(tmp_path: Path) -> None:
+    files = _files() | {"Art/labels.txt": table(("11", "papyrus", "2"), ("12", "", "2"))}
+    options = {"folders": ["Art"], "coarse_fields": []}
+    with pytest.raises(DataError, match=r"labels.txt:2: name of the label is empty"):
+        run(tmp_path, "maple", files, **options)
+    found = run(tmp_path, "maple", files, skip_bad=True, **options)
+    assert [label["id"] for label in found.rows("maple-mag", "labels")] == ["11"]
+    assert found.conversion.rejects.counts["name of the label is empty"] == 1
+
+
 def test_a_label_space_needs_its_definitions(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"definitions\.mesh=FILE"):
         run(tmp_path, "maple", {}, folders=["Bio_MeSH"], label_space="definitions")

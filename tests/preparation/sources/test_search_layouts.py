@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scimult.config import apply_overrides
 from scimult.errors import ConfigError, DataError
 from tests.data.importers import layouts
 from tests.public import Content, run, table
@@ -169,7 +170,7 @@ def test_sentence_transformers_rows(tmp_path: Path, name: str, rows: Any) -> Non
 
 def test_sentence_transformers_papers_and_sets(tmp_path: Path) -> None:
     rows = [{"set": ["T [SEP] body", "U [SEP] other", "V"]}]
-    options = {"anchor": "paper", "separator": "[SEP]"}
+    options = apply_overrides({}, ["anchor=paper", "separator=[SEP]"])
     found = run(tmp_path, "sentence-triples", {"train.jsonl": rows}, **options)
     papers = {row["id"]: row for row in found.rows("sentence-triples", "papers")}
     links = found.pairs("sentence-triples", "links")
@@ -291,6 +292,9 @@ def test_unarxive_as_it_is_distributed(tmp_path: Path) -> None:
 def test_unarxive_papers_of_another_form_are_named(tmp_path: Path) -> None:
     paper = _unarxive("0704.0001") | {"bib_entries": ["a"]}
     with pytest.raises(DataError, match=r"001.jsonl:1: record does not fit its format"):
+        run(tmp_path, "unarxive", {"arXiv_src_0704_001.jsonl": [paper]})
+    paper = _unarxive("0704.0001", **ENTRIES) | {"body_text": ["Text {{cite:a}}."]}
+    with pytest.raises(DataError, match=r"001.jsonl:1: paragraphs are not objects"):
         run(tmp_path, "unarxive", {"arXiv_src_0704_001.jsonl": [paper]})
     with pytest.raises(DataError, match="download unarXive 2022"):
         run(tmp_path, "unarxive", {"other.jsonl": [paper]}, files="*.gz")

@@ -102,6 +102,7 @@ def test_an_id_without_a_text_is_named_with_the_number_of_all(tmp_path: Path) ->
         (FILES | {"data.json": {"a": {"b": {"count": "many"}}}}, "not a finite number"),
         (FILES | {"metadata.json": {"a": {"title": "", "abstract": ""}}}, "both empty"),
         (FILES | {"metadata.json": {"a": ["title"]}}, "member is not an object"),
+        (FILES | {"metadata.json": '[{"id": "a"}]'}, "file is not one JSON object"),
         ({"train.jsonl": [{"query": _text("a"), "pos": _text("b")}]}, "field 'neg' is not an obj"),
         ({"train-0.parquet": [{"query": _text("a")}]}, "file lacks the column pos, neg"),
         ({"train-0.parquet": b"PAR1 no"}, "Parquet file is cut off or damaged"),
