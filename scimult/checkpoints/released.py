@@ -21,6 +21,7 @@ from scimult.checkpoints.released_keys import (
     moe_type_contradicts,
 )
 from scimult.checkpoints.weights import load_strictly
+from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json, sha256
@@ -247,21 +248,22 @@ def _encoder_config(
                 fix="give --num-heads, or a tokenizer folder with the base model's config.json",
             )
         notes.append(f"assumed {heads} attention heads, 64 wide each as in any BERT of this width")
-    return EncoderConfig(
-        vocab_size=words[0],
-        hidden_size=words[1],
-        num_blocks=num_blocks,
-        num_heads=heads,
-        intermediate_size=_shape(weights, intermediate, path)[0],
-        max_positions=_shape(weights, "embeddings.position_embeddings.weight", path)[0],
-        token_types=_shape(weights, "embeddings.token_type_embeddings.weight", path)[0],
-        pooling="mean" if parameters.get("mean_pool") else "cls",
-        experts=layout,
-        norm_eps=base.get("layer_norm_eps", 1e-12),
-        dropout=base.get("hidden_dropout_prob", 0.1),
-        attention_dropout=base.get("attention_probs_dropout_prob", 0.1),
-        initializer_range=base.get("initializer_range", 0.02),
-    )
+    sizes = {
+        "vocab_size": words[0],
+        "hidden_size": words[1],
+        "num_blocks": num_blocks,
+        "num_heads": heads,
+        "intermediate_size": _shape(weights, intermediate, path)[0],
+        "max_positions": _shape(weights, "embeddings.position_embeddings.weight", path)[0],
+        "token_types": _shape(weights, "embeddings.token_type_embeddings.weight", path)[0],
+        "pooling": "mean" if parameters.get("mean_pool") else "cls",
+        "experts": layout,
+        "norm_eps": base.get("layer_norm_eps", 1e-12),
+        "dropout": base.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": base.get("attention_probs_dropout_prob", 0.1),
+        "initializer_range": base.get("initializer_range", 0.02),
+    }
+    return validate(EncoderConfig, sizes, path)
 
 
 def _shape(weights: dict[str, Tensor], key: str, path: Path) -> tuple[int, ...]:

@@ -57,22 +57,6 @@ class Fusion(nn.Module):
         nn.init.zeros_(self.value_change.weight)
 
 
-class FusionBank(nn.Module):
-    """One fusion per route."""
-
-    def __init__(self, width: int, count: int) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(Fusion(width) for _ in range(count))
-
-    def forward(self, h_TD: Tensor, z_TED: Tensor, slices: list[tuple[int, slice]]) -> Tensor:
-        """Mix the adapters' outputs by each token's route."""
-        if len(self.experts) == 1:
-            slices = [(0, slice(None))]
-        return torch.cat(
-            [self.experts[route](h_TD[tokens], z_TED[tokens]) for route, tokens in slices]
-        )
-
-
 class AdapterBank(nn.Module):
     """The adapters after one sub-layer: one per route, or fused.
 
@@ -85,7 +69,7 @@ class AdapterBank(nn.Module):
         super().__init__()
         self.reads_normed = layout.placement == "pfeiffer"
         self.bank = ExpertBank(lambda: Adapter(width, layout.width), layout.count)
-        self.fusion = FusionBank(width, layout.count) if layout.fusion else None
+        self.fusion = ExpertBank(lambda: Fusion(width), layout.count) if layout.fusion else None
 
     def forward(
         self, x_TD: Tensor, h_TD: Tensor, norm: nn.Module, slices: list[tuple[int, slice]]
@@ -96,7 +80,7 @@ class AdapterBank(nn.Module):
             changed: Tensor = h_TD + self.bank(read_TD, slices)
             return changed
         z_TED = torch.stack([h_TD + adapter(read_TD) for adapter in self.bank.experts], dim=1)
-        fused: Tensor = self.fusion(h_TD, z_TED, slices)
+        fused: Tensor = self.fusion(h_TD, slices, z_TED)
         return fused
 
 

@@ -7,8 +7,6 @@ t tokens of one group, b rows of one group times N, I tokens of an instruction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,12 +15,8 @@ from scimult.models.dropout import apply_dropout
 from scimult.models.packed_attention import MOST_ROWS, attend_packed, reads_packed_rows
 from scimult.models.packing import AttentionGroup, PackingPlan
 
-
-@dataclass(frozen=True)
-class Context:
-    """Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``."""
-
-    by_route: dict[int, Tensor]
+# Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``.
+Context = dict[int, Tensor]
 
 
 def attend(
@@ -93,7 +87,7 @@ def _attend_group(
             mask = _window_mask(group, window, qkv_t3HK.device)
         q_BHLK, k_BHLK, v_BHLK = qkv_3BHLK.unbind(0)
         if context is not None:
-            read_2HIK = context.by_route[group.route].permute(1, 2, 0, 3)
+            read_2HIK = context[group.route].permute(1, 2, 0, 3)
             k_BHIK, v_BHIK = read_2HIK.expand(group.rows, *read_2HIK.shape).unbind(1)
             k_BHLK, v_BHLK = torch.cat([k_BHIK, k_BHLK], 2), torch.cat([v_BHIK, v_BHLK], 2)
             if mask is not None:

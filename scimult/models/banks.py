@@ -22,21 +22,24 @@ class ExpertBank(nn.Module):
         super().__init__()
         self.experts = nn.ModuleList(make_expert() for _ in range(count))
 
-    def forward(self, x_TD: Tensor, route_slices: list[tuple[int, slice]]) -> Tensor:
-        """Apply each token's expert; ``x_TD`` is sorted by route, as in ``route_slices``."""
+    def forward(
+        self, x_TD: Tensor, route_slices: list[tuple[int, slice]], *others: Tensor
+    ) -> Tensor:
+        """Apply each token's expert; all inputs are sorted by route, as in ``route_slices``."""
         if len(self.experts) == 1:
-            return self._run(0, x_TD)
+            return self._run(0, x_TD, *others)
         if len(route_slices) == 1:
-            return self._run(route_slices[0][0], x_TD)
+            return self._run(route_slices[0][0], x_TD, *others)
         # Split, not sliced: the gradient of each slice would be as large as all tokens.
-        parts = torch.split(x_TD, [tokens.stop - tokens.start for _, tokens in route_slices])
-        experts = [expert for expert, _ in route_slices]
-        return torch.cat([self._run(*each) for each in zip(experts, parts, strict=True)])
+        sizes = [tokens.stop - tokens.start for _, tokens in route_slices]
+        columns = (torch.split(each, sizes) for each in (x_TD, *others))
+        routes = (route for route, _ in route_slices)
+        return torch.cat([self._run(*each) for each in zip(routes, *columns, strict=True)])
 
     def of(self, route: int) -> nn.Module:
         """Return the expert of a route, or the shared one."""
         return self.experts[route if len(self.experts) > 1 else 0]
 
-    def _run(self, expert: int, x_TD: Tensor) -> Tensor:
-        output: Tensor = self.experts[expert](x_TD)
+    def _run(self, route: int, *inputs: Tensor) -> Tensor:
+        output: Tensor = self.of(route)(*inputs)
         return output

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scimult.models.adapters import adapters_after
-from scimult.models.attention import Context, attend
+from scimult.models.attention import attend
 from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
@@ -103,9 +103,7 @@ class Attention(nn.Module):
         if instruction is not None:
             # With experts the tokens are in route order; without, the order does not matter.
             read_I3HK = self.project(instruction.states_ID, list(instruction.tokens.items()))
-            context = Context(
-                {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
-            )
+            context = {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
         qkv_T3HK = self.project(x_TD, plan.route_slices)
         dropout = self.attention_dropout if self.training else 0.0
         return attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
@@ -156,16 +154,11 @@ class FeedForwardBank(ExpertBank):
         own_norm = experts == config.norm_count(number, "feed_forward")
         super().__init__(lambda: FeedForward(config, own_norm=own_norm), experts)
 
-    def forward(self, x_TD: Tensor, slices: Slices, pal_TD: Tensor | None = None) -> Tensor:
-        """Apply the shared sub-layer, or each token's expert."""
+    def forward(self, x_TD: Tensor, route_slices: Slices, *others: Tensor) -> Tensor:
+        """Apply the shared sub-layer, to ``pal_TD`` too if given, or each token's expert."""
         if len(self.experts) > 1:
-            assert pal_TD is None, "experts and projected attention are mutually exclusive"
-            return super().forward(x_TD, slices)
-        output: Tensor = self.experts[0](x_TD, slices, pal_TD)
-        return output
-
-    def _run(self, expert: int, x_TD: Tensor) -> Tensor:
-        output: Tensor = self.experts[expert](x_TD)
+            return super().forward(x_TD, route_slices, *others)
+        output: Tensor = self.experts[0](x_TD, route_slices, *others)
         return output
 
 
@@ -194,14 +187,14 @@ class Block(nn.Module):
         projections: PalProjections | None = None,
     ) -> Tensor:
         """Return the block's output, shape ``(T, D)``."""
-        pal_TD = None
+        added: list[Tensor] = []
         if self.pal is not None:
             assert projections is not None
-            pal_TD = self.pal(x_TD, plan, projections)
+            added.append(self.pal(x_TD, plan, projections))
         if self.rest is not None:
             return self.rest(x_TD, self.attention.mix(x_TD, plan, instruction), plan.route_slices)
         attended_TD = self.attention(x_TD, plan, instruction)
-        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, pal_TD)
+        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, *added)
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output

@@ -43,45 +43,17 @@ def embed_tokens(
     tokens: Sequence[TokenIds],
     *,
     route: int = 0,
-    instruction: TokenIds | None = None,
-    max_tokens_per_batch: int | None = None,
     sharded: bool = False,
-    show_progress: bool = False,
 ) -> FloatArray:
-    """Embed arrays of token ids, without dropout.
-
-    Parameters
-    ----------
-    model : Encoder
-        The encoder; its parameters may be partitioned over ranks.
-    tokens : sequence of int arrays
-        At least one array, special tokens included.
-    route : int
-        The route of every text.
-    instruction : int array, optional
-        Token ids of an instruction that replaces the route's own.
-    max_tokens_per_batch : int
-        Token budget of one forward pass; by default 8,192 on a CPU and 65,536 on a GPU.
-    sharded : bool
-        Divide the work over ranks; every rank must call with the same texts, runs the
-        same number of forward passes, and gets all embeddings.
+    """Embed arrays of token ids for one route, as `embed_tokens_each`.
 
     Returns
     -------
     array
         float32, shape ``(N, D)``, in the given order.
     """
-    embeddings_RND = embed_tokens_each(
-        model,
-        tokens,
-        routes=[route],
-        instead={} if instruction is None else {route: instruction},
-        max_tokens_per_batch=max_tokens_per_batch,
-        sharded=sharded,
-        show_progress=show_progress,
-    )
-    embeddings_ND: FloatArray = embeddings_RND[0]
-    return embeddings_ND
+    embedded_ND: FloatArray = embed_tokens_each(model, tokens, routes=[route], sharded=sharded)[0]
+    return embedded_ND
 
 
 # Not inference_mode: parameters that ZeRO-3 gathers inside it could not be trained afterwards.
@@ -98,8 +70,23 @@ def embed_tokens_each(
 ) -> FloatArray:
     """Embed arrays of token ids for several routes, running the blocks they share only once.
 
-    Bit-identical to `embed_tokens` route by route, and with its parameters; ``instead`` replaces
-    the instructions of routes.
+    Without dropout, and bit-identical to embedding route by route.
+
+    Parameters
+    ----------
+    model : Encoder
+        The encoder; its parameters may be partitioned over ranks.
+    tokens : sequence of int arrays
+        At least one array, special tokens included.
+    routes : sequence of int
+        The routes, each for every text.
+    instead : mapping of int to int array, optional
+        Token ids of instructions that replace those of routes.
+    max_tokens_per_batch : int
+        Token budget of one forward pass; by default 8,192 on a CPU and 65,536 on a GPU.
+    sharded : bool
+        Divide the work over ranks; every rank must call with the same texts, runs the
+        same number of forward passes, and gets all embeddings.
 
     Returns
     -------

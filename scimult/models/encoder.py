@@ -195,7 +195,7 @@ class Encoder(nn.Module):
         self, numbers: range, x_TD: Tensor, plan: PackingPlan, states: InstructionStates | None
     ) -> Tensor:
         for number in numbers:
-            instruction = None if states is None else states.layers[number]
+            instruction = None if states is None else states[number]
             x_TD = run_block(
                 self.blocks[number],
                 x_TD,

@@ -260,7 +260,7 @@ def _adapters(
         passes |= cost.linear(_linear(adapter.up), cost.linear(_linear(adapter.down), reads))
     if bank.fusion is None:
         return passes
-    fusion, count = bank.fusion.experts[route if len(bank.fusion.experts) > 1 else 0], len(adapters)
+    fusion, count = bank.fusion.of(route), len(adapters)
     query = cost.linear(_linear(fusion.query), changed)
     key = cost.linear(_linear(fusion.key), passes, times=count)
     value = cost.linear(_linear(fusion.value_change), passes, times=count)

@@ -6,7 +6,6 @@ Shape legend: I tokens of all instructions, D width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from torch import Tensor, nn
@@ -17,12 +16,8 @@ from scimult.models.embeddings import Embeddings
 from scimult.models.packing import PackedTexts, pack
 from scimult.types import TokenIds
 
-
-@dataclass(frozen=True)
-class InstructionStates:
-    """What each block reads of the instructions, one layer per block (equation 4)."""
-
-    layers: list[InstructionLayer]
+# What each block reads of the instructions (equation 4).
+InstructionStates = list[InstructionLayer]
 
 
 class InstructionEncoder(nn.Module):
@@ -77,4 +72,4 @@ def read_instructions(
     for block in blocks:
         x_ID = run_block(block, x_ID, plan, recompute=recompute)
         layers.append(InstructionLayer(x_ID, tokens))
-    return InstructionStates(layers)
+    return layers

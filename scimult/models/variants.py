@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
-
 from scimult.config import StrictConfig, validate
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.errors import ConfigError, one_of
 from scimult.models.config import EncoderConfig
 from scimult.models.layouts import (
     AdapterLayout,
+    AdapterOptions,
     CodeLayout,
     ExpertLayout,
     InstructionLayout,
     LowRankLayout,
-    LowRankTarget,
+    LowRankOptions,
     PalLayout,
-    Placement,
+    PalOptions,
     Sublayer,
 )
 
@@ -39,30 +38,6 @@ class ExpertOptions(StrictConfig):
     blocks: str | list[int] = "every:2"
     own_norm: bool | None = None
     instructions: bool = False
-
-
-class AdapterOptions(StrictConfig):
-    """Options of ``adapters`` and ``fusion``."""
-
-    placement: Placement = "pfeiffer"
-    width: int = Field(48, ge=1)
-
-
-class LowRankOptions(StrictConfig):
-    """Options of ``lora``."""
-
-    rank: int = Field(8, ge=1)
-    alpha: float = Field(16.0, gt=0)
-    targets: list[LowRankTarget] = ["query", "value"]
-
-
-class PalOptions(StrictConfig):
-    """Options of ``pals``."""
-
-    width: int = Field(204, ge=1)
-    heads: int = Field(12, ge=1)
-    bias: bool = False
-    activation: Literal["gelu"] | None = None
 
 
 class CodeOptions(StrictConfig):
@@ -107,9 +82,7 @@ def variant_layouts(
     ConfigError
         If an option is unknown, out of range, or names a block that does not exist.
     """
-    if variant not in VARIANTS:
-        raise UnknownNameError("model variant", variant, VARIANTS)
-    entry = VARIANTS[variant]
+    entry = VARIANTS[one_of("model variant", variant, VARIANTS)]
     checked = validate(entry.options, dict(options), f"model.options of {variant}")
     return entry.layouts(checked, routes, num_blocks)
 

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import yaml
 
 from scimult.config import StrictConfig
-from scimult.errors import ConfigError, UnknownNameError, one_of
+from scimult.errors import ConfigError, one_of
 from scimult.types import Kind, Role
 
 Format = Literal["classification", "regression", "proximity", "adhoc_search"]
@@ -40,12 +40,12 @@ class TaskSet:
     Raises
     ------
     ConfigError
-        If two tasks share a name, one is called ``all``, or there is none.
+        If two tasks share a name, one has none or is called ``all``, or there is no task.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = {task.name: task for task in tasks}
-        if not tasks or len(self._tasks) != len(tasks):
+        if not tasks or len(self._tasks) != len(tasks) or "" in self._tasks:
             names = [task.name for task in tasks]
             raise ConfigError("tasks need distinct names, and at least one", value=names)
         if ALL in self._tasks:
@@ -66,9 +66,7 @@ class TaskSet:
         UnknownNameError
             If it is not in the set.
         """
-        if name not in self._tasks:
-            raise UnknownNameError("task", name, self._tasks)
-        return self._tasks[name]
+        return self._tasks[one_of("task", name, self._tasks)]
 
     def kind(self, name: str, role: Role) -> Kind:
         """Return the kind of text on one side of a task.

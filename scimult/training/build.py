@@ -26,6 +26,8 @@ from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
+_SECTION = "section model of the run"
+
 
 def build_model(config: PretrainConfig) -> Pretrained:
     """Build the encoder of a run, warm-started or new.
@@ -111,13 +113,14 @@ def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig
         if (value := getattr(section, name)) is not None:
             sizes[name] = value
     routes = len(route_names(TaskSet(config.tasks), section.routing))
-    layouts = variant_layouts(section.variant, section.options, routes, sizes["num_blocks"])
+    num_blocks = validate(EncoderConfig, sizes, _SECTION).num_blocks
+    layouts = variant_layouts(section.variant, section.options, routes, num_blocks)
     pooling = {
         "pooling": section.pooling,
         "pooling_position": section.pooling_position,
         "dims": section.dims,
     }
-    encoder = validate(EncoderConfig, sizes | pooling | layouts, "section model of the run")
+    encoder = validate(EncoderConfig, sizes | pooling | layouts, _SECTION)
     _check_lengths(config, encoder)
     return PretrainedConfig(
         encoder=encoder,

@@ -87,6 +87,9 @@ class ModelConfig(StrictConfig):
         return self
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerConfig(StrictConfig):
     """AdamW with the paper's values (appendix C) as defaults.
 
@@ -99,7 +102,7 @@ class OptimizerConfig(StrictConfig):
     lr: float = Field(3e-4, gt=0)
     layer_decay: float = Field(1.0, gt=0, le=1)
     added_lr: float | None = Field(None, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     learned_lr: float | None = Field(

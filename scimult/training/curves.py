@@ -22,7 +22,7 @@ class Curve:
 
 
 def read_curves(run: Path) -> list[Curve]:
-    """Return the loss of each source and every dev score of a run.
+    """Return every dev score of a run, and the loss of each source; of each task in mixed steps.
 
     Raises
     ------
@@ -38,6 +38,9 @@ def read_curves(run: Path) -> list[Curve]:
         sources = set(line.get("sources", ()))
         if len(sources) == 1:
             values[f"loss/{sources.pop()}"] = line["loss"]
+        else:
+            by_task = line.get("by_task", {})
+            values |= {f"loss/{task}": means["loss"] for task, means in by_task.items()}
         for metric, value in values.items():
             points.setdefault(metric, []).append((line["step"], float(value)))
     return [
@@ -57,7 +60,7 @@ def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
 
 
 def plot_curves(runs: Sequence[Path], path: Path) -> None:
-    """Draw dev scores (left) and smoothed training losses by source (right) as a PNG."""
+    """Draw dev scores (left) and smoothed training losses (right) as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -83,7 +86,8 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     ):
         axes.set(title=title, xlabel="optimizer step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
     pyplot.close(figure)

@@ -11,6 +11,7 @@ from scimult.errors import ConfigError
 from scimult.files import read_json
 from scimult.hardware import multiplies_bfloat16
 from scimult.progress import warn
+from scimult.training import deepspeed_private
 from scimult.training.config import PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -36,7 +37,11 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
         precision=precision,
         clip=config.optimizer.clip,
     )
-    stage = settings.get("zero_optimization", {}).get("stage", 0)
+    zero = settings.get("zero_optimization", {})
+    stage = zero.get("stage", 0)
+    # Importing DeepSpeed takes seconds, which plain settings need not wait for.
+    if zero.keys() - {"stage"}:
+        deepspeed_private.check_zero(zero)
     if config.engine.compile and stage == 3:
         raise ConfigError(
             "engine.compile does not work under ZeRO stage 3, which gathers weights inside it",
@@ -167,6 +172,9 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="leave it out",
         )
     stage = zero.get("stage", 0)
+    if stage not in range(4):
+        problem = "zero_optimization.stage is not 0, 1, 2 or 3"
+        raise ConfigError(problem, path=path, value=stage)
     if precision != "fp32" and stage == 0:
         raise ConfigError(
             f"{precision} at ZeRO stage 0 trains without float32 master weights or a scaled loss",
@@ -175,7 +183,11 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
         )
     for section, lowest in _OFFLOADS_FROM.items():
-        target = (zero.get(section) or {}).get("device", "none")
+        offload = zero.get(section) or {}
+        if not isinstance(offload, dict):
+            fix = "write {device: cpu}"
+            raise ConfigError(f"{section} is not a mapping", path=path, value=offload, fix=fix)
+        target = offload.get("device", "none")
         if target not in ("none", "cpu"):
             raise ConfigError(
                 f"{section} supports only the host's memory",

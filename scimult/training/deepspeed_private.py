@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import ValidationError
 from torch import nn
 
 from scimult.errors import ConfigError
@@ -57,6 +58,26 @@ def require_names(engine: Any) -> None:
             f"{stage}",
             fix=f"pip install '{TESTED}'",
         )
+
+
+def check_zero(section: dict[str, Any]) -> None:
+    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes.
+
+    Raises
+    ------
+    ConfigError
+        Naming those with an unknown name or another type.
+    """
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    try:
+        DeepSpeedZeroConfig(**section)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise ConfigError(
+            f"DeepSpeed does not understand zero_optimization: {'; '.join(wrong)}",
+            fix="correct these options, or leave them out",
+        ) from None
 
 
 def use_gloo_between_cpus() -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from scimult.config import read_yaml
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.files import read_json
 from scimult.training import record
 
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
+# Of every step but step 0, which has only scores.
+_NUMBERS = ("loss", "tokens", "seconds")
 # A single step's loss is that of one batch, often of one task.
 _LAST_STEPS = 20
 
@@ -74,6 +76,8 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     ------
     DataError
         If a path holds no run.
+    ConfigError
+        If a run's configuration is damaged.
     """
     folders: dict[Path, None] = {}
     for path in paths:
@@ -88,10 +92,16 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def _runs_below(path: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
-        signs = {METRICS, record.FILE, "checkpoints", "model"}
-        if _CONFIG in files and signs & {*files, *folders}:
+        ours = {METRICS, record.FILE}.intersection(files)
+        if _CONFIG not in files or not (ours or {"checkpoints", "model"}.intersection(folders)):
+            continue
+        config = read_yaml(Path(folder, _CONFIG))
+        if all(isinstance(config.get(section), Mapping) for section in ("data", "model")):
             folders.clear()
             yield Path(folder)
+        elif ours:
+            fix = "restore it, or remove the folder"
+            raise ConfigError("not a run's configuration", path=Path(folder, _CONFIG), fix=fix)
 
 
 def summarise(folder: Path) -> RunSummary:
@@ -144,7 +154,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(text)
             line["step"] = int(line["step"])
-        except (ValueError, KeyError, TypeError) as error:
+            line["metrics"] = {name: float(score) for name, score in line["metrics"].items()}
+            for name in _NUMBERS if line["step"] else ():
+                line[name] = float(line[name])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 "damaged line of metrics", path=path, line=number, value=text, fix="remove the line"
             ) from error
@@ -174,7 +187,7 @@ def _is_alive(pid: int) -> bool:
 def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Best]:
     best: dict[str, Best] = {}
     for line in lines:
-        for name, value in line.get("metrics", {}).items():
+        for name, value in line["metrics"].items():
             if name not in best or value > best[name].value:
                 best[name] = Best(value, line["step"])
     return best

@@ -127,6 +127,8 @@ def test_known_names_and_unknown_models_are_refused(tmp_path: Path) -> None:
         grow_task(folder, Task(name="search"), "search")
     with pytest.raises(SciMultError, match="unknown task.*did you mean 'search'"):
         grow_task(folder, NEW, "serch")
+    with pytest.raises(SciMultError, match="need distinct names"):
+        grow_task(folder, Task(name=""), "search")
 
 
 def test_verb_writes_a_model(tmp_path: Path) -> None:

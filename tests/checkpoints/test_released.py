@@ -338,8 +338,12 @@ def test_number_of_experts_must_fit_the_tasks(tmp_path: Path, tokenizer: Path) -
         read_released(file, tokenizer, tasks=["search"], num_heads=HEADS)
 
 
-def test_tokenizer_of_another_model_is_refused(tmp_path: Path, minilm: Path) -> None:
+def test_what_does_not_fit_the_file_is_refused(
+    tmp_path: Path, tokenizer: Path, minilm: Path
+) -> None:
     file = save_released(tmp_path / "f", released_state(released_encoder(VOCABULARY)))
+    with pytest.raises(SciMultError, match="not a multiple of num_heads 3"):
+        read_released(file, tokenizer, num_heads=3)
     with pytest.raises(
         SciMultError, match=f"30522 tokens, the checkpoint embeds {VOCABULARY}.*BiomedBERT"
     ):

@@ -49,6 +49,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"batch": {"negatives_across": "task"}}, "requires batch.mix in_batch"),
         ({"batch": {**BY_TOKENS, "chunk_tokens": 200}}, "less than batch.max_tokens"),
         ({"batch": {**BY_TOKENS, "max_tokens": 95}}, "cannot hold 3 texts of data.max_length 32"),
+        ({"optimizer": {"betas": [0.9, 1.5]}}, r"optimizer\.betas\.1.*less than 1"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
         ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
@@ -102,6 +103,10 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             "the blocks with experts name a block that does not exist",
         ),
         ({"model": {"base": "nowhere"}}, "nowhere: folder does not exist"),
+        (
+            {"engine": {"deepspeed": {"zero_optimization": {"stage": 1, "reduce_buckets": 2}}}},
+            "does not understand zero_optimization: reduce_buckets: Extra inputs.*correct these",
+        ),
         ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
         (
             {"loss": {"weights": dict.fromkeys(RARE_SEARCH, 0.5)}},
@@ -144,6 +149,12 @@ def test_impossible_runs_fail_before_they_write(
     with pytest.raises(SciMultError, match=message):
         pretrain(config)
     assert not (folder / "never").exists()
+
+
+def test_an_architecture_without_sizes_is_refused(folder: Path) -> None:
+    model = {"base": None, "tokenizer": str(folder / "base"), "architecture": {"num_heads": 2}}
+    with pytest.raises(ConfigError, match="num_blocks: Field required"):
+        build.build_model(run_config(folder, "never", model=model))
 
 
 def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:

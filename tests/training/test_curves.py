@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ def write_run(folder: Path) -> Path:
     for step in range(1, 5):
         metrics = {"dev/x.search/mrr": 0.2 * step} if step % 2 == 0 else {}
         source = "x" if step % 2 else "y"
-        lines.append({"step": step, "sources": [source], "loss": 1 / step, "metrics": metrics})
+        numbers = {"loss": 1 / step, "tokens": 10, "seconds": 0.5}
+        lines.append({"step": step, "sources": [source], "metrics": metrics, **numbers})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -28,6 +30,26 @@ def test_curves_hold_scores_and_losses_by_source(tmp_path: Path) -> None:
     assert curves["dev/x.search/mrr"].values == [0.1, 0.4, 0.8]
     assert curves["loss/x"].values == [1.0, pytest.approx(1 / 3)]
     assert curves["loss/y"].steps == [2, 4]
+
+
+def test_mixed_steps_have_a_loss_of_each_task_and_no_scores_no_legend(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    line = {
+        "step": 1,
+        "sources": ["x", "y"],
+        "loss": 2.0,
+        "tokens": 10,
+        "seconds": 0.5,
+        "metrics": {},
+        "by_task": {"search": {"loss": 1.0}, "classification": {"loss": 3.0}},
+    }
+    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    curves = {curve.metric: curve.values for curve in read_curves(run)}
+    assert curves == {"loss/search": [1.0], "loss/classification": [3.0]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plot_curves([run], tmp_path / "c.png")
 
 
 def test_smoothing_keeps_a_constant_and_follows_a_closed_form() -> None:

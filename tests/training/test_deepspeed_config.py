@@ -55,6 +55,12 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
         ({"train_batch_size": 64}, "train_batch_size .* contradicts the run, which needs 48"),
         ({"bf16": True}, "bf16 in the DeepSpeed configuration is not a mapping"),
         ({"zero_optimization": None}, "zero_optimization in .* is not a mapping"),
+        ({"zero_optimization": {"stage": 7}}, r"stage is not 0, 1, 2 or 3 \(value: 7\)"),
+        ({"zero_optimization": {"stage": None}}, "stage is not 0, 1, 2 or 3"),
+        (
+            {"zero_optimization": {"stage": 1, "offload_optimizer": "cpu"}},
+            r"offload_optimizer is not a mapping.*\{device: cpu\}",
+        ),
         ({"bf16": {"enabled": False}}, r"bf16\.enabled .* needs True"),
         ({"fp16": {"enabled": True}}, r"fp16\.enabled .* needs False"),
         ({"optimizer": {"type": "AdamW"}}, "the DeepSpeed configuration must not set optimizer"),

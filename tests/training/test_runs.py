@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.config import save_config
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.training.config import PretrainConfig
 from scimult.training.record import recorded
 from scimult.training.runs import Best, compare_runs, find_runs, summarise
@@ -120,6 +120,37 @@ def test_runs_are_found_below_folders_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no run here"):
         find_runs([a, tmp_path / "empty"])
+
+
+def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [1.0], {})
+    for name, content in (("a", "model: bert-base\n"), ("b", "model:\ndata: {}\n"), ("c", "")):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text(content)
+    assert find_runs([tmp_path]) == [run]
+    with pytest.raises(DataError, match="no run here"):
+        find_runs([tmp_path / "a"])
+    (run / "config.yaml").write_text("model: bert-base\n")
+    with pytest.raises(ConfigError, match="not a run's configuration"):
+        find_runs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"step": 2, "metrics": {}},
+        {"step": 2, "metrics": {}, "loss": "low", "tokens": 1, "seconds": 1},
+        {"step": 2, "metrics": {"dev/mean/mrr": None}, "loss": 1, "tokens": 1, "seconds": 1},
+        {"step": 2, "loss": 1, "tokens": 1, "seconds": 1},
+        ["step", 2],
+    ],
+)
+def test_a_line_that_lacks_numbers_is_named(tmp_path: Path, line: object) -> None:
+    run = write_run(tmp_path / "run", [1.0], {})
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl:3: damaged line of metrics"):
+        summarise(run)
 
 
 def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
