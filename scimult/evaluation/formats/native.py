@@ -30,7 +30,7 @@ from scimult.files import packed_or_plain
 from scimult.types import Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
     if benchmark.is_classification or benchmark.probe:
         names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
@@ -40,7 +40,7 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
         names = [texts, queries, *([benchmark.judgments] if benchmark.judgments else qrels)]
     if benchmark.protocol == "rerank":
         names.append("candidates.tsv")
-    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+    return names
 
 
 def read(source: Source) -> Dataset | PaperSet:

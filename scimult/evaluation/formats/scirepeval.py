@@ -25,17 +25,15 @@ from scimult.files import packed_or_plain
 from scimult.types import SEPARATOR, Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
-    folder = root / benchmark.folder
     if benchmark.probe:
         names = [_table(folder, "train"), _table(folder, benchmark.split)]
     elif benchmark.protocol == "reviewer_matching":
         names = ["test_hard_qrel.jsonl", "test_soft_qrel.jsonl", "reviewer_metadata.jsonl"]
     else:
         names = [f"{benchmark.split}_qrel.jsonl"]
-    texts = benchmark.texts or "meta.jsonl"
-    return [packed_or_plain(folder / name) for name in (*names, texts)]
+    return [*names, benchmark.texts or "meta.jsonl"]
 
 
 def _table(folder: Path, split: str) -> str:

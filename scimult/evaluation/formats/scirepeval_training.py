@@ -24,13 +24,12 @@ from scimult.evaluation.formats.scirepeval import (
 )
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import packed_or_plain
 from scimult.types import Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the one file of the benchmark."""
-    return [packed_or_plain(root / benchmark.folder / (benchmark.texts or "train.jsonl"))]
+    return [benchmark.texts or "train.jsonl"]
 
 
 def read(source: Source) -> Dataset | PaperSet:

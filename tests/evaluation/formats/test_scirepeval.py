@@ -12,9 +12,10 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.datasets import Dataset, PaperSet, TaskData, missing_files, read_dataset
+from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.rankings import rerank, reviewer_matching
 from scimult.evaluation.systems import DenseSystem
+from scimult.evaluation.task_data import Dataset, PaperSet, TaskData
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
 
