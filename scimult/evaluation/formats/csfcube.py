@@ -51,7 +51,7 @@ def read(source: Source) -> Dataset:
         judgments,
         listed=judgments,
         groups=_folds(folds, judgments),
-        remarks={IN_OWN_POOL: in_own_pool} if in_own_pool else {},
+        remarks={IN_OWN_POOL: in_own_pool},
     )
 
 

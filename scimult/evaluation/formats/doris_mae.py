@@ -69,9 +69,7 @@ def read(source: Source) -> Dataset:
         documents,
         answered,
         listed=answered,
-        remarks={LEFT_OUT: len(judgments) - len(answered)}
-        if len(answered) < len(judgments)
-        else {},
+        remarks={LEFT_OUT: len(judgments) - len(answered)},
     )
 
 

@@ -45,7 +45,7 @@ def read(source: Source) -> Dataset:
         documents,
         source.known_documents(judgments, documents),
         groups=groups,
-        remarks={NO_TEXT: len(empty)} if empty else {},
+        remarks={NO_TEXT: len(empty)},
     )
 
 
