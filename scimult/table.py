@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich import box
@@ -108,6 +108,17 @@ def label(text: str) -> Cell:
 def percent(value: float | None, **style: object) -> Cell:
     """Return a score × 100 with two decimals, as in papers' tables."""
     return number(value, "{:.2f}", 100, **style)
+
+
+def percents(scores: Sequence[float | None]) -> list[Cell]:
+    """Return scores × 100, in bold the best of several, as displayed."""
+    cells = [percent(score) for score in scores]
+    best = max((float(cell.text) for cell in cells if cell.value is not None), default=None)
+    if len(cells) == 1 or best is None:
+        return cells
+    return [
+        replace(cell, bold=cell.value is not None and float(cell.text) == best) for cell in cells
+    ]
 
 
 def change(value: float | None) -> Cell:

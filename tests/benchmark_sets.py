@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scimult.evaluation.suites import Benchmark
+from scimult.evaluation.benchmark import Benchmark
 from scimult.types import FloatArray, Role, Similarity, Text
 
 CORPUS = [

@@ -13,6 +13,7 @@ from scimult.table import (
     change,
     label,
     percent,
+    percents,
     to_latex,
     to_markdown,
     to_rich,
@@ -28,6 +29,16 @@ TABLE = Table(
     ],
     ["a note"],
 )
+
+
+def test_the_best_of_several_is_bold_as_displayed() -> None:
+    for scores, bold in (
+        ([0.5, 0.50001, None, 0.4], [True, True, False, False]),
+        ([-0.05, -0.01, None], [False, True, False]),
+        ([0.5], [False]),
+        ([None, None], [False, False]),
+    ):
+        assert [cell.bold for cell in percents(scores)] == bold
 
 
 def test_markdown_keeps_texts_inside_their_cells() -> None:

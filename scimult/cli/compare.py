@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import named_values
+from scimult.cli.checks import named_values, only_with
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
 
@@ -155,8 +156,11 @@ def export_results(
     """Export results as CSV, as MTEB's result files, or as runs for BEIR and PMC-Patients."""
     from scimult.evaluation import exports
 
-    form, example = "SET=NAME, letters and digits", "scifact=SciFact"
-    mteb_names = named_values(names or [], "a name", form, example, str.isidentifier)
+    if to != "mteb":
+        only_with("--to mteb", {"--names": names})
+    form, example = "SET=NAME, letters, digits, . _ + -", "scifact=SciFact"
+    fits = re.compile(r"\w[\w.+-]*").fullmatch
+    mteb_names = named_values(names or [], "a name", form, example, fits)
     written = exports.export_results(
         results, to, out, systems=systems or [], sets=sets or [], names=mteb_names
     )

@@ -218,13 +218,10 @@ def _earlier(resume: bool, replace: bool) -> Earlier:
 
 def _show_table(out: Path, failed: Sequence[str]) -> None:
     """Write and print the table of all results; raise if sets failed."""
-    from scimult.evaluation.report import audit_table, score_table, update_table
-    from scimult.evaluation.results import load_results
+    from scimult.evaluation.report import update_table
 
-    report = update_table(out)
-    print_table(score_table(report))
-    if audited := audit_table(load_results(out)):
-        print_table(audited)
+    for table in update_table(out):
+        print_table(table)
     echo(f"table in {out / 'table.md'}, scores and provenance next to it")
     if failed:
         fix = "fix the errors above, then run the command again with --resume"

@@ -183,7 +183,7 @@ def _gate(
     from scimult.cli.output import print_table
     from scimult.evaluation.comparison import Settings, compare
     from scimult.evaluation.harness import evaluate, load_sets
-    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.report import update_table
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
     from scimult.hardware import usable_device
@@ -200,7 +200,7 @@ def _gate(
         system = DenseSystem(encoder, settings, device=on, show_progress=True)
         scores = evaluate(system, config, loaded, results, earlier="replace")
         not_scored += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
-    print_table(score_table(update_table(results)))
+    print_table(update_table(results)[0])
     if not_scored:
         fix = "fix the failure, or choose other sets with --sets; nothing was written"
         raise SciMultError(f"no score for {'; '.join(not_scored)}", fix=fix)

@@ -69,7 +69,7 @@ def mteb(
         raise ConfigError("MODEL, --tasks and --out are needed", fix=fix)
     check_model(model)
     routes = named_values(route or [], "a route", "TASK=OURS", "SCIDOCS=link_prediction")
-    from scimult.evaluation.mteb_suite import MtebSystem, score
+    from scimult.evaluation.mteb_suite import score
     from scimult.evaluation.results import folder_of
     from scimult.files import only_writer
     from scimult.inference.mteb_model import MtebEncoder
@@ -88,7 +88,8 @@ def mteb(
         settings["routes"] = routes
     with only_writer(folder_of(out, system)):
         result = score(
-            MtebSystem(system, settings),
+            system,
+            settings,
             MtebEncoder(encoder, routes),
             requested,
             out,
@@ -109,15 +110,15 @@ def _report_task(system: str, name: str, result: SetResult | Exception) -> None:
 
 
 def _show_table(out: Path, failed: Sequence[str], as_json: bool) -> None:
-    from scimult.evaluation.report import score_table, update_table
+    from scimult.evaluation.report import update_table
     from scimult.evaluation.results import load_results
 
-    report = update_table(out)
+    tables = update_table(out)
     if as_json:
         for result in load_results(out):
             typer.echo(json.dumps(result.model_dump(mode="json")))
     else:
-        print_table(score_table(report))
+        print_table(tables[0])
     echo(f"table in {out / 'table.md'}, MTEB's own files in its cache", err=as_json)
     if failed:
         fix = "fix the errors above, then run the command again"

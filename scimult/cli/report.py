@@ -50,8 +50,6 @@ def report(
 ) -> None:
     """Report leaderboard, tests, curves, examples and costs as HTML, Markdown, LaTeX and JSON."""
     _check(results, map_ or [], out)
-    from rich.console import Console
-
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
@@ -77,8 +75,7 @@ def report(
         for table in suite_report.tables:
             print_table(table)
         for gap in suite_report.missing:
-            line = f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}"
-            Console().print(line, highlight=False, markup=False, soft_wrap=True)
+            echo(f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}")
     path = write_page(suite_reports, out)
     echo(f"page in {path}; report.md, report.tex and report.json next to it")
 

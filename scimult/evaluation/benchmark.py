@@ -45,12 +45,6 @@ class Expected(StrictConfig):
     relevant: int | None = None
     train: int | None = None
 
-    @property
-    def given(self) -> dict[str, int]:
-        """The counts that are compared."""
-        counts: dict[str, int] = self.model_dump(exclude_none=True)
-        return counts
-
 
 class FewShot(StrictConfig):
     """A few-shot version: fitted on samples of the training papers, scored on the same test set.

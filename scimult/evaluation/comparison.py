@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -268,31 +268,34 @@ def _compare_set(
     for column, metric in enumerate(metrics):
         scores = [result.sets[name].scores[metric] for result in results]
         for system, (p_M, exact) in enumerate(tests, start=1):
-            where: dict[str, Any] = {"task": task, "name": name, "metric": metric}
-            where |= {"system": results[system].system, "queries": queries}
             differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
-            row = _difference(where, scores[0], scores[system], differences_R, settings.confidence)
-            row = row.model_copy(update={"p": float(p_M[column]), "exact": exact})
+            row = _difference(
+                scores[0],
+                scores[system],
+                interval(differences_R, settings.confidence),
+                task=task,
+                name=name,
+                metric=metric,
+                system=results[system].system,
+                queries=queries,
+                p=float(p_M[column]),
+                exact=exact,
+            )
             compared.append(_Resampled(row, differences_R))
     return compared
 
 
 def _difference(
-    where: Mapping[str, Any],
-    baseline: float,
-    score: float,
-    differences_R: Scores,
-    confidence: float,
+    baseline: float, score: float, ends: tuple[float, float], **others: Any
 ) -> Difference:
-    low, high = interval(differences_R, confidence)
     return Difference(
-        **where,
         baseline_score=baseline,
         score=score,
         difference=score - baseline,
         relative_change=(score - baseline) / baseline if baseline > ROUNDING else None,
-        low=low,
-        high=high,
+        low=ends[0],
+        high=ends[1],
+        **others,
     )
 
 
@@ -314,16 +317,19 @@ def _averages(
                 for entry in main
                 if entry.row.system == system and task in (entry.row.task, "all")
             ]
-            where: dict[str, Any] = {"task": task, "name": "average"}
-            where |= {"metric": "main", "system": system}
-            where["queries"] = sum(entry.row.queries for entry in group)
-            means = (
-                float(np.mean([entry.row.baseline_score for entry in group])),
-                float(np.mean([entry.row.score for entry in group])),
-            )
             # Sets are resampled independently, so means of draws are draws of means.
             differences_R = np.mean([entry.differences_R for entry in group], axis=0)
-            rows.append(_difference(where, *means, differences_R, confidence))
+            row = _difference(
+                float(np.mean([entry.row.baseline_score for entry in group])),
+                float(np.mean([entry.row.score for entry in group])),
+                interval(differences_R, confidence),
+                task=task,
+                name="average",
+                metric="main",
+                system=system,
+                queries=sum(entry.row.queries for entry in group),
+            )
+            rows.append(row)
     return rows
 
 

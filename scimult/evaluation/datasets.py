@@ -25,32 +25,20 @@ from scimult.evaluation.formats import (
     scirepeval_training,
 )
 from scimult.evaluation.formats.checks import Source
-from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
-from scimult.files import atomic_file
-
-__all__ = [
-    "Dataset",
-    "PaperSet",
-    "Signatures",
-    "TaskData",
-    "download_from_hub",
-    "missing_files",
-    "read_dataset",
-    "remote_files",
-    "write_hub_file",
-]
+from scimult.evaluation.task_data import TaskData
+from scimult.files import atomic_file, packed_or_plain
 
 
-class Layout(Protocol):
-    """A module that reads one layout: the files it needs, and what they become."""
+class _Layout(Protocol):
+    """A module that reads one layout: the files it needs in a folder, and what they become."""
 
     @property
-    def needed(self) -> Callable[[Benchmark, Path], list[Path]]: ...
+    def needed(self) -> Callable[[Benchmark, Path], list[str]]: ...
     @property
     def read(self) -> Callable[[Source], TaskData]: ...
 
 
-FORMATS: dict[str, Layout] = {
+FORMATS: dict[str, _Layout] = {
     "native": native,
     "scirepeval": scirepeval,
     "scirepeval_training": scirepeval_training,
@@ -81,17 +69,24 @@ def read_dataset(
         downloadable = benchmark.hub or benchmark.remote
         fix = f"{how_to_get}; or scimult evaluate --download" if downloadable else how_to_get
         raise DataError(f"data of {name} is missing: {names}", fix=fix)
-    layout = FORMATS[benchmark.format]
-    paths = layout.needed(benchmark, root)
-    dataset = layout.read(Source(name, benchmark, root / benchmark.folder, paths, rejects))
+    paths = _needed(benchmark, root)
+    source = Source(name, benchmark, root / benchmark.folder, paths, rejects)
+    dataset = FORMATS[benchmark.format].read(source)
     _check_counts(dataset, benchmark)
     return dataset
 
 
 def missing_files(benchmark: Benchmark, root: Path) -> list[Path]:
     """Return the needed files that exist neither as named nor as ``.gz``."""
-    wanted = FORMATS[benchmark.format].needed(benchmark, root)
-    return [path for path in wanted if not path.exists()]
+    return [path for path in _needed(benchmark, root) if not path.exists()]
+
+
+def _needed(benchmark: Benchmark, root: Path) -> list[Path]:
+    folder = root / benchmark.folder
+    return [
+        packed_or_plain(folder / name)
+        for name in FORMATS[benchmark.format].needed(benchmark, folder)
+    ]
 
 
 def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
@@ -99,7 +94,7 @@ def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
     remote = benchmark.remote
     if remote is None:
         return []
-    wanted = FORMATS[benchmark.format].needed(benchmark, root)
+    wanted = _needed(benchmark, root)
     if remote.archive is not None:
         location = f"{benchmark.folder}/{remote.archive}"
         inside = tuple(os.path.relpath(path, root / benchmark.folder) for path in wanted)
@@ -113,7 +108,8 @@ def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
 
 
 def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:
-    expected = benchmark.expected.given if benchmark.expected else {}
+    given = benchmark.expected
+    expected: dict[str, int] = given.model_dump(exclude_none=True) if given else {}
     if any(dataset.counts.get(kind) != count for kind, count in expected.items()):
         raise DataError(
             f"{dataset.name} is from another edition of the data: expected {expected}",

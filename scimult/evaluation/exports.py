@@ -8,14 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from scimult.errors import DataError, one_of
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
-from scimult.files import atomic_file, write_json, write_text
+from scimult.files import write_json, write_text
+from scimult.retrieval.runs import run_lines
 
 MTEB_VERSION = "2.0.0"
 """Version of MTEB's file format to write."""
@@ -51,21 +51,29 @@ def export_results(
     Raises
     ------
     DataError
-        If there are no results, or no ranked lists to export.
+        If there are no results, no ranked lists to export, or two for the same file.
     UnknownNameError
         If a system or set has no result.
     """
     selected = [(folder, one) for folder in folders for one in _select(folder, systems, sets)]
+    for name in names or ():
+        one_of("set", name, {name for _, result in selected for name in result.sets})
     if form == "csv":
         write_text(out / "results.csv", _csv(result for _, result in selected))
         return [out / "results.csv"]
-    if form == "mteb":
-        return [path for _, result in selected for path in _mteb(result, out, names or {})]
-    written = [path for folder, result in selected for path in _beir(folder, result, out)]
+    written: dict[Path, None] = {}
+    for folder, result in selected:
+        texts = _mteb(result, out, names or {}) if form == "mteb" else _beir(folder, result, out)
+        for path, text in texts:
+            if path in written:
+                problem, fix = "two results would be the same file", "export one to another --out"
+                raise DataError(problem, path=folder, value=str(path), fix=fix)
+            write_text(path, text)
+            written[path] = None
     if not written:
         fix = "evaluate again with --save-runs"
         raise DataError("these results have no ranked lists", path=folders[0], fix=fix)
-    return written
+    return list(written)
 
 
 def _select(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
@@ -102,17 +110,15 @@ def _csv(results: Iterable[Result]) -> str:
     return text.getvalue()
 
 
-def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> list[Path]:
-    """Write one folder per model and revision: a file per task and one about the model."""
+def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield a file per task; write one about the model next to them."""
     revision = str(result.settings.get("fingerprint", "no_revision_available"))
     folder = out / "results" / f"scimult__{folder_of(out, result.system).name}" / revision
-    written = []
     for name, entry in result.sets.items():
-        path = folder / f"{names.get(name, name)}.json"
-        write_json(path, _task_result(names.get(name, name), entry, result.suite, name))
-        written.append(path)
+        task = names.get(name, name)
+        found = _task_result(task, entry, result.suite, name)
+        yield folder / f"{task}.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     write_json(folder / "model_meta.json", _model_meta(result, revision))
-    return written
 
 
 def _task_result(
@@ -154,29 +160,11 @@ def _model_meta(result: Result, revision: str) -> dict[str, Any]:
     }
 
 
-def _beir(folder: Path, result: Result, out: Path) -> list[Path]:
-    written = []
+def _beir(folder: Path, result: Result, out: Path) -> Iterator[tuple[Path, str]]:
     for name in result.sets:
         run = folder_of(folder, result.system) / "runs" / f"{name}.run"
         if run.exists():
-            path = folder_of(out, result.system) / f"{name}.json"
-            with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-                json.dump(_read_lists(run), file)
-            written.append(path)
-    return written
-
-
-def _read_lists(path: Path) -> dict[str, dict[str, float]]:
-    """Read a TREC run whose queries and candidates are not known."""
-    lists: dict[str, dict[str, float]] = {}
-    with open(path, encoding="utf-8") as file:
-        for line, text in enumerate(file, start=1):
-            columns = text.split()
-            try:
-                query, _, document, _, score, _ = columns
-                lists.setdefault(unquote(query), {})[unquote(document)] = float(score)
-            except ValueError as error:
-                fix = "evaluate again with --save-runs"
-                problem = "not a line of a TREC run"
-                raise DataError(problem, path=path, line=line, value=text, fix=fix) from error
-    return lists
+            lists: dict[str, dict[str, float]] = {}
+            for query, document, score in run_lines(run):
+                lists.setdefault(query, {})[document] = score
+            yield folder_of(out, result.system) / f"{name}.json", json.dumps(lists)

@@ -8,9 +8,9 @@ Confidence intervals are kept in the result, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -36,31 +36,15 @@ others, ``resume`` also keeps requested sets that are unchanged, ``replace`` dis
 _DIGESTS = "sha256"
 
 
-class Described(Protocol):
-    """A system's name and settings."""
-
-    name: str
-
-    def describe(self) -> dict[str, Any]:
-        """Return the settings needed to run it again."""
-
-
-class SuiteLike(Protocol):
-    """A suite as results store it: its name, and how each of its ``benchmarks`` is scored."""
-
-    name: str
-
-    def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """Return the suite as JSON values."""
-
-
 class GrowingResult:
     """The result of one system on one suite, in memory and on disk.
 
     Parameters
     ----------
-    system, suite, out
-        The evaluated system, the suite, and the folder of all results.
+    system, settings
+        Name of the evaluated system, and the settings needed to run it again.
+    suite, out
+        The suite as JSON values, and the folder of all results.
     earlier : {"merge", "resume", "replace"}
         How to treat an existing result.
     confidence : float, optional
@@ -77,23 +61,24 @@ class GrowingResult:
 
     def __init__(
         self,
-        system: Described,
-        suite: SuiteLike,
+        system: str,
+        settings: Mapping[str, Any],
+        suite: dict[str, Any],
         out: Path,
         earlier: Earlier = "merge",
         confidence: float | None = None,
     ) -> None:
         self._out, self._resumes, self._confidence = out, earlier == "resume", confidence
-        self._benchmarks: dict[str, Any] = suite.model_dump(mode="json")["benchmarks"]
+        self._benchmarks: dict[str, Any] = suite["benchmarks"]
         self.result = Result(
-            system=system.name,
-            settings=json.loads(json.dumps(system.describe())),
-            suite=suite.model_dump(mode="json"),
+            system=system,
+            settings=json.loads(json.dumps(settings)),
+            suite=suite,
             sets={},
             averages={},
             provenance=provenance(),
         )
-        path = folder_of(out, system.name) / "result.json"
+        path = folder_of(out, system) / "result.json"
         if path.exists() and earlier != "replace":
             before = load_result(path)
             _refuse_another(before, self.result, path)

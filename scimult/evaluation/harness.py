@@ -51,6 +51,9 @@ def load_sets(
     for name, benchmark in suite.select(names).items():
         rejects = Rejects(skip_bad)
         dataset = read_dataset(name, benchmark, root, suite.how_to_get, rejects)
+        # A folder with an address of its own is the same from wherever and with whatever --data.
+        own = Path(benchmark.folder)
+        base = own.parent if own.is_absolute() else root
         facts = SetFacts(
             task=benchmark.task,
             protocol=benchmark.protocol,
@@ -62,7 +65,7 @@ def load_sets(
             counts=dataset.counts,
             left_out=dict(rejects.counts),
             remarks=dataset.remarks,
-            files={os.path.relpath(path, root): sha256(path) for path in dataset.files},
+            files={os.path.relpath(path, base): sha256(path) for path in dataset.files},
         )
         loaded[name] = LoadedSet(benchmark, dataset, facts)
     return loaded
@@ -130,7 +133,8 @@ def evaluate(
     Exception
         The first error, if no set could be scored.
     """
-    growing = GrowingResult(system, suite, out, earlier, confidence)
+    as_json = suite.model_dump(mode="json")
+    growing = GrowingResult(system.name, system.describe(), as_json, out, earlier, confidence)
     for name, reason in (missing or {}).items():
         growing.leave_out(name, reason)
     errors: dict[str, Exception] = {}
@@ -171,6 +175,8 @@ def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: b
     outcome = _outcome(system, loaded)
     seconds = round(time.perf_counter() - start, 3)
     write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
+    # Writing the embeddings of S2AND looks all up again, which costs nothing.
+    cost = system.costs.get(name, {})
     if save_runs:
         _write_runs(folder_of(out, system.name), name, loaded, outcome, system)
     return SetResult(
@@ -180,7 +186,7 @@ def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: b
         resampled=outcome.resampled,
         encoded_as=_encoded_as(entry, system),
         seconds=seconds,
-        cost=system.costs.get(name, {}),
+        cost=cost,
     )
 
 
@@ -208,7 +214,7 @@ def _encoded_as(loaded: LoadedSet, system: System) -> str | None:
 
 def needs_embeddings(loaded: LoadedSet) -> bool:
     """Return whether the protocol fits or clusters embeddings instead of ranking."""
-    return PROTOCOLS[loaded.benchmark.protocol].takes == "embeddings"
+    return not PROTOCOLS[loaded.benchmark.protocol].ranks
 
 
 def _outcome(system: System, loaded: LoadedSet) -> Outcome:

@@ -20,6 +20,7 @@ from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.metrics import Scores, compute, judge
+from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
 from scimult.evaluation.task_data import Dataset
@@ -285,10 +286,12 @@ def read_dev_sets(
     """
     dev_sets = {}
     for name, benchmark in benchmarks.items():
+        if not PROTOCOLS[benchmark.protocol].ranks:
+            continue
         other = benchmark.model_copy(update={"split": split, "expected": None})
         how = f"write the judgments of split {split!r}, or fuse without dev="
         dataset = read_dataset(f"{name}.{split}", other, root, how, Rejects(skip_bad))
-        if isinstance(dataset, Dataset):
-            linked = benchmark.protocol == "link_retrieval" and benchmark.mode != "paper"
-            dev_sets[name] = DevSet(dataset, linked or benchmark.mode == "beir")
+        assert isinstance(dataset, Dataset), "rankers rank data sets"
+        linked = benchmark.protocol == "link_retrieval" and benchmark.mode != "paper"
+        dev_sets[name] = DevSet(dataset, linked or benchmark.mode == "beir")
     return dev_sets

@@ -64,18 +64,6 @@ class MtebSuite(StrictConfig):
     benchmarks: dict[str, MtebSet]
 
 
-class MtebSystem:
-    """Name and settings of the evaluated model."""
-
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
-        self.name = name
-        self._settings = dict(settings)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the settings."""
-        return {"kind": NAME, **self._settings}
-
-
 def make_suite(encoder: Encoder, tasks: Iterable[Any]) -> MtebSuite:
     """Describe MTEB tasks as a suite."""
     return MtebSuite(
@@ -95,7 +83,8 @@ def make_suite(encoder: Encoder, tasks: Iterable[Any]) -> MtebSuite:
 
 
 def score(
-    system: MtebSystem,
+    system: str,
+    settings: Mapping[str, Any],
     encoder: Encoder,
     tasks: Sequence[Any],
     out: Path,
@@ -111,8 +100,8 @@ def score(
 
     Parameters
     ----------
-    system
-        Name and settings for the result.
+    system, settings
+        Name of the model, and what its scores depend on, for the result.
     encoder
         The model behind MTEB's encoder interface.
     tasks : sequence
@@ -136,7 +125,8 @@ def score(
     import mteb
 
     suite = make_suite(encoder, tasks)
-    growing = GrowingResult(system, suite, out)
+    as_json = suite.model_dump(mode="json")
+    growing = GrowingResult(system, {"kind": NAME, **settings}, as_json, out)
     results = mteb.ResultCache(cache_path=cache)
     mteb_encoder: Any = encoder  # MTEB's type demands more than is used here
     options: Any = {"batch_size": batch_size}

@@ -21,80 +21,54 @@ class Protocol:
 
     Attributes
     ----------
-    module : str
+    module : {"rankings", "probes", "clustering"}
         Module of ``scimult.evaluation`` with a function of the protocol's name, which takes the
-        benchmark, the data, and a ranker or embeddings. It is imported at the first call: linear
-        models and clustering take a second to import.
-    takes : {"ranker", "embeddings"}
-        What it scores.
+        benchmark, the data, and a ranker or, outside ``rankings``, embeddings. It is imported at
+        the first call: linear models and clustering take a second to import.
     layouts : tuple of str
         File layouts that it can read.
     metrics : tuple of str
         What it computes; empty: any ranking metric.
-    fits : bool
-        Whether it fits a linear model, which the benchmark's ``probe`` describes.
     labels : bool
         Whether candidates are labels.
     """
 
-    module: str
-    takes: Literal["ranker", "embeddings"]
+    module: Literal["rankings", "probes", "clustering"]
     layouts: tuple[str, ...]
     metrics: tuple[str, ...] = ()
-    fits: bool = False
     labels: bool = False
 
+    @property
+    def ranks(self) -> bool:
+        """Whether it scores a ranker, not embeddings."""
+        return self.module == "rankings"
 
+    @property
+    def fits(self) -> bool:
+        """Whether it fits a linear model, which the benchmark's ``probe`` describes."""
+        return self.module == "probes"
+
+
+_PAPERS = ("native", "scirepeval", "scirepeval_training")
 PROTOCOLS: dict[str, Protocol] = {
-    "classification_fine": Protocol("rankings", "ranker", ("native", "scimult"), labels=True),
-    "classification_coarse": Protocol(
-        "rankings", "ranker", ("native", "scimult"), (MACRO_F1,), labels=True
-    ),
+    "classification_fine": Protocol("rankings", ("native", "scimult"), labels=True),
+    "classification_coarse": Protocol("rankings", ("native", "scimult"), (MACRO_F1,), labels=True),
     "classification_linear": Protocol(
-        "probes",
-        "embeddings",
-        ("native", "scirepeval", "scirepeval_training", "scidocs"),
-        (MACRO_F1, "f1", "accuracy"),
-        fits=True,
+        "probes", (*_PAPERS, "scidocs"), (MACRO_F1, "f1", "accuracy")
     ),
-    "regression_linear": Protocol(
-        "probes",
-        "embeddings",
-        ("native", "scirepeval", "scirepeval_training"),
-        ("kendall_tau",),
-        fits=True,
-    ),
-    "link_retrieval": Protocol("rankings", "ranker", ("native", "scimult")),
+    "regression_linear": Protocol("probes", _PAPERS, ("kendall_tau",)),
+    "link_retrieval": Protocol("rankings", ("native", "scimult")),
     "rerank": Protocol(
-        "rankings",
-        "ranker",
-        (
-            "native",
-            "scirepeval",
-            "scirepeval_training",
-            "scidocs",
-            "scimult",
-            "mdcr",
-            "csfcube",
-            "doris_mae",
-        ),
+        "rankings", (*_PAPERS, "scidocs", "scimult", "mdcr", "csfcube", "doris_mae")
     ),
-    "search": Protocol("rankings", "ranker", ("native", "scimult", "litsearch")),
+    "search": Protocol("rankings", ("native", "scimult", "litsearch")),
     "reviewer_matching": Protocol(
-        "rankings",
-        "ranker",
-        ("scirepeval",),
-        ("mean_precision", "precision_hard", "precision_soft"),
+        "rankings", ("scirepeval",), ("mean_precision", "precision_hard", "precision_soft")
     ),
     "author_clustering": Protocol(
-        "clustering",
-        "embeddings",
-        ("s2and",),
-        ("b_cubed_f1", "b_cubed_precision", "b_cubed_recall"),
+        "clustering", ("s2and",), ("b_cubed_f1", "b_cubed_precision", "b_cubed_recall")
     ),
-    "recommendation": Protocol(
-        "rankings", "ranker", ("scidocs",), ("weighted_ndcg", "weighted_precision@1")
-    ),
+    "recommendation": Protocol("rankings", ("scidocs",), ("weighted_ndcg", "weighted_precision@1")),
 }
 OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
 """Metrics that protocols compute themselves, other than ranking metrics."""

@@ -29,17 +29,33 @@ def by_id(
 
     ``field_name`` may list alternatives, such as ``"query_id|query"``: the first present counts.
     """
-    parsed: dict[str, T] = {}
     fields = field_name.split("|")
 
-    def keyed(record: Record) -> tuple[str, T]:
+    def name_of(record: Record) -> str:
         present = (field for field in fields if field in record.fields)
-        name = record.identifier(next(present, fields[0]))
+        return record.identifier(next(present, fields[0]))
+
+    return once(read_jsonl(path, rejects), name_of, parse, rejects, "id", "keep one of the records")
+
+
+def once(
+    records: Iterable[Record],
+    name_of: Callable[[Record], str],
+    parse: Callable[[Record], T],
+    rejects: Rejects,
+    noun: str,
+    fix: str,
+) -> dict[str, T]:
+    """Parse records by name; reject those whose name, a ``noun`` to readers, was seen before."""
+    parsed: dict[str, T] = {}
+
+    def named(record: Record) -> tuple[str, T]:
+        name = name_of(record)
         if name in parsed:
-            raise record.error("duplicate id", value=name, fix="keep one of the records")
+            raise record.error(f"duplicate {noun}", value=name, fix=fix)
         return name, parse(record)
 
-    for name, value in rejects.keep(read_jsonl(path, rejects), keyed):
+    for name, value in rejects.keep(records, named):
         parsed[name] = value
     return parsed
 
@@ -120,19 +136,14 @@ def read_targets(
 
     Repeated papers and papers without text are rejected.
     """
-    targets: dict[str, T] = {}
 
-    def parse(record: Record) -> tuple[str, T]:
+    def name_of(record: Record) -> str:
         name = record.identifier(field)
         if name not in papers:
             raise record.error("paper has no text", value=name, fix="add its text or remove it")
-        if name in targets:
-            raise record.error("duplicate paper", value=name, fix="keep one of the lines")
-        return name, target_of(record)
+        return name
 
-    for name, target in rejects.keep(records, parse):
-        targets[name] = target
-    return targets
+    return once(records, name_of, target_of, rejects, "paper", "keep one of the lines")
 
 
 def read_split(
@@ -146,18 +157,15 @@ def read_split(
         If a wanted split has no paper (the message lists the existing splits); and, through
         ``rejects``, if a paper is unknown, repeated or without a split.
     """
-    splits: dict[str, str] = {}
 
-    def parse(record: Record) -> tuple[str, str]:
+    def name_of(record: Record) -> str:
         name = record.identifier("id")
         if name not in papers:
             raise record.error("paper is not in papers.jsonl", value=name, fix=_FIX_LINE)
-        if name in splits:
-            raise record.error("duplicate paper", value=name, fix=_FIX_LINE)
-        return name, record.text("split")
+        return name
 
-    for name, value in rejects.keep(read_table(path, ["id", "split"], rejects), parse):
-        splits[name] = value
+    rows = read_table(path, ["id", "split"], rejects)
+    splits = once(rows, name_of, lambda row: row.text("split"), rejects, "paper", _FIX_LINE)
     for name in papers:
         if name not in splits:
             rejects.reject(DataError("paper has no split", path=path, value=name, fix="add it"))

@@ -10,7 +10,7 @@ from scimult.errors import DataError
 from scimult.evaluation.contamination import contamination_table
 from scimult.evaluation.results import Result, SetFacts, averages, load_results
 from scimult.files import write_text
-from scimult.table import ABSENT, Table, percent, texts, to_markdown
+from scimult.table import Table, percents, texts, to_markdown
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,6 @@ class Row:
     name: str
     metric: str
     scores: list[float | None]
-
-    @property
-    def cells(self) -> list[str]:
-        """Scores × 100 with two decimals."""
-        return [ABSENT if score is None else f"{100 * score:.2f}" for score in self.scores]
-
-    @property
-    def best(self) -> list[bool]:
-        """Whether each system reaches the highest score, as displayed."""
-        values = [-1.0 if cell == ABSENT else float(cell) for cell in self.cells]
-        return [len(values) > 1 and value == max(values) and value >= 0 for value in values]
 
 
 @dataclass(frozen=True)
@@ -110,8 +99,8 @@ def make_report(results: Sequence[Result]) -> Report:
     )
 
 
-def update_table(out: Path) -> Report:
-    """Write ``table.md`` from all results below ``out`` and return the report.
+def update_table(out: Path) -> list[Table]:
+    """Write ``table.md`` from all results below ``out``; return its tables, the scores first.
 
     Raises
     ------
@@ -119,12 +108,11 @@ def update_table(out: Path) -> Report:
         If a result is damaged or cannot be compared with the others.
     """
     results = load_results(out)
-    report = make_report(results)
-    audited = audit_table(results)
-    parts = [to_markdown(score_table(report), level=1)]
-    parts += [to_markdown(audited)] if audited else []
+    scores, audited = score_table(make_report(results)), audit_table(results)
+    tables = [scores, *([audited] if audited else [])]
+    parts = [to_markdown(scores, level=1), *map(to_markdown, tables[1:])]
     write_text(out / "table.md", "\n".join(parts))
-    return report
+    return tables
 
 
 def audit_table(results: Sequence[Result]) -> Table | None:
@@ -143,13 +131,7 @@ def audit_table(results: Sequence[Result]) -> Table | None:
 
 def score_table(report: Report) -> Table:
     """Return the report as a table with the best scores in bold."""
-    rows = [
-        [
-            *texts(row.task, row.name, row.metric),
-            *(percent(score, bold=best) for score, best in zip(row.scores, row.best, strict=True)),
-        ]
-        for row in report.rows
-    ]
+    rows = [[*texts(row.task, row.name, row.metric), *percents(row.scores)] for row in report.rows]
     headings = ["task", "set", "metric", *report.systems]
     return Table(report.title, headings, 3, rows, report.notes, group=2)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scimult.evaluation.results import Result
-from scimult.table import Table, label, percent
+from scimult.table import Table, percents, texts
 from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 
@@ -61,13 +61,7 @@ def _cross_table(model: str, results: Sequence[Result]) -> Table:
         scores = [
             result.sets[name].main_score if name in result.sets else None for result in results
         ]
-        known = [f"{100 * score:.2f}" for score in scores if score is not None]
-        best = max(known, key=float)
-        cells = [
-            percent(score, bold=score is not None and f"{100 * score:.2f}" == best)
-            for score in scores
-        ]
-        rows.append([label(facts.task), label(name), label(facts.main_metric), *cells])
+        rows.append([*texts(facts.task, name, facts.main_metric), *percents(scores)])
     notes = [
         "Columns: the task whose route (experts, control code, instruction) encoded all texts. The "
         "best of each row is bold; if routes specialise, it is in the column of the row's task."

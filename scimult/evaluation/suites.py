@@ -11,10 +11,8 @@ from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import one_of
-from scimult.evaluation.benchmark import Benchmark, Expected
+from scimult.evaluation.benchmark import Benchmark
 from scimult.files import packed_or_plain
-
-__all__ = ["Benchmark", "Expected", "Suite", "load_suite", "suite_names"]
 
 _FOLDER = resources.files("scimult.evaluation") / "suites"
 

@@ -196,7 +196,8 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
 def _columns(path: Path, delimiter: str) -> int:
     """Return the number of columns in the first line of a conflict table."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        # Other encodings are refused when the rows are read, with the line.
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             width = file.readline().count(delimiter) + 1
     except OSError as error:
         raise DataError("cannot read file", path=path, fix="check the path") from error
@@ -235,15 +236,20 @@ def _add_submission(venue: Venue, note: Record) -> None:
 def _publication(note: Record) -> tuple[str, Publication]:
     content = _content(note)
     venues = (str(content[name]) for name in _VENUES if content.get(name))
+    publication = Publication(_text(note, content), _year(note), next(venues, ""))
+    return note.identifier("id"), publication
+
+
+def _year(note: Record) -> int | None:
     dates = (note.fields[name] for name in _DATES if isinstance(note.fields.get(name), int))
     milliseconds = next(dates, None)
-    year = (
-        None
-        if milliseconds is None
-        else datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc).year
-    )
-    publication = Publication(_text(note, content), year, next(venues, ""))
-    return note.identifier("id"), publication
+    if milliseconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc).year
+    except (OverflowError, ValueError) as error:
+        fix = "write the milliseconds since 1970, or remove the date"
+        raise note.error("not a date", value=milliseconds, fix=fix) from error
 
 
 def _content(note: Record) -> dict[str, Any]:

@@ -272,7 +272,7 @@ def _only_tensor(path: Path) -> FloatArray:
 
 def _read_ids(path: Path, fix: str) -> list[str]:
     try:
-        ids = path.read_text(encoding="utf-8").split("\n")
+        ids = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read ids: {error}", path=path, fix=fix) from error
     return ids if ids[-1] else ids[:-1]

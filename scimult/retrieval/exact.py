@@ -29,9 +29,16 @@ from scimult.errors import ConfigError, DataError
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
-from scimult.retrieval.block_scores import BlockScores, whole_groups
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates
-from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand, Rounded, SingleVectors
+from scimult.retrieval.rounded import (
+    BlockScores,
+    ByteVectors,
+    HalfVectors,
+    Operand,
+    Rounded,
+    SingleVectors,
+    whole_groups,
+)
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     NO_KEY,

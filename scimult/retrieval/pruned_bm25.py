@@ -207,15 +207,7 @@ class PrunedBM25Index:
 def _write_counts(
     folder: Path, texts: Iterable[Sequence[str]], analyser: Analyser
 ) -> tuple[IntArray, IntArray, list[str]]:
-    """Write each candidate's words and their counts, ascending by word.
-
-    Returns
-    -------
-    length_C, distinct_C : IntArray
-        Number of words, and of distinct words, of each candidate.
-    words : list of str
-        All distinct words.
-    """
+    """Write each candidate's words and counts; return its words, distinct words, and all words."""
     numbers: dict[str, int] = {}
     lengths, distinct = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with _raw(folder, "forward.indices") as words, _raw(folder, "counts") as counts:

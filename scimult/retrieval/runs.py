@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -153,18 +153,13 @@ def read_run(path: Path | str, query_ids: Sequence[str], candidate_ids: Sequence
     query_rows = {name: row for row, name in enumerate(query_ids)}
     candidate_rows = {name: row for row, name in enumerate(candidate_ids)}
     score_of: dict[tuple[int, int], float] = {}
-    for line, text in enumerate(_lines(path), start=1):
-        columns = text.split()
-        if len(columns) != 6:
-            problem = "expected 6 columns: query, Q0, document, rank, score, tag"
-            fix = "write the run in TREC format"
-            raise DataError(problem, path=path, line=line, value=text, fix=fix)
-        query = _known(unquote(columns[0]), query_rows, "query", path, line)
-        candidate = _known(unquote(columns[2]), candidate_rows, "document", path, line)
+    for line, (query_id, candidate_id, score) in enumerate(run_lines(path), start=1):
+        query = _known(query_id, query_rows, "query", path, line)
+        candidate = _known(candidate_id, candidate_rows, "document", path, line)
         if (query, candidate) in score_of:
-            problem = f"document {columns[2]!r} is listed twice for query {columns[0]!r}"
+            problem = f"document {candidate_id!r} is listed twice for query {query_id!r}"
             raise DataError(problem, path=path, line=line, fix="keep one of the lines")
-        score_of[query, candidate] = _score(columns[4], path, line)
+        score_of[query, candidate] = score
     pairs = np.array(list(score_of), dtype=np.int64).reshape(-1, 2)
     scores = np.array(list(score_of.values()), dtype=np.float32)
     place_C = places_of(id_order(candidate_ids))
@@ -205,11 +200,25 @@ def _column(name: str) -> str:
     return re.sub(r"[%\s]", lambda match: quote(match[0]), name)
 
 
-def _lines(path: Path | str) -> list[str]:
+def run_lines(path: Path | str) -> Iterator[tuple[str, str, float]]:
+    """Yield query, document and score of each line of a TREC run.
+
+    Raises
+    ------
+    DataError
+        If a line does not have six columns or has a non-finite score.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the run: {error}", path=path, fix="check the file") from None
+    for line, text in enumerate(lines, start=1):
+        columns = text.split()
+        if len(columns) != 6:
+            problem = "expected 6 columns: query, Q0, document, rank, score, tag"
+            fix = "write the run in TREC format"
+            raise DataError(problem, path=path, line=line, value=text, fix=fix)
+        yield unquote(columns[0]), unquote(columns[2]), _score(columns[4], path, line)
 
 
 def _known(name: str, rows: dict[str, int], kind: str, path: Path | str, line: int) -> int:

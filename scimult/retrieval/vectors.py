@@ -44,6 +44,9 @@ class Vectors:
     def __init__(
         self, embeddings_CD: FloatArray, similarity: Similarity, device: torch.device
     ) -> None:
+        # Tensors have this machine's byte order and at most eight bytes a number.
+        if not embeddings_CD.dtype.isnative or embeddings_CD.dtype.itemsize > 8:
+            embeddings_CD = embeddings_CD.astype(np.float32)
         self._embeddings_CD, self._similarity = embeddings_CD, similarity
         self.shape, self.device = embeddings_CD.shape, device
         # The first rows, up to here, were checked to be finite.

@@ -76,13 +76,9 @@ class Plan:
         """Return the trials from whose models a trial is made."""
         return [self.trial_of(name, trial.seed) for name in parents(self.run_of(trial))]
 
-    def is_evaluated(self, trial: Trial) -> bool:
-        """Return whether a trial gets scores; stepping stones do not."""
-        return self.run_of(trial).evaluate
-
     def suites_of(self, trial: Trial) -> list[str]:
-        """Return the names of the suites that a trial is scored on."""
-        return list(self.suites) if self.is_evaluated(trial) else []
+        """Return the names of the suites that a trial is scored on; none for a stepping stone."""
+        return list(self.suites) if self.run_of(trial).evaluate else []
 
     def inputs(self, trial: Trial) -> Inputs:
         """Return the weights that a trial is made from."""

@@ -43,25 +43,36 @@ class State:
 def states(plan: Plan) -> list[State]:
     """Return the state of every trial."""
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
-    return [_state(plan, trial, costs) for trial in plan.trials.values()]
+    # Each result is read once: a study may have hundreds.
+    scored = {
+        key: [
+            s for suite in plan.suites_of(trial) for s in scored_sets(plan, trial, suite).values()
+        ]
+        for key, trial in plan.trials.items()
+    }
+    count = sum(sum(sets) for sets in scored.values())
+    per_set = sum(cost.evaluation_seconds for cost in costs.values()) / count if count else None
+    return [_state(plan, trial, costs, scored[key], per_set) for key, trial in plan.trials.items()]
 
 
-def _state(plan: Plan, trial: Trial, costs: Mapping[str, Cost]) -> State:
+def _state(
+    plan: Plan,
+    trial: Trial,
+    costs: Mapping[str, Cost],
+    scored: Sequence[bool],
+    per_set: float | None,
+) -> State:
     making = making_of(plan, trial)
     is_ready = making is None or making.is_done()
-    scored = [
-        s for suite in plan.suites_of(trial) for s in scored_sets(plan, trial, suite).values()
-    ]
-    planned = _planned(trial)
-    done = costs[trial.key].steps
+    missing = len(scored) - sum(scored)
     return State(
         key=trial.key,
         model="ready" if is_ready else _run_state(trial),
-        done=done,
-        planned=planned,
+        done=costs[trial.key].steps,
+        planned=_planned(trial),
         scored=sum(scored) if is_ready else 0,
         asked=len(scored),
-        hours=_hours_left(plan, trial, costs, is_ready, len(scored) - sum(scored)),
+        hours=_hours_left(plan, trial, costs, is_ready, missing, per_set),
     )
 
 
@@ -82,9 +93,14 @@ def _planned(trial: Trial) -> int | None:
 
 
 def _hours_left(
-    plan: Plan, trial: Trial, costs: Mapping[str, Cost], is_ready: bool, sets: int
+    plan: Plan,
+    trial: Trial,
+    costs: Mapping[str, Cost],
+    is_ready: bool,
+    sets: int,
+    per_set: float | None,
 ) -> float | None:
-    """Estimate from seconds per step and set of trials of the same run, or else of any run."""
+    """Estimate from seconds per step of trials of the same run, or else of any, and per set."""
     same = [costs[key] for key, other in plan.trials.items() if other.run == trial.run]
     seconds = 0.0
     planned = _planned(trial)
@@ -94,26 +110,15 @@ def _hours_left(
             return None
         seconds += step * max(planned - costs[trial.key].steps, 0)
     if sets:
-        each = _seconds_per_set(plan, costs)
-        if each is None:
+        if per_set is None:
             return None
-        seconds += each * sets
+        seconds += per_set * sets
     return seconds / 3600
 
 
 def _seconds_per_step(costs: Sequence[Cost]) -> float | None:
     steps = sum(cost.steps for cost in costs)
     return sum(cost.training_seconds for cost in costs) / steps if steps else None
-
-
-def _seconds_per_set(plan: Plan, costs: Mapping[str, Cost]) -> float | None:
-    scored = sum(
-        done
-        for trial in plan.trials.values()
-        for suite in plan.suites_of(trial)
-        for done in scored_sets(plan, trial, suite).values()
-    )
-    return sum(cost.evaluation_seconds for cost in costs.values()) / scored if scored else None
 
 
 def state_table(plan: Plan, states: Sequence[State]) -> Table:

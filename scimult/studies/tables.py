@@ -43,7 +43,7 @@ def find(plan: Plan, suite: str) -> SuiteFindings | None:
 
 
 def _evaluated(plan: Plan) -> dict[str, Trial]:
-    return {key: trial for key, trial in plan.trials.items() if plan.is_evaluated(trial)}
+    return {key: trial for key, trial in plan.trials.items() if plan.run_of(trial).evaluate}
 
 
 def _results(plan: Plan, suite: str) -> dict[str, Result]:

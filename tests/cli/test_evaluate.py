@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
-from scimult.evaluation.suites import Benchmark
+from scimult.evaluation.benchmark import Benchmark
 from scimult.files import only_writer
 from scimult.models.embeddings import Embeddings
 from scimult.retrieval.embeddings import write_embeddings

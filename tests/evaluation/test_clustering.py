@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.clustering import author_clustering, b_cubed, write_official_input
+from scimult.evaluation.harness import LoadedSet, evaluate
+from scimult.evaluation.results import SetFacts
+from scimult.evaluation.suites import Suite
+from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Signatures
 from scimult.types import FloatArray, Text
+from tests.benchmark_sets import WordEncoder
 
 BENCHMARK = Benchmark(
     task="link_prediction",
@@ -87,6 +92,19 @@ def test_the_official_input_is_a_matrix_and_the_ids_of_papers(tmp_path: Path) ->
         matrix, ids = pickle.load(file)
     assert np.array_equal(matrix, embeddings)
     assert ids[:2] == ["p0", "p1"]
+
+
+def test_writing_the_official_input_does_not_hide_the_cost(tmp_path: Path) -> None:
+    signatures, _ = _signatures(gap=1.0)
+    facts = {"main_metric": "b_cubed_f1", "left_out": {}, "files": {}, "mode": "default"}
+    made = SetFacts(
+        task="link_prediction", protocol="author_clustering", counts=signatures.counts, **facts
+    )
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"made": BENCHMARK})
+    loaded = {"made": LoadedSet(BENCHMARK, signatures, made)}
+    result = evaluate(DenseSystem(WordEncoder()), suite, loaded, tmp_path, save_runs=True)
+    assert (tmp_path / result.system / "s2and" / "made.pickle").is_file()
+    assert result.sets["made"].cost["texts"] == len(signatures.texts)
 
 
 def test_what_cannot_be_clustered() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset, missing_files, read_dataset
-from scimult.evaluation.suites import Benchmark, Expected
+from scimult.evaluation.benchmark import Benchmark, Expected
+from scimult.evaluation.datasets import missing_files, read_dataset
+from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
 from tests.benchmark_sets import (
     CORPUS,

@@ -46,11 +46,16 @@ def test_mteb_reads_its_files(written: tuple[Path, Path], tmp_path: Path) -> Non
     from mteb.results import TaskResult
 
     out, _ = written
-    paths = export_results([out], "mteb", tmp_path, systems=["words"], names={"search": "MyTask"})
+    # Current names of MTEB have dots and hyphens.
+    call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path)]
+    chosen = ["--systems", "words", "--names", "search=SCIDOCS-NL.v2"]
+    called = CliRunner().invoke(app, [*call, *chosen])
+    assert called.exit_code == 0, called.output
+    paths = sorted((tmp_path / "results").glob("*/*/[!m]*.json"))
     entries = _result(out, "words").sets
     for path in paths:
         read = TaskResult.from_disk(path, load_historic_data=False)
-        entry = entries["search" if read.task_name == "MyTask" else read.task_name]
+        entry = entries["search" if read.task_name == "SCIDOCS-NL.v2" else read.task_name]
         (scores,) = read.scores["test"]
         assert scores["main_score"] == entry.scores[entry.main_metric]
         assert read.get_score() == entry.scores[entry.main_metric]
@@ -90,6 +95,8 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         (["--sets", "serch"], "did you mean 'search'"),
         (["--names", "search"], "a name is SET=NAME"),
         (["--names", "search=../up"], "a name is SET=NAME"),
+        (["--names", "serch=SciFact"], "did you mean 'search'"),
+        (["--names", "search=SciFact", "--to", "csv"], "--names can only be used with --to mteb"),
     ):
         call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path / "x")]
         found = CliRunner().invoke(app, [*call, *arguments])
@@ -98,6 +105,8 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
     bare, _ = write_results(tmp_path, save_runs=False)
     with pytest.raises(DataError, match="evaluate again with --save-runs"):
         export_results([bare], "beir", tmp_path / "y")
+    with pytest.raises(DataError, match="two results would be the same file"):
+        export_results([out, out], "beir", tmp_path / "two")
     called = CliRunner().invoke(
         app, ["export-results", str(out), "--to", "beir", "--out", str(tmp_path / "z")]
     )

@@ -9,7 +9,8 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import HubFile
-from scimult.evaluation.datasets import Dataset, download_from_hub, read_dataset, write_hub_file
+from scimult.evaluation.datasets import download_from_hub, read_dataset, write_hub_file
+from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
 
 CARD = """---

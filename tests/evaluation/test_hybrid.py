@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
-from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves, read_dev_sets
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
+from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, places_of, ranking_of_pairs
 from tests.benchmark_sets import (
@@ -101,7 +103,10 @@ def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
     write_rows(tmp_path / "search/qrels/dev.tsv", [HEADER, ("q4", "d4", 1), ("q5", "d2", 1)])
     dataset = read_dataset("requests", benchmark, tmp_path, "write it", Rejects())
     assert isinstance(dataset, Dataset)
-    dev = read_dev_sets({"requests": benchmark}, tmp_path, "dev")
+    # Fused systems cannot score linear models, which need no such split.
+    changes = {"protocol": "classification_linear", "probe": {"costs": [1.0]}}
+    linear = Benchmark(**{**benchmark.model_dump(), **changes, "metrics": ["macro_f1"]})
+    dev = read_dev_sets({"requests": benchmark, "linear": linear}, tmp_path, "dev")
     assert dev["requests"].dataset.query_ids == ["q4", "q5"]
     members: list[System] = [BM25System(), DenseSystem(WordEncoder("cosine"))]
     system = FusedSystem("hybrid", members, "weights", dev)

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError, UnknownNameError
-from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.mteb_suite import (
     MtebSet,
-    MtebSystem,
     as_ours,
     make_suite,
     score,
@@ -26,6 +25,7 @@ from scimult.evaluation.mteb_suite import (
 from scimult.evaluation.rankings import rerank, search
 from scimult.evaluation.results import load_result
 from scimult.evaluation.systems import DenseSystem
+from scimult.evaluation.task_data import Dataset
 from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
 from scimult.inference.mteb_tasks import find_tasks, scientific_tasks
@@ -124,8 +124,8 @@ def test_mteb_scores_our_model_as_our_harness_does(
     ours = ranks(made, data, DenseSystem(model).ranker(data)).scores
     task = ranking_task(data)()
     encoder = MtebEncoder(model, routes)
-    system = MtebSystem("tiny", {"fingerprint": model.fingerprint})
-    found = score(system, encoder, [task], tmp_path / "out", tmp_path / "cache")
+    system = "tiny", {"fingerprint": model.fingerprint}
+    found = score(*system, encoder, [task], tmp_path / "out", tmp_path / "cache")
     entry = found.sets["LocalSearch"]
     for measure in entry.scores.keys() & ours.keys():
         assert entry.scores[measure] == pytest.approx(ours[measure], abs=HALF_A_DIGIT)
@@ -165,9 +165,9 @@ def test_rankings_of_mteb_give_our_scores_to_every_digit(tmp_path: Path, model: 
 def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model: SciMult) -> None:
     _, data = _data(tmp_path, "search")
     kind = ranking_task(data)
-    system = MtebSystem("tiny", {"fingerprint": model.fingerprint})
+    system = "tiny", {"fingerprint": model.fingerprint}
     out, cache = tmp_path / "out", tmp_path / "cache"
-    first = score(system, MtebEncoder(model), [kind()], out, cache)
+    first = score(*system, MtebEncoder(model), [kind()], out, cache)
     kept = mteb.ResultCache(cache_path=cache)
     meta = MtebEncoder(model).mteb_model_meta
     theirs = kept.load_task_result("LocalSearch", meta.name, meta.revision, raise_if_not_found=True)
@@ -175,19 +175,19 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert saved.scores["ndcg@10"] == pytest.approx(theirs.get_score(), abs=1e-12)
     assert saved.scores["ndcg@10"] == theirs.scores["test"][0]["main_score"]
     before = model.tokens_encoded
-    second = score(system, MtebEncoder(model), [kind()], out, cache)
+    second = score(*system, MtebEncoder(model), [kind()], out, cache)
     assert model.tokens_encoded == before
     assert second.sets["LocalSearch"].scores == first.sets["LocalSearch"].scores
-    score(system, MtebEncoder(model), [kind()], out, cache, again=True)
+    score(*system, MtebEncoder(model), [kind()], out, cache, again=True)
     assert model.tokens_encoded > before
     with pytest.raises(ConfigError, match="differs in fingerprint"):
-        score(MtebSystem("tiny", {"fingerprint": "x"}), MtebEncoder(model), [kind()], out, cache)
+        score("tiny", {"fingerprint": "x"}, MtebEncoder(model), [kind()], out, cache)
 
 
 def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model: SciMult) -> None:
     _, data = _data(tmp_path, "search")
     first, second = ranking_task(data), ranking_task(data, "LocalOther")
-    system = MtebSystem("tiny", {"fingerprint": model.fingerprint})
+    system = "tiny", {"fingerprint": model.fingerprint}
     out, cache = tmp_path / "out", tmp_path / "cache"
     loads = second.load_data
 
@@ -196,12 +196,12 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model
 
     second.load_data = is_killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        score(system, MtebEncoder(model), [first(), second()], out, cache)
+        score(*system, MtebEncoder(model), [first(), second()], out, cache)
     kept = load_result(out / "tiny" / "result.json")
     assert list(kept.sets) == ["LocalSearch"]
     second.load_data = loads  # type: ignore[method-assign]
     encoder = MtebEncoder(model)
-    found = score(system, encoder, [first(), second()], out, cache)
+    found = score(*system, encoder, [first(), second()], out, cache)
     assert list(encoder.work) == ["LocalOther"]
     assert list(found.sets) == ["LocalSearch", "LocalOther"]
     assert found.sets["LocalSearch"].scores == kept.sets["LocalSearch"].scores

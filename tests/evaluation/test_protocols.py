@@ -10,12 +10,13 @@ import pytrec_eval
 from sklearn.metrics import f1_score
 
 from scimult.data.lines import Rejects
-from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.name_matching import words
 from scimult.evaluation.protocols import Outcome, function_of
 from scimult.evaluation.rankings import classification_coarse
-from scimult.evaluation.suites import Benchmark
 from scimult.evaluation.systems import BM25System, DenseSystem
+from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import (
     WordEncoder,
     write_coarse,

@@ -172,6 +172,9 @@ def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:
     suite = load_suite(str(folder), ["benchmarks.search.metrics=[map]"])
     loaded = load_sets(suite, tmp_path / "elsewhere")
     assert loaded["search"].facts.counts == {"queries": 3, "candidates": 5, "relevant": 4}
+    # The same data whatever --data is, so that results can be compared and reported.
+    assert load_sets(suite, tmp_path)["search"].facts == loaded["search"].facts
+    assert "search/qrels/test.tsv" in loaded["search"].facts.files
     assert suite.benchmarks["search"].metrics == ["map"]
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset, PaperSet, read_dataset
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.systems import BM25System, DenseSystem, EmbeddingSystem, StoredSystem
+from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking

@@ -12,9 +12,10 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError, UnknownNameError
-from scimult.evaluation.datasets import Dataset, read_dataset
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.rankings import search
 from scimult.evaluation.systems import DenseSystem
+from scimult.evaluation.task_data import Dataset
 from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
 from scimult.types import Role, Similarity, Text

@@ -69,6 +69,11 @@ def test_tables_of_any_format(tmp_path: Path) -> None:
             json.dumps(note("b2", " ")),
             "title and abstract are both empty",
         ),
+        (
+            "archives/~Bob_M1.jsonl",
+            json.dumps({**note("b2", "In microseconds"), "pdate": 1_600_000_000_000_000_000}),
+            "not a date",
+        ),
         ("submissions.jsonl", json.dumps(note("s1", "Again")), "duplicate submission"),
         ("submissions.jsonl", json.dumps(note("", "No id")), "field 'id' is empty"),
     ],
@@ -110,12 +115,13 @@ def test_conflicts_in_two_and_three_columns(tmp_path: Path) -> None:
         ("s1,~Nobody1\n", "unknown reviewer", 1),
         ("s1,~Ada_L1,1\n", "neither -1 nor 0", 1),
         ("s1\n", "conflict table has 1 columns", 1),
+        ("s1,~Ada_L1\ns2,~Andr\xe9_L1\n", "not UTF-8", 2),
     ],
 )
 def test_bad_conflicts(tmp_path: Path, text: str, message: str, line: int) -> None:
     venue = read_openreview(write_venue(tmp_path), Rejects())
     path = tmp_path / "conflicts.csv"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=message) as refused:
         read_conflicts(path, venue, Rejects())
     assert refused.value.line == line

@@ -32,6 +32,8 @@ def test_embeddings_made_elsewhere_need_no_meta(tmp_path: Path) -> None:
     np.save(tmp_path / "embeddings.npy", MATRIX_ND.astype(np.float16))
     (tmp_path / "ids.txt").write_text("b\na\nc", encoding="utf-8")
     assert read_embeddings(tmp_path).ids == ["b", "a", "c"]
+    (tmp_path / "ids.txt").write_text("b\r\na\r\nc\r\n", encoding="utf-8-sig", newline="")
+    assert read_embeddings(tmp_path).ids == ["b", "a", "c"]
 
 
 def test_an_id_without_embedding_is_named(folder: Path) -> None:

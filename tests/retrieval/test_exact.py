@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.products import multiplies_bytes, products
-from scimult.retrieval import block_scores
+from scimult.retrieval import rounded
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.runs import Ranking
@@ -158,6 +158,17 @@ def test_half_precision_candidates_are_multiplied_in_float32() -> None:
     assert np.array_equal(ranking.rows_QK, np.argsort(-whole_QC, axis=1))
 
 
+@pytest.mark.parametrize("dtype", [">f4", "<f4", ">f8", np.longdouble])
+def test_numbers_of_any_machine_are_ranked(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    candidates_CD = rng.integers(-4, 5, (30, 8)).astype(np.float32)
+    queries_QD, ids = candidates_CD[:3] + 1, _ids(30, rng)
+    wanted = ExactIndex(ids, candidates_CD, "dot").search(queries_QD, 5)
+    found = ExactIndex(ids, candidates_CD.astype(dtype), "dot").search(queries_QD.astype(dtype), 5)
+    np.testing.assert_array_equal(found.rows_QK, wanted.rows_QK)
+    np.testing.assert_array_equal(found.scores_QK, wanted.scores_QK)
+
+
 def test_memory_is_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     sizes: list[int] = []
@@ -171,7 +182,7 @@ def test_memory_is_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         most = max(most, len(alive))
         return found
 
-    monkeypatch.setattr(block_scores, "products", noted)
+    monkeypatch.setattr(rounded, "products", noted)
     candidates_CD = np.ones((1000, 2), np.float32)
     index = ExactIndex(
         [str(row) for row in range(1000)], candidates_CD, "dot", query_rows=16, block_rows=64

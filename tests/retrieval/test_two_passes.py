@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scimult.errors import ConfigError
 from scimult.products import ByteMatrix, multiplies_bytes
 from scimult.retrieval import rounded, vectors
-from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand
+from scimult.retrieval.rounded import BlockScores, ByteVectors, HalfVectors, Operand
 from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, Similarity
 

@@ -13,6 +13,7 @@ from scimult.evaluation.reporting.repeated import score_table
 from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, load_result, save_result
 from scimult.evaluation.suites import Suite
+from scimult.studies import states, tables, work
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
@@ -160,6 +161,28 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert "No result yet of good-seed1, base." in found.notes
     assert _row(found, "good", "search", "cisi").seeds == (1, 3)
     assert {row.run for row in found.scores} == {"vanilla", "good"}
+
+
+def test_the_state_reads_each_result_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every result for every trial, whose time left is estimated."""
+    plan = _plan(tmp_path, ["cisi", "cacm"])
+    _write(plan, ["cisi"])
+    read: list[Path] = []
+
+    def counted(path: Path) -> Result:
+        read.append(path)
+        return load_result(path)
+
+    for module in (tables, work):
+        monkeypatch.setattr(module, "load_result", counted)
+    monkeypatch.setattr(work, "scored_alike", lambda before, now: True)
+    monkeypatch.setattr(states, "making_of", lambda plan, trial: None)
+    found = states.states(plan)
+    assert [(state.scored, state.asked) for state in found] == [(1, 2)] * len(plan.trials)
+    assert all(state.hours == pytest.approx(1.0 / 3600) for state in found)
+    assert len(read) == 2 * len(plan.trials)
 
 
 def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class Source:
         groups : mapping, optional
             Group of each query.
         remarks : mapping, optional
-            Caveats for readers of the scores, with the number of occurrences.
+            Caveats for readers of the scores, with the number of occurrences, which may be 0.
 
         Raises
         ------
@@ -152,13 +152,11 @@ class Source:
         asked = self._scorable(queries, judgments, judged_in)
         if listed is not None:
             asked = self._with_listed_relevant(asked, judgments, listed, listed_in or judged_in)
-        remarks = dict(remarks or {})
         without = sum(not _has_relevant(judgments[query]) for query in asked)
+        counted = {**(remarks or {}), COUNTS_AS_0: without}
         if without == len(asked):
             fix = "check the judgments"
             raise DataError("no query has anything relevant", path=judged_in, fix=fix)
-        if without:
-            remarks[COUNTS_AS_0] = without
         rows = {document: row for row, document in enumerate(documents)}
         return Dataset(
             name=self.name,
@@ -172,7 +170,7 @@ class Source:
             files=self.paths,
             similarity=self.benchmark.similarity,
             groups=[groups[query] for query in asked] if groups else [],
-            remarks=remarks,
+            remarks={caveat: count for caveat, count in counted.items() if count},
         )
 
     def labelled_set(

@@ -18,18 +18,17 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id
 from scimult.evaluation.task_data import Dataset
-from scimult.files import packed_or_plain, read_json
+from scimult.files import read_json
 from scimult.types import Text
 
 FOLDS = "evaluation_splits.json"
 IN_OWN_POOL = "a query paper was in its own pool, and was left out of it"
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files of judgments, folds and texts."""
     names = [f"test-pid2anns-csfcube-{facet}.json" for facet in benchmark.splits]
-    names += [FOLDS, benchmark.texts or "abstracts-csfcube-preds.jsonl"]
-    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+    return [*names, FOLDS, benchmark.texts or "abstracts-csfcube-preds.jsonl"]
 
 
 def read(source: Source) -> Dataset:
@@ -52,7 +51,7 @@ def read(source: Source) -> Dataset:
         judgments,
         listed=judgments,
         groups=_folds(folds, judgments),
-        remarks={IN_OWN_POOL: in_own_pool} if in_own_pool else {},
+        remarks={IN_OWN_POOL: in_own_pool},
     )
 
 

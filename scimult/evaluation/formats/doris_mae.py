@@ -20,7 +20,7 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset
-from scimult.files import packed_or_plain, read_json
+from scimult.files import read_json
 from scimult.types import Text
 
 SPLITS = ("graded", "relevant")
@@ -28,10 +28,9 @@ KEYS = ("Corpus", "Query", "Annotation")
 LEFT_OUT = "a query without a relevant abstract was left out, as its authors do"
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the data set's only file."""
-    name = benchmark.texts or "DORIS-MAE_dataset_v1.json"
-    return [packed_or_plain(root / benchmark.folder / name)]
+    return [benchmark.texts or "DORIS-MAE_dataset_v1.json"]
 
 
 def read(source: Source) -> Dataset:
@@ -70,9 +69,7 @@ def read(source: Source) -> Dataset:
         documents,
         answered,
         listed=answered,
-        remarks={LEFT_OUT: len(judgments) - len(answered)}
-        if len(answered) < len(judgments)
-        else {},
+        remarks={LEFT_OUT: len(judgments) - len(answered)},
     )
 
 

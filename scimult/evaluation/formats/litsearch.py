@@ -14,17 +14,15 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id
 from scimult.evaluation.task_data import Dataset
-from scimult.files import packed_or_plain
 from scimult.types import Text
 
 BREADTH = {"0": "broad", "1": "specific"}
 NO_TEXT = "a paper without a title and abstract stands as a full stop"
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files of queries and texts."""
-    names = [benchmark.queries or "query.jsonl", benchmark.texts or "corpus.jsonl"]
-    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+    return [benchmark.queries or "query.jsonl", benchmark.texts or "corpus.jsonl"]
 
 
 def read(source: Source) -> Dataset:
@@ -47,7 +45,7 @@ def read(source: Source) -> Dataset:
         documents,
         source.known_documents(judgments, documents),
         groups=groups,
-        remarks={NO_TEXT: len(empty)} if empty else {},
+        remarks={NO_TEXT: len(empty)},
     )
 
 

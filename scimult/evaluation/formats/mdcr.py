@@ -14,13 +14,12 @@ from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.formats.scirepeval import read_texts
 from scimult.evaluation.records import Judgments
 from scimult.evaluation.task_data import Dataset
-from scimult.files import packed_or_plain, read_json
+from scimult.files import read_json
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files of judgments and texts."""
-    names = [f"{benchmark.split}.json", benchmark.texts or "meta.jsonl"]
-    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+    return [f"{benchmark.split}.json", benchmark.texts or "meta.jsonl"]
 
 
 def read(source: Source) -> Dataset:

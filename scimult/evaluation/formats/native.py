@@ -30,7 +30,7 @@ from scimult.files import packed_or_plain
 from scimult.types import Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
     if benchmark.is_classification or benchmark.probe:
         names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
@@ -40,7 +40,7 @@ def needed(benchmark: Benchmark, root: Path) -> list[Path]:
         names = [texts, queries, *([benchmark.judgments] if benchmark.judgments else qrels)]
     if benchmark.protocol == "rerank":
         names.append("candidates.tsv")
-    return [packed_or_plain(root / benchmark.folder / name) for name in names]
+    return names
 
 
 def read(source: Source) -> Dataset | PaperSet:
@@ -62,11 +62,10 @@ def _read_retrieval(source: Source) -> Dataset:
     split = len(paths) - (benchmark.protocol == "rerank")
     qrels, lists = paths[2:split], paths[split:]
     judgments = _merged(source, qrels, queries, corpus)
-    remarks = {}
+    not_asked = 0
     if benchmark.nothing_relevant == "zero":
         asked = {query: text for query, text in queries.items() if judgments[query]}
-        if len(asked) < len(queries):
-            remarks[NOT_ASKED] = len(queries) - len(asked)
+        not_asked = len(queries) - len(asked)
     else:
         elsewhere = _judged_elsewhere(qrels, rejects)
         asked = {
@@ -80,7 +79,7 @@ def _read_retrieval(source: Source) -> Dataset:
         judged_in=qrels[0],
         listed=listed,
         listed_in=lists[0] if lists else None,
-        remarks=remarks,
+        remarks={NOT_ASKED: not_asked},
     )
 
 
@@ -134,7 +133,7 @@ def _read_probe(source: Source) -> PaperSet:
     papers = by_id(
         paths[0],
         "id",
-        lambda record: (paper(record, "abstract"), _target(record, benchmark)),
+        lambda record: (paper(record, "abstract"), target_of(record, benchmark)),
         rejects,
     )
     texts = {paper: text for paper, (text, _) in papers.items()}
@@ -148,31 +147,29 @@ def _read_probe(source: Source) -> PaperSet:
     return source.paper_set(texts, train, test, [*paths, split])
 
 
-def _target(record: Record, benchmark: Benchmark) -> tuple[list[str], float]:
-    assert benchmark.probe is not None
-    field = benchmark.probe.target
-    if benchmark.protocol == "regression_linear":
-        return [], record.number(field)
-    return labels_of(record, field, benchmark.probe.multi_label), 0.0
-
-
-def labels_of(record: Record, field: str, multi_label: bool) -> list[str]:
-    """Return the labels of a record: one name, or a list of names.
+def target_of(
+    record: Record, benchmark: Benchmark, field: str | None = None
+) -> tuple[list[str], float]:
+    """Return the labels of a record, one name or a list of names, or else its number.
 
     Raises
     ------
     DataError
-        If there is none, or several without ``multi_label``.
+        If there is none, or several labels without ``multi_label``.
     """
+    probe = benchmark.probe
+    assert probe is not None
+    field = field or probe.target
+    if benchmark.protocol == "regression_linear":
+        return [], record.number(field)
     value = record.fields.get(field)
     if isinstance(value, list):
         labels = [str(item) for item in value]
     else:
         labels = [record.identifier(field)]
-    if not labels and not multi_label:
+    if not labels and not probe.multi_label:
         raise record.error("paper has no label", fix="label or remove it")
-    if len(labels) > 1 and not multi_label:
-        raise record.error(
-            "paper has several labels", value=labels, fix="set probe.multi_label: true"
-        )
-    return labels
+    if len(labels) > 1 and not probe.multi_label:
+        fix = "set probe.multi_label: true"
+        raise record.error("paper has several labels", value=labels, fix=fix)
+    return labels, 0.0

@@ -16,14 +16,13 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.formats.scidocs import read_papers
 from scimult.evaluation.task_data import Signatures
-from scimult.files import packed_or_plain, read_json
+from scimult.files import read_json
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return papers, signatures and clusters of every source."""
-    folder = root / benchmark.folder
     return [
-        packed_or_plain(folder / f"{source}_{kind}.json")
+        f"{source}_{kind}.json"
         for source in benchmark.splits
         for kind in ("papers", "signatures", "clusters")
     ]

@@ -25,23 +25,20 @@ from scimult.evaluation.formats.checks import Source, Targets
 from scimult.evaluation.formats.scirepeval import text_of
 from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import packed_or_plain, read_json
+from scimult.files import read_json
 from scimult.types import Text
 
 PROPENSITIES = "propensity_scores.json"
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
-    folder = root / benchmark.folder
     texts = benchmark.texts or "paper_metadata.json"
     if benchmark.probe:
-        names = ["train.csv", *(f"{split}.csv" for split in benchmark.splits), texts]
-    elif benchmark.protocol == "recommendation":
-        names = [f"{benchmark.split}.csv", PROPENSITIES, texts]
-    else:
-        names = [f"{benchmark.split}.qrel", texts]
-    return [packed_or_plain(folder / name) for name in names]
+        return ["train.csv", *(f"{split}.csv" for split in benchmark.splits), texts]
+    if benchmark.protocol == "recommendation":
+        return [f"{benchmark.split}.csv", PROPENSITIES, texts]
+    return [f"{benchmark.split}.qrel", texts]
 
 
 def read(source: Source) -> Dataset | PaperSet:

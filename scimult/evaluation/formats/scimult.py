@@ -19,19 +19,18 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, lists_of
 from scimult.evaluation.records import QUERY_ID, by_id, paper
 from scimult.evaluation.task_data import Dataset
-from scimult.files import packed_or_plain
 from scimult.types import Text
 
 DOCUMENT_ID = "paper|patient|article"
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark names: papers, then labels or queries, then matches."""
     if benchmark.texts is None:
         problem = "format 'scimult' needs a file of papers"
         raise ConfigError(problem, fix="name it under texts")
     names = [benchmark.texts, benchmark.labels, benchmark.queries, benchmark.matched]
-    return [packed_or_plain(root / benchmark.folder / name) for name in names if name]
+    return [name for name in names if name]
 
 
 def read(source: Source) -> Dataset:

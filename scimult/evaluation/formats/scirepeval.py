@@ -18,24 +18,22 @@ from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, qrels_of
-from scimult.evaluation.formats.native import labels_of
+from scimult.evaluation.formats.native import target_of
 from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.files import packed_or_plain
 from scimult.types import SEPARATOR, Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
-    folder = root / benchmark.folder
     if benchmark.probe:
         names = [_table(folder, "train"), _table(folder, benchmark.split)]
     elif benchmark.protocol == "reviewer_matching":
         names = ["test_hard_qrel.jsonl", "test_soft_qrel.jsonl", "reviewer_metadata.jsonl"]
     else:
         names = [f"{benchmark.split}_qrel.jsonl"]
-    texts = benchmark.texts or "meta.jsonl"
-    return [packed_or_plain(folder / name) for name in (*names, texts)]
+    return [*names, benchmark.texts or "meta.jsonl"]
 
 
 def _table(folder: Path, split: str) -> str:
@@ -70,7 +68,8 @@ def read_texts(source: Source, path: Path) -> tuple[dict[str, Text], dict[str, T
         if "query" not in record.fields:
             add_text(documents, record, source)
             continue
-        add_text(queries, query_record(record), source)
+        for query in source.rejects.keep([record], query_record):
+            add_text(queries, query, source)
         for candidate in candidate_records(record, source.rejects):
             add_text(documents, candidate, source)
     return documents, queries
@@ -92,7 +91,11 @@ def candidate_records(record: Record, rejects: Rejects) -> list[Record]:
         fix = "list its candidates or remove the query"
         rejects.reject(record.error("query has no candidates", fix=fix))
         return []
-    return [Record(record.path, record.line, fields) for fields in candidates]
+    objects = [fields for fields in candidates if isinstance(fields, dict)]
+    if len(objects) < len(candidates):
+        fix = 'write {"doc_id": ..., "title": ...}'
+        rejects.reject(record.error("a candidate is not an object", value=candidates, fix=fix))
+    return [Record(record.path, record.line, fields) for fields in objects]
 
 
 def document_id(record: Record) -> str:
@@ -148,26 +151,20 @@ def _plain(value: Any) -> str:
 
 def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targets:
     """Read ``paper_id`` and ``label`` of one split."""
-    probe, rejects = source.benchmark.probe, source.rejects
-    assert probe is not None
+    benchmark, rejects = source.benchmark, source.rejects
 
-    def target_of(record: Record) -> tuple[list[str], float]:
-        if source.benchmark.protocol == "regression_linear":
-            return [], record.number("label")
-        return _labels(record, probe.multi_label), 0.0
+    def target(record: Record) -> tuple[list[str], float]:
+        """Return the target; a list of 0s and 1s stands for the positions of its 1s."""
+        flags = record.fields.get("label")
+        multi_label = benchmark.probe and benchmark.probe.multi_label
+        if multi_label and isinstance(flags, list) and all(flag in (0, 1) for flag in flags):
+            return [str(position) for position, flag in enumerate(flags) if flag], 0.0
+        return target_of(record, benchmark, "label")
 
     is_table = not path.name.removesuffix(".gz").endswith(".jsonl")
     columns = ["paper_id", "label"]
     records = read_table(path, columns, rejects) if is_table else read_jsonl(path, rejects)
-    return read_targets(records, "paper_id", documents, target_of, rejects)
-
-
-def _labels(record: Record, multi_label: bool) -> list[str]:
-    """Return the labels; a list of 0s and 1s stands for the positions of its 1s."""
-    value = record.fields.get("label")
-    if multi_label and isinstance(value, list) and all(item in (0, 1) for item in value):
-        return [str(position) for position, item in enumerate(value) if item]
-    return labels_of(record, "label", multi_label)
+    return read_targets(records, "paper_id", documents, target, rejects)
 
 
 def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:

@@ -15,22 +15,21 @@ from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, hold_out
-from scimult.evaluation.formats.native import labels_of
+from scimult.evaluation.formats.native import target_of
 from scimult.evaluation.formats.scirepeval import (
     candidate_records,
     document_id,
     query_record,
     store_text,
 )
-from scimult.evaluation.records import Judgments
+from scimult.evaluation.records import Judgments, once
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import packed_or_plain
 from scimult.types import Text
 
 
-def needed(benchmark: Benchmark, root: Path) -> list[Path]:
+def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the one file of the benchmark."""
-    return [packed_or_plain(root / benchmark.folder / (benchmark.texts or "train.jsonl"))]
+    return [benchmark.texts or "train.jsonl"]
 
 
 def read(source: Source) -> Dataset | PaperSet:
@@ -42,20 +41,14 @@ def _read_targets(source: Source) -> PaperSet:
     probe, path, rejects = source.benchmark.probe, source.paths[0], source.rejects
     assert probe is not None
     papers: dict[str, Text] = {}
-    targets: Targets = {}
 
-    def parse(record: Record) -> tuple[str, tuple[list[str], float]]:
-        paper = document_id(record)
-        if paper in targets:
-            raise record.error("duplicate paper", value=paper, fix="keep one of the rows")
-        if source.benchmark.protocol == "regression_linear":
-            target: tuple[list[str], float] = ([], record.number(probe.target))
-        else:
-            target = (labels_of(record, probe.target, probe.multi_label), 0.0)
-        return store_text(papers, record, source.benchmark), target
+    def parse(record: Record) -> tuple[list[str], float]:
+        target = target_of(record, source.benchmark)
+        store_text(papers, record, source.benchmark)
+        return target
 
-    for paper, target in rejects.keep(read_rows(path, rejects), parse):
-        targets[paper] = target
+    rows = read_rows(path, rejects)
+    targets: Targets = once(rows, document_id, parse, rejects, "paper", "keep one of the rows")
     if probe.held_out is None:
         raise DataError("the file has no split", path=path, fix="set probe.held_out, such as 0.3")
     return source.paper_set(papers, *hold_out(targets, probe.held_out))
@@ -91,7 +84,7 @@ def _read_rankings(source: Source) -> Dataset:
 
 def _candidates(record: Record, rejects: Rejects) -> list[Record]:
     """Return the candidates of a row with their scores; those of a triplet are 1 and 0."""
-    if "pos" not in record.fields or "neg" not in record.fields:
+    if not all(isinstance(record.fields.get(side), dict) for side in ("pos", "neg")):
         return candidate_records(record, rejects)
     return [
         Record(record.path, record.line, {**record.fields[side], "score": grade})

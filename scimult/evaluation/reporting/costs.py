@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.results import Result
 from scimult.table import ABSENT, Cell, Table, label, number
 
 MEGA = 1e6
+# What a system of each kind records; a fusion, like BM25, has nothing but its members' costs.
+_RECORDED = {
+    "bm25": (),
+    "fused": (),
+    "mteb": ("encode_seconds", "tokens"),
+    "reranked": ("encode_seconds",),
+    "stored": ("index_bytes",),
+}
+_ALL = ("encode_seconds", "tokens", "index_bytes")
 
 
 def costs(results: Sequence[Result]) -> Table:
@@ -27,14 +38,24 @@ def missing_costs(results: Sequence[Result]) -> list[Missing]:
     """Return the cost figures that the results lack."""
     gaps = []
     for result in results:
-        kinds = {kind for entry in result.sets.values() for kind in entry.cost}
-        absent = [kind for kind in ("encode_seconds", "tokens", "index_bytes") if kind not in kinds]
-        # BM25 encodes nothing.
-        if absent and result.settings.get("kind") != "bm25":
+        sets = result.sets.values()
+        kinds = {kind for entry in sets for kind in entry.cost}
+        wanted = _recorded(result.settings)
+        # Linear models and clustering need no index.
+        if not any(e.protocol in PROTOCOLS and PROTOCOLS[e.protocol].ranks for e in sets):
+            wanted.discard("index_bytes")
+        absent = [kind for kind in _ALL if kind in wanted and kind not in kinds]
+        if absent:
             why = f"the result of {result.system} lacks {', '.join(absent)}"
             fix = "evaluate it again with this version; third-party encoders do not count tokens"
             gaps.append(Missing("Cost", why, fix))
     return gaps
+
+
+def _recorded(settings: Mapping[str, Any]) -> set[str]:
+    """Return the kinds of cost that a system records, those of its parts included."""
+    parts = [*settings.get("members", {}).values(), *settings.get("first", {}).values()]
+    return {*_RECORDED.get(str(settings.get("kind")), _ALL)}.union(*map(_recorded, parts))
 
 
 def _row(result: Result) -> list[Cell]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
-from scimult.table import Cell, Table, label, percent
+from scimult.table import Table, label, number, percents
 from scimult.types import IntArray
 
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -37,7 +37,7 @@ def _classes(scored: ScoredSet) -> Table:
             class_f1(gold, np.array(table.column("predicted")), name) for table in tables.values()
         ]
         title = names.get(name, name)
-        rows.append([label(title), Cell(f"{frequency[name]:,}", frequency[name]), *_best(scores)])
+        rows.append([label(title), number(frequency[name], "{:,}"), *percents(scores)])
     return Table(
         f"{scored.name}: F1 of each class",
         ["class", "papers", *tables],
@@ -68,7 +68,7 @@ def _rarest(scored: ScoredSet) -> Table:
         last = "" if high is None else f" to {high - 1}" if high > low + 1 else ""
         heading = f"{low} and more" if high is None else f"{low}{last}"
         papers = int(in_bin_Q.sum())
-        rows.append([label(heading), Cell(f"{papers:,}", papers), *_best(scores)])
+        rows.append([label(heading), number(papers, "{:,}"), *percents(scores)])
     note = "Papers are grouped by their rarest label: how many of the scored papers have it."
     if (rarest_Q == 1).any():
         note += " The first row has papers with a label that no other paper has."
@@ -98,9 +98,3 @@ def _label_names(scored: ScoredSet) -> dict[str, str]:
         name: text.title
         for name, text in zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True)
     }
-
-
-def _best(scores: list[float]) -> list[Cell]:
-    top = f"{100 * max(scores):.2f}"
-    several = len(scores) > 1
-    return [percent(score, bold=several and f"{100 * score:.2f}" == top) for score in scores]

@@ -17,7 +17,19 @@ from scimult.evaluation.comparison import (
 from scimult.evaluation.report import Row, make_report
 from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
-from scimult.table import ABSENT, SIGNS, Cell, Mark, Table, change, label, number, percent, texts
+from scimult.table import (
+    ABSENT,
+    SIGNS,
+    Cell,
+    Mark,
+    Table,
+    change,
+    label,
+    number,
+    percent,
+    percents,
+    texts,
+)
 
 Interval = tuple[float, float]
 Intervals = dict[tuple[str, str, str], Interval]
@@ -179,10 +191,10 @@ def main_rows(comparison: Comparison) -> list[Difference]:
 
 def _row(row: Row, systems: Sequence[str], tested: Tested | None) -> list[Cell]:
     cells = []
-    for system, score, best in zip(systems, row.scores, row.best, strict=True):
+    for system, cell in zip(systems, percents(row.scores), strict=True):
         mark: Mark = tested.mark(row.name, row.metric, system) if tested else ""
         ends = tested.intervals.get((row.name, row.metric, system)) if tested else None
-        cells.append(percent(score, bold=best, mark=mark, note=_ends(ends)))
+        cells.append(replace(cell, mark=mark, note=_ends(ends)))
     name = f"average ({row.task})" if row.name == "average" else row.name
     return [label(row.task), label(name), label(row.metric), *cells]
 

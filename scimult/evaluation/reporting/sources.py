@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scimult.errors import DataError
-from scimult.evaluation.datasets import Dataset, missing_files
+from scimult.evaluation.datasets import missing_files
 from scimult.evaluation.harness import load_sets
 from scimult.evaluation.per_query import PerQuery, read_per_query
 from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.results import Result, SetFacts, folder_of
 from scimult.evaluation.suites import Suite
+from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.runs import Ranking, read_run
 
 

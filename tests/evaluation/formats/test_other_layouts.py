@@ -14,11 +14,12 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError, SciMultError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.comparison import Settings, compare
-from scimult.evaluation.datasets import Dataset, PaperSet, Signatures, TaskData, read_dataset
+from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.rankings import classification_fine, recommendation, rerank
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.evaluation.systems import BM25System, DenseSystem
+from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
 

@@ -13,10 +13,11 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.protocols import function_of
 from scimult.evaluation.results import SetResult, averages
-from scimult.evaluation.suites import Benchmark, load_suite
+from scimult.evaluation.suites import load_suite
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import WordEncoder, write_jsonl

@@ -12,9 +12,10 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.datasets import Dataset, PaperSet, TaskData, missing_files, read_dataset
+from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.rankings import rerank, reviewer_matching
 from scimult.evaluation.systems import DenseSystem
+from scimult.evaluation.task_data import Dataset, PaperSet, TaskData
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
 
@@ -326,6 +327,17 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
         _read(_benchmark("rerank", ["map"], **options), tmp_path)
 
 
+def test_a_text_without_its_query_is_skipped(ranked: Path) -> None:
+    path = ranked / "set/meta.jsonl"
+    line = json.dumps({"query": None, "candidates": [{"doc_id": "new", "title": "New"}, "old"]})
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    rejects = Rejects(skip_bad=True)
+    data = _read(_benchmark("rerank", ["map"]), ranked, rejects)
+    assert isinstance(data, Dataset)
+    assert "new" in data.candidate_ids
+    assert rejects.counts == {"record has no query": 1, "a candidate is not an object": 1}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -335,6 +347,7 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
         ),
         ({"candidates": [{"title": "C", "score": 0}]}, "missing field 'corpus_id'"),
         ({"candidates": [{"doc_id": "c", "title": "C"}]}, "missing field 'score'"),
+        ({"candidates": ["C"]}, "a candidate is not an object"),
         ({"query": None}, "record has no query"),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.harness import evaluate, load_sets
-from scimult.evaluation.suites import Benchmark, Suite
+from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from tests.benchmark_sets import (
     WordEncoder,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from scimult.errors import UnknownNameError
+from scimult.evaluation.reporting.costs import missing_costs
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
@@ -106,6 +107,29 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
     write_results(tmp_path / "again")
     complete = {gap.section for gap in _with_texts(tmp_path / "again").missing}
     assert complete - {"Cost"} == {"Map of papers"}
+
+
+def test_costs_that_a_system_never_has_are_not_missing(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    words, bm25 = (next(r for r in load_results(out) if r.system == s) for s in ("words", "BM25"))
+    lexical = {"kind": "fused", "members": dict.fromkeys(("a", "b"), bm25.settings)}
+    first = {"BM25": bm25.settings}
+    linear = {"linear": words.sets["links"].model_copy(update={"protocol": "regression_linear"})}
+    for result, settings, lacking in (
+        (bm25, lexical, ""),
+        (bm25, {"kind": "reranked", "first": first}, "encode_seconds"),
+        (bm25, {"kind": "stored"}, "index_bytes"),
+        (bm25, {"kind": "fused", "members": {"x": {"kind": "stored"}, **first}}, "index_bytes"),
+        (words, words.settings, "tokens"),
+        (bm25, words.settings, "encode_seconds, tokens, index_bytes"),
+    ):
+        missing = missing_costs([result.model_copy(update={"settings": settings})])
+        assert [gap.why.partition(" lacks ")[2] for gap in missing] == (
+            [lacking] if lacking else []
+        )
+    linear["linear"].cost.pop("index_bytes")
+    (gap,) = missing_costs([words.model_copy(update={"sets": linear})])
+    assert gap.why.endswith("lacks tokens")
 
 
 def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Path) -> None:

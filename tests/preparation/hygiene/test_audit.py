@@ -153,8 +153,9 @@ def test_a_set_without_pairs_reports_none(tmp_path: Path) -> None:
 def test_the_papers_of_vis_are_found_as_their_ids_say(tmp_path: Path, scimult_data: Path) -> None:
     """Both parts come from one source and have its DOIs as ids."""
     from scimult.data.lines import Rejects
-    from scimult.evaluation.datasets import Dataset, read_dataset
+    from scimult.evaluation.datasets import read_dataset
     from scimult.evaluation.suites import load_suite
+    from scimult.evaluation.task_data import Dataset
 
     root = scimult_data / "train"
     source = {"name": "vis", "papers": "vis/papers.jsonl.gz", "citations": "vis/citations.tsv"}
