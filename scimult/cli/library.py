@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, named_values
+from scimult.cli.checks import check_model, named_values, real_text
 from scimult.cli.common import rejecting
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
@@ -128,7 +128,10 @@ def remove(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Ids of papers.", show_default=False)
     ] = None,
-    where: Annotated[str | None, typer.Option(help='SQL condition, such as "year < 1990".')] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(callback=real_text, help='SQL condition, such as "year < 1990".'),
+    ] = None,
 ) -> None:
     """Remove papers by id or by a condition."""
     from scimult.library import Library
@@ -302,7 +305,8 @@ def export(
     task: Annotated[str, typer.Option(help="Task whose vectors are exported.")] = "search",
     name: Annotated[str, typer.Option(help="Name of the collection, index or table.")] = "papers",
     where: Annotated[
-        str | None, typer.Option(help='SQL condition, such as "year >= 2020".')
+        str | None,
+        typer.Option(callback=real_text, help='SQL condition, such as "year >= 2020".'),
     ] = None,
 ) -> None:
     """Export papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""

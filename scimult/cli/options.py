@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from scimult.cli.checks import known_device
+from scimult.cli.checks import known_device, real_text
 
 ANY_MODEL = "Run, saved model, Hugging Face or sentence-transformers folder, or hub name."
 Model = Annotated[Path, typer.Option(help=ANY_MODEL, show_default=False)]
@@ -65,7 +65,10 @@ AnyPapers = Annotated[
 ]
 Where = Annotated[
     str | None,
-    typer.Option(help='With --library: SQL condition on its columns, such as "year >= 2020".'),
+    typer.Option(
+        callback=real_text,
+        help='With --library: SQL condition on its columns, such as "year >= 2020".',
+    ),
 ]
 MinScore = Annotated[
     float | None,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from scimult.checkpoints.config import PretrainedConfig
+from scimult.errors import one_of
 from scimult.retrieval.shards import Precision, Space
 from scimult.types import Role
 
@@ -26,8 +27,9 @@ def space_of(
     Raises
     ------
     UnknownNameError
-        If the model does not know ``task``, or ``role`` is not a side.
+        If the model does not know ``task``, ``role`` is not a side, or there is no such precision.
     """
+    one_of("precision", precision, get_args(Precision))
     model.kind(task, role)
     config, tokenizer = model.config, model.tokenizer
     return Space(

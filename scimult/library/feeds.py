@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scimult.errors import ConfigError, one_of
+from scimult.errors import ConfigError, SciMultError, StorageError, one_of
 from scimult.files import FolderKind, atomic_folder, write_json, write_text
 from scimult.library.filters import Where, quoted
 from scimult.library.state import State
 from scimult.retrieval.shards import Space
 from scimult.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
 
 ROWS = 5000
 """Papers per batch, and per file."""
@@ -221,36 +224,53 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     ------
     ConfigError
         If the client is not installed, or the collection has another width or similarity.
+    StorageError
+        If the data base refuses, or cannot be reached.
     """
     try:
-        from qdrant_client import QdrantClient, models
+        from qdrant_client import QdrantClient
+        from qdrant_client.http.exceptions import ApiException
     except ImportError as error:
         raise ConfigError("qdrant-client is missing", fix="pip install qdrant-client") from error
     remote = where.startswith(("http://", "https://"))
-    client = QdrantClient(url=where) if remote else QdrantClient(path=where)
+    try:
+        client = QdrantClient(url=where) if remote else QdrantClient(path=where)
+        try:
+            _fill(client, feed, name)
+        finally:
+            client.close()
+    except SciMultError:
+        raise
+    except (ApiException, RuntimeError, ValueError) as error:
+        fix = "check the address or folder, and the name of the collection"
+        problem = f"Qdrant refuses: {str(error) or type(error).__name__}"
+        raise StorageError(problem, path=where, fix=fix) from error
+    return len(feed.rows)
+
+
+def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
+    """Create a collection unless it exists, and put the papers into it."""
+    from qdrant_client import models
+
     distance = models.Distance(_SPACES["qdrant"][feed.space.similarity])
     wanted = models.VectorParams(size=feed.space.width, distance=distance)
-    try:
-        if not client.collection_exists(name):
-            client.create_collection(name, vectors_config=wanted)
-        params = client.get_collection(name).config.params.vectors
-        known = isinstance(params, models.VectorParams) and (params.size, params.distance)
-        if known != (wanted.size, wanted.distance):
-            fix = "name another collection, or delete this one"
-            raise ConfigError("collection holds other vectors", value=name, fix=fix)
-        for records in feed.records():
-            points = [
-                models.PointStruct(
-                    id=str(uuid.uuid5(_NAMESPACE, record["id"])),
-                    vector=record.pop("vector"),
-                    payload=record,
-                )
-                for record in records
-            ]
-            client.upsert(name, points)
-    finally:
-        client.close()
-    return len(feed.rows)
+    if not client.collection_exists(name):
+        client.create_collection(name, vectors_config=wanted)
+    params = client.get_collection(name).config.params.vectors
+    known = isinstance(params, models.VectorParams) and (params.size, params.distance)
+    if known != (wanted.size, wanted.distance):
+        fix = "name another collection, or delete this one"
+        raise ConfigError("collection holds other vectors", value=name, fix=fix)
+    for records in feed.records():
+        points = [
+            models.PointStruct(
+                id=str(uuid.uuid5(_NAMESPACE, record["id"])),
+                vector=record.pop("vector"),
+                payload=record,
+            )
+            for record in records
+        ]
+        client.upsert(name, points)
 
 
 def _cell(value: Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from scimult.errors import ConfigError, one_of
 
 Where = str | Mapping[str, Any]
@@ -29,19 +31,24 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     Raises
     ------
     ConfigError, UnknownNameError
-        If a column is unknown or a value unusable.
+        If it is neither SQL nor a mapping, a column is unknown or a value unusable.
     """
     if isinstance(where, str):
         if not where.strip():
             raise ConfigError("filter is empty", fix='write one such as "year >= 2020"')
         return f"({where})", []
+    if not isinstance(where, Mapping):
+        fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
+        raise ConfigError("not a filter", value=where, fix=fix)
     terms, values = ["TRUE"], []
     for name, wanted in where.items():
         kind = types[one_of("column", name, types)]
         term, params = _term(quoted(name), kind, wanted)
         terms.append(term)
         values += params
-    return " AND ".join(terms), values
+    # DuckDB takes no scalars of numpy, such as a frame's cells.
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    return " AND ".join(terms), plain
 
 
 def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
+
 from scimult.errors import DataError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
@@ -223,8 +225,15 @@ class Library:
         """Return the best labels of the library's papers: of all, of given ids, or by a filter.
 
         Labels are names, or mappings with ``id``, ``name`` and ``definition``.
+
+        Raises
+        ------
+        DataError
+            If an id is not in the library, or a label is invalid.
         """
-        (names, texts), rows = as_labels(labels), self.state.live_rows(ids, where)
+        (names, texts), rows = as_labels(labels), self.state.live_rows(where)
+        if ids is not None:
+            rows = np.intersect1d(rows, self.state.rows_of(ids))
         return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
 
     def add(
@@ -363,7 +372,7 @@ class Library:
 
     def ids(self, *, where: Where | None = None) -> list[str]:
         """Return the ids of all papers, or of those that pass a filter."""
-        return self.state.papers.ids_of(self.state.live_rows(None, where))
+        return self.state.papers.ids_of(self.state.live_rows(where))
 
     def info(self) -> dict[str, Any]:
         """Return facts about the library and its model, by name."""

@@ -106,9 +106,18 @@ class PaperTable:
         return allowed_N
 
     def rows_of(self, ids: Sequence[str]) -> IntArray:
-        """Return all rows with one of these ids, current and former, in ascending order."""
+        """Return all rows with one of these ids, current and former, in ascending order.
+
+        Raises
+        ------
+        DataError
+            If an id is not a string.
+        """
         import pyarrow.compute as pc
 
+        for name in ids:
+            if not isinstance(name, str):
+                raise DataError("id is not a string", value=name, fix="pass ids as strings")
         wanted = strings(ids)
         rows = [np.empty(0, dtype=np.int64)]
         for index, start in self._usable_segments():

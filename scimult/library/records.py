@@ -110,6 +110,9 @@ def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str,
     seen: dict[str, set[str]] = {}
     for paper in papers:
         for name, value in paper.columns.items():
+            if not isinstance(name, str):
+                fix = "name every column by a string"
+                raise DataError("column name is not a string", value=name, fix=fix)
             if name not in known and value is not None:
                 seen.setdefault(name, set()).add(_type_of(value))
     lowered = {name.casefold() for name in (*OWN, *known)}
@@ -139,7 +142,12 @@ def as_table(papers: Sequence[Paper], first_row: int, types: Mapping[str, str]) 
     }
     for name, kind in types.items():
         values = [_converted(paper, name, kind) for paper in papers]
-        columns[name] = pa.array(values, ARROW_TYPES[kind])
+        try:
+            columns[name] = pa.array(values, ARROW_TYPES[kind])
+        except UnicodeEncodeError as error:
+            problem = f"column {name!r} holds unpaired surrogates"
+            fix = "decode its bytes in their encoding (UTF-8, Latin-1)"
+            raise DataError(problem, value=error.object, fix=fix) from None
     return pa.table(columns)
 
 
@@ -164,8 +172,8 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
     if value is None:
         return None
     actual = _type_of(value)
-    if actual == kind and kind != "VARCHAR[]":
-        return value if isinstance(value, (bool, int, float, str)) else _as_string(value)
+    if actual == kind and not kind.startswith("VARCHAR"):
+        return value
     if kind == "VARCHAR[]":
         items = value if actual == "VARCHAR[]" else [value]
         return [_as_string(item) for item in items if item is not None]
@@ -184,9 +192,10 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
 
 
 def _as_string(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    """Return what is no string as JSON, and what JSON lacks (dates, decimals) as it prints."""
+    if isinstance(value, (bool, int, float, list, tuple, dict)):
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    return str(value)
 
 
 def read_files(

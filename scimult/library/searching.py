@@ -5,14 +5,13 @@ Shape legend: N rows, D width, Q queries, K results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError, one_of, suggest
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, RowScores
 from scimult.library.fusing import fused, reranked
@@ -30,7 +29,6 @@ FUSED = 1000
 _SAMPLE = 10_000
 # Up to this many papers, exact search is faster than an index of the same quality.
 _FEW = 20_000
-_SUGGESTED = 1000
 
 
 class Searcher:
@@ -56,7 +54,7 @@ class Searcher:
 
     def search(self, request: Request) -> Hits:
         """Return the papers that answer a request."""
-        seeds, ids_of = self._rows_of(request.ids), self._state.papers.ids_of
+        seeds, ids_of = self._state.rows_of(request.ids), self._state.papers.ids_of
         allowed_N = self._allowed(request, seeds)
         query_D = self._query(request, seeds)
         score = SCORES[self._shards.space.similarity]
@@ -136,27 +134,6 @@ class Searcher:
         if len(request.exclude):
             allowed_N[papers.rows_of(request.exclude)] = False
         return allowed_N
-
-    def _rows_of(self, ids: Sequence[str]) -> IntArray:
-        """Return the rows of papers, in the order of ``ids``.
-
-        Raises
-        ------
-        DataError
-            If an id is not in the library.
-        """
-        papers = self._state.papers
-        if not len(ids):
-            return np.empty(0, np.int64)
-        rows = papers.rows_of(ids)
-        rows = rows[self._state.live_N[rows]]
-        row_of = dict(zip(papers.ids_of(rows), rows.tolist(), strict=True))
-        missing = [name for name in ids if name not in row_of]
-        if missing:
-            known = papers.ids_of(self._state.live_rows()[:_SUGGESTED])
-            fix = f"use ids of the library{suggest(missing[0], known)}"
-            raise DataError("no paper has this id", value=missing[0], fix=fix)
-        return np.array([row_of[name] for name in ids], dtype=np.int64)
 
     def _query(self, request: Request, seeds: IntArray) -> FloatArray:
         """Return the vector to search with, shape ``(D,)``."""

@@ -105,8 +105,11 @@ def no_rows(schema: pa.Schema) -> pa.Table:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Convert strings to Arrow, avoiding its own conversion, which loads pandas."""
-    parts = [text.encode() for text in texts]
+    """Convert strings to Arrow, avoiding its own conversion, which loads pandas.
+
+    Undecodable bytes of a command line become bytes that no stored text has.
+    """
+    parts = [text.encode(errors="surrogatepass") for text in texts]
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.string(), len(parts), buffers)

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from scimult.errors import DataError
+from scimult.errors import DataError, suggest
 from scimult.files import folder_bytes
 from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
 from scimult.library.papers import PaperTable
 from scimult.retrieval.shards import Shards, Space
 from scimult.types import BoolArray, IntArray
+
+_SUGGESTED = 1000
 
 
 class State:
@@ -82,22 +84,37 @@ class State:
             errors += self.shards(task).check().values()
         return errors
 
-    def live_rows(self, ids: Sequence[str] | None = None, where: Where | None = None) -> IntArray:
-        """Return the rows of current papers: of all, of ids, or of those that pass a filter.
+    def live_rows(self, where: Where | None = None) -> IntArray:
+        """Return the rows of current papers: of all, or of those that pass a filter.
 
         Raises
         ------
         ConfigError, UnknownNameError
             If the filter is invalid.
         """
-        wanted_N = self.live_N
-        if where is not None:
-            wanted_N = wanted_N & self.papers.where(where)
-        if ids is not None:
-            named_N = np.zeros_like(wanted_N)
-            named_N[self.papers.rows_of(ids)] = True
-            wanted_N = wanted_N & named_N
-        return np.flatnonzero(wanted_N)
+        return np.flatnonzero(
+            self.live_N if where is None else self.live_N & self.papers.where(where)
+        )
+
+    def rows_of(self, ids: Sequence[str]) -> IntArray:
+        """Return the rows of current papers, in the order of ``ids``.
+
+        Raises
+        ------
+        DataError
+            If an id is not in the library.
+        """
+        if not len(ids):
+            return np.empty(0, np.int64)
+        rows = self.papers.rows_of(ids)
+        rows = rows[self.live_N[rows]]
+        row_of = dict(zip(self.papers.ids_of(rows), rows.tolist(), strict=True))
+        missing = [name for name in ids if name not in row_of]
+        if missing:
+            known = self.papers.ids_of(self.live_rows()[:_SUGGESTED])
+            fix = f"use ids of the library{suggest(missing[0], known)}"
+            raise DataError("no paper has this id", value=missing[0], fix=fix)
+        return np.array([row_of[name] for name in ids], dtype=np.int64)
 
 
 def summary(state: State) -> str:

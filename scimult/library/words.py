@@ -37,14 +37,12 @@ class WordIndex:
         folder = state.folder / FOLDER / state.manifest.content
         # A rewrite renumbers rows without changing the content.
         rows = state.live_rows()
-        stored = _stored_rows(folder / _ROWS)
-        if stored is None or not np.array_equal(stored, rows):
+        stored = _stored(folder, rows)
+        if stored is None:
             self._model = self._build(rows)
             self._store(folder, rows)
         else:
-            import bm25s  # loads scipy, which a dense search does not need
-
-            self._model = bm25s.BM25.load(folder, mmap=True)
+            self._model = stored
         self._rows = rows
 
     def best(self, query: str, k: int, allowed_N: BoolArray) -> RowScores:
@@ -85,9 +83,13 @@ class WordIndex:
                     shutil.rmtree(other)
 
 
-def _stored_rows(path: Path) -> IntArray | None:
+def _stored(folder: Path, rows: IntArray) -> bm25s.BM25 | None:
+    """Return the index of these rows; None if there is none, or it is damaged."""
     try:
-        rows: IntArray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        if not np.array_equal(np.load(folder / _ROWS, allow_pickle=False), rows):
+            return None
+        import bm25s  # loads scipy, which a dense search does not need
+
+        return bm25s.BM25.load(folder, mmap=True)
+    except (OSError, ValueError, EOFError, KeyError, TypeError):
         return None
-    return rows

@@ -12,7 +12,7 @@ import numpy as np
 
 from scimult import __version__
 from scimult.data.ragged import Ragged, offsets_of
-from scimult.errors import DataError
+from scimult.errors import DataError, one_of
 from scimult.inference import SciMult
 from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
@@ -81,6 +81,7 @@ class Answers:
     def encode(self, request: schemas.Encode) -> schemas.Encoded:
         """Encode texts."""
         model = self.served.library.model
+        one_of("task", request.task, model.tasks.names)
         texts = [_as_text(text) for text in request.texts]
         vectors_ND = model.encode(texts, task=request.task, role=request.role)
         as_bytes = request.format == "base64"
@@ -94,16 +95,6 @@ class Answers:
             if as_bytes
             else vectors_ND.tolist(),
         )
-
-    def texts(self, ids: Sequence[str]) -> list[Text]:
-        """Return the texts of papers, in the order of the ids.
-
-        Raises
-        ------
-        DataError
-            If one is not in the library.
-        """
-        return self.served.ask(lambda library: _papers_of(library, ids))
 
     def search(self, request: schemas.Search) -> schemas.Page:
         """Search by words, by papers of the library or by a vector."""
@@ -214,14 +205,8 @@ def _filter(where: schemas.Where) -> dict[str, Any]:
 
 
 def _papers_of(library: Library, ids: Sequence[str]) -> list[Text]:
-    """Return the texts of papers; see :meth:`Answers.texts`."""
-    rows = library.state.live_rows(ids) if ids else np.empty(0, np.int64)
-    papers = library.state.papers
-    texts = dict(zip(papers.ids_of(rows), papers.texts_of(rows), strict=True))
-    missing = [name for name in ids if name not in texts]
-    if missing:
-        raise DataError("no paper has this id", value=missing[0], fix="use ids in the library")
-    return [texts[name] for name in ids]
+    """Return the texts of papers, in the order of the ids."""
+    return library.state.papers.texts_of(library.state.rows_of(ids))
 
 
 def _page(

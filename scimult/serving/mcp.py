@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from scimult import __version__
 from scimult.errors import SciMultError
+from scimult.library import Library
 from scimult.serving import schemas
 from scimult.serving.answers import Answers
 
@@ -190,19 +191,14 @@ def _papers(answer: schemas.Page, k: int, page: int) -> PapersOut:
 
 
 def _read(answers: Answers, ids: list[str]) -> TextsOut:
-    state = answers.served.library.state
-    texts = answers.texts(ids)
-    columns = list(state.manifest.columns)
-    rows = state.papers.table(state.live_rows(ids), ["id", *columns]).to_pylist()
-    by_id = {row.pop("id"): row for row in rows}
-    return TextsOut(
-        papers=[
-            PaperOut(
-                **_shortened(name, text.title, text.body, by_id.get(name, {}), _READ_CHARACTERS)
-            )
-            for name, text in zip(ids, texts, strict=True)
-        ]
-    )
+    def question(library: Library) -> TextsOut:
+        state = library.state
+        names = ["id", "title", "abstract", *state.manifest.columns]
+        rows = state.papers.table(state.rows_of(ids), names).to_pylist()
+        parts = [(row.pop("id"), row.pop("title"), row.pop("abstract"), row) for row in rows]
+        return TextsOut(papers=[PaperOut(**_shortened(*p, _READ_CHARACTERS)) for p in parts])
+
+    return answers.served.ask(question)
 
 
 def _shortened(

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +208,9 @@ def test_a_failing_reader_leaves_no_empty_library(tmp_path: Path, model_folder: 
     with pytest.raises(RuntimeError, match="connection"):
         Library.create(tmp_path / "library", papers(), model=model_folder, dtype="float32")
     assert not (tmp_path / "library").exists()
+    with pytest.raises(UnknownNameError, match="unknown precision"):
+        Library.create(tmp_path / "library", [paper(1)], model=model_folder, precision="float8")  # type: ignore[arg-type]
+    assert not (tmp_path / "library").exists()
 
 
 def test_one_per_cent_new_papers_cost_one_per_cent(make: Make, model: SciMult) -> None:
@@ -288,6 +293,10 @@ def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
         library.add([paper(8, Row=3)])
     with pytest.raises(DataError, match="sync would empty the library"):
         library.sync([])
+    with pytest.raises(DataError, match="column name is not a string"):
+        library.add([{**paper(8), 3: "x"}])
+    with pytest.raises(DataError, match="column 'note' holds unpaired surrogates"):
+        library.add([paper(8, note="\udcff")])
     with pytest.raises(DataError, match="paper 0 has no id"):
         library.add([{"title": "x"}])
     with pytest.raises(ConfigError, match="ids is a string"):
@@ -322,6 +331,14 @@ def test_frames_and_their_rows_are_added(make: Make, by_row: bool) -> None:
     assert not {"b", "7"} & set(library.ids(where="venue IS NOT NULL"))
     # Parquet read by pandas has lists as arrays.
     assert library.ids(where={"keywords": "b"}) == ["a"]
+
+
+def test_values_that_json_lacks_are_text_without_quotes(make: Make) -> None:
+    library = make([paper(0, day=date(2020, 1, 2), price=Decimal("1.50"), code=2**63)])
+    (row,) = library.state.papers.table(library.state.live_rows()).to_pylist()
+    assert (row["day"], row["price"]) == ("2020-01-02", "1.50")
+    assert row["code"] == str(2**63)
+    assert library.ids(where="day >= '2020'") == ["p000"]
 
 
 def test_another_model_or_setting_is_refused_by_name(

@@ -139,3 +139,12 @@ def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="exists and is not a feed"):
         feed_files(library.feed(), "milvus", tmp_path / "mine")
+
+
+@pytest.mark.filterwarnings("ignore:Failed to obtain server version")
+def test_what_qdrant_refuses_is_told(library: Library, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    with pytest.raises(StorageError, match="Qdrant refuses: .*name cannot contain"):
+        feed_qdrant(library.feed(), str(tmp_path / "qdrant"), "a/b")
+    with pytest.raises(StorageError, match=r"Qdrant refuses: .*refused.*Fix: check the address"):
+        feed_qdrant(library.feed(), "http://127.0.0.1:9")

@@ -49,6 +49,8 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"labels": ["protein", "graph"]}, lambda row: row["labels"][0] in ("protein", "graph")),
     ({"id": ["p001", "p002"]}, lambda row: row["id"] in ("p001", "p002")),
     ({"year": []}, lambda row: False),
+    ({"year": np.int64(2004)}, lambda row: row["year"] == 2004),
+    ({"year": [np.int64(2004), 2005]}, lambda row: row["year"] in (2004, 2005)),
 ]
 
 
@@ -192,6 +194,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "where": "1=1; DROP VIEW papers"}, "cannot filter"),
         ({"text": "x", "where": "id IN (SELECT content FROM read_text('/etc/hosts'))"}, "disabled"),
         ({"text": "x", "where": ""}, "filter is empty"),
+        ({"text": "x", "where": ["year"]}, "not a filter"),
     ],
 )
 def test_contradictions_are_refused(
@@ -209,6 +212,30 @@ def test_unknown_names_are_suggested(library: Library) -> None:
         library.search("x", task="serach")
     with pytest.raises(DataError, match="use tag"):
         library.search("x", task="classification")
+    with pytest.raises(DataError, match="no paper has this id.*did you mean 'p0"):
+        library.tag(["Graphs"], ids=["p01"])
+
+
+def test_ids_that_no_paper_can_have(library: Library) -> None:
+    undecodable = "\udcff"  # a byte of a command line in another encoding
+    wanted = library.search("x").ids
+    assert library.search("x", exclude=[undecodable]).ids == wanted
+    assert not library.search("x", only=[undecodable])
+    with pytest.raises(DataError, match="no paper has this id"):
+        library.recommend([undecodable])
+    with pytest.raises(DataError, match="id is not a string"):
+        library.search("x", exclude=[7])
+
+
+@pytest.mark.parametrize("file", ["data.csc.index.npy", "params.index.json"])
+def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: str) -> None:
+    library = make(PAPERS[:5])
+    wanted = library.search("graph", words=0.5)
+    (damaged,) = (library.path / "words").rglob(file)
+    for content in (damaged.read_bytes()[:50], b"{"):
+        damaged.write_bytes(content)
+        library.refresh()
+        assert library.search("graph", words=0.5).as_dicts() == wanted.as_dicts()
 
 
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:

@@ -120,7 +120,7 @@ def test_answers_are_bounded(answers: Answers) -> None:
         ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
         ("recommend_papers", {}, "nothing to search for"),
-        ("read_papers", {"ids": ["nobody"]}, "Fix: use ids in the library"),
+        ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),
     ],
 )
 def test_errors_name_the_fix(

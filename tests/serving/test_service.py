@@ -170,6 +170,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/search", {"vector": [1.0]}, "width", "model"),
         ("/recommend", {"ids": ["p001"], "title": "a"}, "mutually exclusive", "give ids, or title"),
         ("/encode", {"texts": []}, "texts", "/openapi.json"),
+        ("/encode", {"texts": ["a"], "task": "all"}, "unknown task", "use one of classification"),
         ("/encode", {"texts": [" "]}, "empty", "words"),
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),
         ("/encode", {"texts": ["a" * 100_001]}, "texts", "/openapi.json"),
