@@ -24,7 +24,8 @@ from scimult.data.formats import (
 from scimult.errors import DataError
 from scimult.files import json_problem
 
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
 CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)

@@ -220,7 +220,8 @@ def taken(column: pa.ChunkedArray, rows: IntArray) -> list[Any]:
         at, chunk = np.flatnonzero(chunk_R == number), column.chunk(int(number))
         inside = pa.array(rows[at] - ends[number] + len(chunk))
         values_R[at] = np.array(chunk.take(inside).to_pylist(), dtype=object)
-    return values_R.tolist()
+    values: list[Any] = values_R.tolist()
+    return values
 
 
 def list_array(lists: Ragged, values: pa.Array | None = None) -> pa.LargeListArray:
