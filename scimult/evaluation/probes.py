@@ -108,13 +108,16 @@ def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
 def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Split) -> Outcome:
     labels_N = np.array([labels[0] for labels in papers.labels])
     train_N, gold_T = labels_N[papers.train_rows], labels_N[papers.test_rows]
+    names = np.unique(labels_N)
+    if "f1" in benchmark.metrics and len(names) > 2:
+        raise DataError("f1 is for two labels only", value=names.tolist(), fix="use macro_f1")
     _check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
     model, details = _search(_classifier(probe), probe, split.train_ND, train_N)
     if not math.isfinite(details["cross_validated"]):
         problem = f"{papers.name}: a training fold has only one class"
         raise DataError(problem, fix="label more papers of the rare class, or leave the set out")
     predicted_T = model.predict(split.test_TD)
-    scores = _label_scores(benchmark.metrics, gold_T, predicted_T)
+    scores = _label_scores(benchmark.metrics, gold_T, predicted_T, names[-1])
     for shot in probe.few_shot:
         by_sample = []
         for sample, rows in enumerate(_samples(papers.name, train_N, shot)):
@@ -122,7 +125,8 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
             _check_classes(train_N[rows], 1, source)
             model = _classifier(probe, _FEW_SHOT_COST)
             model.fit(split.train_ND[rows], train_N[rows])
-            by_sample.append(_label_scores(benchmark.metrics, gold_T, model.predict(split.test_TD)))
+            sampled_T = model.predict(split.test_TD)
+            by_sample.append(_label_scores(benchmark.metrics, gold_T, sampled_T, names[-1]))
         scores.update(_means(by_sample, shot))
     return Outcome(
         scores=scores,
@@ -345,25 +349,16 @@ def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:
 
 
 def _label_scores(
-    metrics: Sequence[str], gold_T: NDArray[Any], predicted_T: NDArray[Any]
+    metrics: Sequence[str], gold_T: NDArray[Any], predicted_T: NDArray[Any], positive: str
 ) -> dict[str, float]:
-    """Return F1 and accuracy; binary F1 is of the greater label (1 of 0 and 1)."""
-    computed = {}
-    for metric in metrics:
-        if metric == "accuracy":
-            computed[metric] = float(accuracy_score(gold_T, predicted_T))
-        elif metric == "f1":
-            names = np.unique(np.concatenate([gold_T, predicted_T]))
-            if len(names) > 2:
-                fix = "use macro_f1"
-                raise DataError("f1 is for two labels only", value=names.tolist(), fix=fix)
-            positive = max(names)
-            score = f1_score(gold_T, predicted_T, pos_label=positive, zero_division=0)
-            computed[metric] = float(score)
-        else:
-            score = f1_score(gold_T, predicted_T, average="macro", zero_division=0)
-            computed[metric] = float(score)
-    return computed
+    """Return F1 and accuracy; binary F1 is of the data's greater label (1 of 0 and 1)."""
+    hits_T, marked_T = gold_T == positive, predicted_T == positive
+    known = {
+        "accuracy": lambda: accuracy_score(gold_T, predicted_T),
+        "f1": lambda: f1_score(hits_T, marked_T, zero_division=0),
+        "macro_f1": lambda: f1_score(gold_T, predicted_T, average="macro", zero_division=0),
+    }
+    return {metric: float(known[metric]()) for metric in metrics}
 
 
 def _flag_scores(metrics: Sequence[str], gold_TS: Flags, predicted_TS: Flags) -> dict[str, float]:

@@ -229,7 +229,7 @@ def _submitted(folder: Path, rejects: Rejects) -> Iterator[Record]:
 
 def _add_submission(venue: Venue, note: Record) -> None:
     content = _content(note)
-    authors = [str(name) for name in content.get("authorids") or ()]
+    authors = Record(note.path, note.line, content).identifiers("authorids")
     venue.add_submission(note, note.identifier("id"), _text(note, content), authors)
 
 

@@ -268,6 +268,14 @@ def test_an_intercept_changes_what_a_shift_can_explain(x: FloatArray) -> None:
     }
 
 
+def test_f1_is_of_the_label_1_also_where_no_test_paper_has_it(x: FloatArray) -> None:
+    """Else a test set of 0s alone would score 1 by predicting 0 everywhere."""
+    x[:, 0] = np.where(np.arange(TRAIN + TEST) < TRAIN // 2, 5.0, -5.0)
+    labels = [[str(int(row < TRAIN // 2))] for row in range(TRAIN + TEST)]
+    outcome = classification_linear(_benchmark(["f1", "accuracy"]), _papers(labels, []), x)
+    assert outcome.scores == {"f1": 0.0, "accuracy": 1.0}
+
+
 def test_what_cannot_be_scored(x: FloatArray) -> None:
     values = list(range(TRAIN + TEST))
     benchmark = _benchmark(["kendall_tau"])

@@ -75,6 +75,11 @@ def test_tables_of_any_format(tmp_path: Path) -> None:
             "not a date",
         ),
         ("submissions.jsonl", json.dumps(note("s1", "Again")), "duplicate submission"),
+        (
+            "submissions.jsonl",
+            json.dumps(note("s9", "By one", authorids="~Ada_L1")),
+            "field 'authorids' is not a list of strings",
+        ),
         ("submissions.jsonl", json.dumps(note("", "No id")), "field 'id' is empty"),
     ],
 )
