@@ -55,15 +55,6 @@ def query_statistics(
     ``hard_wins``: the hardest of the query's own hard negatives scores at least as high as the
     positive, over the queries ``with_hard`` negatives that are not masked.
 
-    Parameters
-    ----------
-    scores : InBatchScores
-        Scores of this rank's queries against the candidates of all ranks.
-    losses_B : Tensor
-        Each query's loss.
-    hard_rows_H, hard_columns_H : Tensor of int
-        Query row and column of each hard negative.
-
     Returns
     -------
     Tensor
