@@ -12,10 +12,9 @@ from scimult.files import read_json
 from scimult.hardware import multiplies_bfloat16
 from scimult.progress import warn
 from scimult.training import deepspeed_private
-from scimult.training.config import PretrainConfig
+from scimult.training.config import PrecisionChoice, PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
-PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 # Lower stages ignore these silently.
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
 _DEEPSPEED_BUCKET = 500_000_000

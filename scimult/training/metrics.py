@@ -149,19 +149,3 @@ def total(sums: Sums) -> dict[str, float]:
     values = [sum(column) for column in zip(*sums.values(), strict=True)]
     means = means_by_task({"": values})[""]
     return {name: mean for name, mean in means.items() if name not in _OF_ONE_TASK}
-
-
-class TaskWindow:
-    """Means by task over all queries since the last `take`."""
-
-    def __init__(self) -> None:
-        self._sums: Sums = {}
-
-    def add(self, sums: Mapping[str, Sequence[float]]) -> None:
-        """Add the sums of one step."""
-        self._sums = add_sums([self._sums, sums])
-
-    def take(self) -> dict[str, dict[str, float]]:
-        """Return the means by task and start over."""
-        means, self._sums = means_by_task(self._sums), {}
-        return means
