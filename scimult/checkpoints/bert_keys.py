@@ -16,6 +16,7 @@ import numpy as np
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
+    SIZES,
     HFConfig,
     activation,
     encoder_only,
@@ -83,11 +84,7 @@ def bert_like_config(
     return EncoderConfig.model_validate(
         {
             "family": family,
-            "vocab_size": hf_config["vocab_size"],
-            "hidden_size": hf_config["hidden_size"],
-            "num_blocks": hf_config["num_hidden_layers"],
-            "num_heads": hf_config["num_attention_heads"],
-            "intermediate_size": hf_config["intermediate_size"],
+            **{ours: hf_config[theirs] for ours, theirs in SIZES.items()},
             "max_positions": positions - position_offset,
             "position_offset": position_offset,
             "token_types": hf_config["type_vocab_size"],
@@ -107,11 +104,7 @@ def to_bert_config(config: EncoderConfig) -> HFConfig:
     return {
         "model_type": "bert",
         "architectures": ["BertModel"],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_blocks,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.intermediate_size,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         "max_position_embeddings": config.max_positions + config.position_offset,
         "type_vocab_size": max(1, config.token_types),
         "hidden_act": HF_ACTIVATIONS[config.activation],

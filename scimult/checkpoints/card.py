@@ -54,20 +54,10 @@ def model_card(
     usage: str,
     notes: str = "",
 ) -> str:
-    """Return a model card as Markdown with YAML front matter.
+    """Return a model card as Markdown with YAML front matter, titled ``name``.
 
-    Parameters
-    ----------
-    config : PretrainedConfig
-        The model's config.
-    weights : mapping of str to Tensor
-        The weights, to count parameters.
-    name : str
-        Title.
-    library : str
-        ``library_name`` of the front matter.
-    usage, notes : str
-        Markdown of the section on use, and notes on the folder's format.
+    ``library`` is the front matter's ``library_name``; ``usage`` and ``notes`` are Markdown, on use
+    and on the folder's format.
     """
     encoder = config.encoder
     front: dict[str, Any] = {

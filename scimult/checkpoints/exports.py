@@ -44,16 +44,7 @@ def export_folded(
 
     ``transformers``, sentence-transformers and text-embeddings-inference can load it, as can
     :func:`load_pretrained`, with bit-identical embeddings (up to float32 rounding with low-rank
-    updates).
-
-    Parameters
-    ----------
-    folder : path
-        Where to write.
-    pretrained : Pretrained
-        The model.
-    task, side : str, optional
-        Which route; see `fold.fold`.
+    updates). ``task`` and ``side`` choose the route (`fold.fold`).
 
     Raises
     ------

@@ -17,19 +17,11 @@ from scimult.types import Role
 
 
 def grow_task(path: Path | str, task: Task, like: str) -> Pretrained:
-    """Return the model of a folder with one more task.
+    """Return the model of a run, a saved model or a Hugging Face folder with one more task.
 
     Everything selected by task (experts, adapters, codes, ...) gets one more entry, a copy of
-    that of ``like``; embeddings of the known tasks stay bit-identical.
-
-    Parameters
-    ----------
-    path : path
-        A run, a saved model or a Hugging Face folder.
-    task : Task
-        The new task.
-    like : str
-        The known task to copy.
+    that of the known task ``like``; embeddings of the known tasks stay bit-identical, except with
+    fusion, which mixes one adapter more.
 
     Raises
     ------

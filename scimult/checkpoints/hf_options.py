@@ -23,6 +23,15 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 HF_ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 
+# Our sizes under the names of every family.
+SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_blocks": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+}
+
 
 def require(hf_config: HFConfig, expected: Mapping[str, object], path: object) -> None:
     """Raise ``CheckpointError`` if an option is set to anything but the expected value."""

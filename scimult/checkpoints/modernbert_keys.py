@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scimult.checkpoints.hf_options import (
     HF_ACTIVATIONS,
+    SIZES,
     HFConfig,
     activation,
     encoder_only,
@@ -52,11 +53,7 @@ def modernbert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> En
     return EncoderConfig.model_validate(
         {
             "family": "modernbert",
-            "vocab_size": hf_config["vocab_size"],
-            "hidden_size": hf_config["hidden_size"],
-            "num_blocks": hf_config["num_hidden_layers"],
-            "num_heads": hf_config["num_attention_heads"],
-            "intermediate_size": hf_config["intermediate_size"],
+            **{ours: hf_config[theirs] for ours, theirs in SIZES.items()},
             "max_positions": hf_config["max_position_embeddings"],
             "token_types": 0,
             "activation": activation(hf_config, "hidden_activation", path),
@@ -96,11 +93,7 @@ def to_modernbert_config(config: EncoderConfig) -> HFConfig:
     hf_config: HFConfig = {
         "model_type": "modernbert",
         "architectures": ["ModernBertModel"],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_blocks,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.intermediate_size,
+        **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         "max_position_embeddings": config.max_positions,
         "hidden_activation": HF_ACTIVATIONS[config.activation],
         "norm_eps": config.norm_eps,

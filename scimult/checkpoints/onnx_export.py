@@ -59,16 +59,8 @@ def export_onnx(
     """Write ``model.onnx``, the tokenizer and a card; batch and length are dynamic.
 
     The graph takes ``input_ids`` and ``attention_mask`` (int64, rows by tokens) and returns
-    ``sentence_embedding`` (float32, rows by width).
-
-    Parameters
-    ----------
-    folder : path
-        Where to write.
-    pretrained : Pretrained
-        The model.
-    task, side : str, optional
-        Which route; see `fold.fold`.
+    ``sentence_embedding`` (float32, rows by width). ``task`` and ``side`` choose the route
+    (`fold.fold`).
 
     Returns
     -------

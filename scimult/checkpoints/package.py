@@ -31,18 +31,9 @@ Tag: py3-none-any
 
 
 def write_wheel(folder: Path, pretrained: Pretrained, name: str, version: str) -> Path:
-    """Write a wheel that holds a model, and return its path.
+    """Write a wheel that holds a model into a folder, and return its path.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the wheel goes; its file name follows the standard.
-    pretrained : Pretrained
-        The model.
-    name : str
-        Name of the model, which ``package:NAME`` opens once the wheel is installed.
-    version : str
-        Version of the package.
+    ``package:NAME`` opens the model once the wheel is installed; ``version`` is the package's.
 
     Raises
     ------

@@ -60,15 +60,8 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
     """Read a ``torch.save`` file with memory-mapped tensors.
 
     A tensor's bytes are read on first use (PyTorch's format before version 1.6 cannot be mapped
-    and is read whole).
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    allowed : tuple of (type, str)
-        Classes to allow in addition to tensors and plain containers, with their full names in
-        the file.
+    and is read whole). ``allowed`` are classes in addition to tensors and plain containers, with
+    their full names in the file.
 
     Raises
     ------

@@ -33,17 +33,8 @@ def warm_start(
     low-rank updates, projected attention and control codes that the source lacks keep the values
     of ``model``.
 
-    Parameters
-    ----------
-    model : Encoder
-        An initialised encoder; changed in place.
-    weights : mapping
-        Weights by our names.
-    path : path
-        Their origin, for messages.
-    routes : sequence of int, optional
-        For each route of ``model``, the source's route to copy; by default that of the same
-        number.
+    ``model`` is initialised already. ``path`` is the weights' origin, for messages. ``routes`` has,
+    for each route of ``model``, the source's route to copy; by default that of the same number.
 
     Raises
     ------

@@ -26,12 +26,7 @@ class InBatchScores:
 def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
     """Return each query's negative log-probability of its positive.
 
-    Parameters
-    ----------
-    batch : InBatchScores
-        Similarities, the column of each positive, and the masked columns.
-    temperature : float or Tensor
-        Divides the similarities; 1 for the dot product of the paper.
+    ``temperature`` divides the similarities; 1 for the dot product of the paper.
 
     Returns
     -------
@@ -87,14 +82,7 @@ def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
     """Return each query's mean over its negatives of max(d(q, c+) - d(q, c-) + margin, 0).
 
     A distance is a negated score: with similarity ``l2``, d is the L2 norm of SPECTER's
-    equation 3; with ``cosine`` the hinge is that of d = 1 - cosine.
-
-    Parameters
-    ----------
-    batch : InBatchScores
-        Scores, the column of each positive, and the columns that are not negatives.
-    margin : float
-        How much closer than its negatives a positive must be; 1 in SPECTER.
+    equation 3; with ``cosine`` the hinge is that of d = 1 - cosine. The margin is 1 in SPECTER.
 
     Returns
     -------

@@ -20,23 +20,10 @@ def own_teacher_scores(
     columns_H: Tensor,
     columns: int,
 ) -> Tensor:
-    """Scatter the teacher's scores into the student's shape; NaN for other queries' candidates.
+    """Scatter the teacher's scores into shape ``(B, C)``; NaN for other queries' candidates.
 
-    Parameters
-    ----------
-    teacher_B, teacher_H : Tensor
-        Teacher scores of each query's positive and of each hard negative.
-    targets_B : Tensor of int
-        Column of each positive.
-    rows_H, columns_H : Tensor of int
-        Query row and column of each hard negative.
-    columns : int
-        Number of columns, C.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B, C)``.
+    ``teacher_B`` belongs to each query's positive, in column ``targets_B``, and ``teacher_H`` to
+    each hard negative, in row ``rows_H`` and column ``columns_H``; ``columns`` is C.
     """
     teacher_BC = teacher_B.new_full((len(teacher_B), columns), float("nan"))
     teacher_BC[rows_H, columns_H] = teacher_H
@@ -47,16 +34,8 @@ def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1
     """Return each query's KL divergence from the teacher's to the student's distribution.
 
     Each is a softmax over the candidates that the teacher scored for the query (RocketQAv2,
-    Ren et al., 2021).
-
-    Parameters
-    ----------
-    batch : InBatchScores
-        The student's scores.
-    teacher_BC : Tensor
-        The teacher's scores, already divided by its own temperature.
-    temperature : float
-        Divides the student's scores.
+    Ren et al., 2021). ``temperature`` divides the student's scores; the teacher's are already
+    divided by its own.
 
     Returns
     -------
@@ -80,16 +59,7 @@ def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.
     """Return each query's mean squared error between the student's and the teacher's margins.
 
     A margin is the positive's score minus a negative's (Hofstätter et al., 2020); the mean is
-    over the negatives that the teacher scored.
-
-    Parameters
-    ----------
-    batch : InBatchScores
-        The student's scores and the column of each positive.
-    teacher_BC : Tensor
-        The teacher's scores, already divided by its own temperature.
-    temperature : float
-        Divides the student's scores.
+    over the negatives that the teacher scored. Temperatures are as in `listwise_kl`.
 
     Returns
     -------

@@ -44,13 +44,6 @@ def relational_distance(
     may differ, and a rotation costs nothing. Distances (Park et al., 2019) would need scaling by
     their batch mean; cosines share one scale.
 
-    Parameters
-    ----------
-    student_UD, teacher_UE : Tensor
-        Embeddings of this rank's texts.
-    student_KD, teacher_KE : Tensor
-        Embeddings of the texts they are compared with, in the same order.
-
     Returns
     -------
     Tensor
@@ -68,16 +61,7 @@ def mean_over_pairs(
 
     A pair's texts are the query, its positive, and its hard negative if it has one. The mean over
     queries does not depend on how pairs are distributed over ranks, though each rank encodes a
-    text only once.
-
-    Parameters
-    ----------
-    losses_U : Tensor
-        Loss of each text.
-    query_B, candidate_C : Tensor of int
-        Indices of queries and candidates among the texts, see `data.batches.Batch`.
-    negative_rows_H : Tensor of int
-        Query row of each hard negative.
+    text only once. The last three are those of `data.batches.Batch`.
 
     Returns
     -------

@@ -21,17 +21,9 @@ def false_negatives(
 ) -> Tensor:
     """Return the candidates that are known positives of a query, except its own positive.
 
-    Only the one column of the query's positive in the batch stays unmasked: copies of it in
-    other columns are masked too.
-
-    Parameters
-    ----------
-    candidate_ids_C : Tensor of int
-        Ids of the candidates of all ranks.
-    targets_B : Tensor of int
-        Column of each query's positive.
-    known_rows_P, known_ids_P : Tensor of int
-        Pairs (query row, id of a known positive), including the positive in the batch.
+    Only the one column of the query's positive in the batch, ``targets_B``, stays unmasked: copies
+    of it in other columns are masked too. ``known_rows_P`` and ``known_ids_P`` are pairs (query
+    row, id of a known positive), including the positive in the batch.
 
     Returns
     -------
@@ -83,16 +75,8 @@ def repeated_candidates(
 
     The remaining column is the query's positive, else the hard negative drawn for it, else the
     first. Without this mask, a label that is the positive of 85 queries of a batch counts 85
-    times in the loss of every other query, like a score higher by log 85.
-
-    Parameters
-    ----------
-    candidate_ids_C : Tensor of int
-        Ids of the candidates of all ranks.
-    targets_B : Tensor of int
-        Column of each query's positive.
-    rows_H, columns_H : Tensor of int
-        Query row and column of each hard negative; at most one per query.
+    times in the loss of every other query, like a score higher by log 85. A query has at most one
+    hard negative, in its row ``rows_H`` and column ``columns_H``.
 
     Returns
     -------
@@ -130,16 +114,7 @@ def foreign_negatives(
 ) -> Tensor:
     """Return the candidates that are neither a query's positive nor its hard negative.
 
-    A query without a hard negative has none: it keeps the easy ones.
-
-    Parameters
-    ----------
-    targets_B : Tensor of int
-        Column of each query's positive.
-    rows_H, columns_H : Tensor of int
-        Query row and column of each hard negative.
-    candidates : int
-        Number of columns, C.
+    A query without a hard negative has none: it keeps the easy ones. ``candidates`` is C.
 
     Returns
     -------

@@ -49,21 +49,8 @@ def gradnorm_loss(
 ) -> Tensor:
     """Return the loss that trains the task weights, equation 2 of GradNorm (Chen et al., 2018).
 
-    Parameters
-    ----------
-    weights_T : Tensor
-        Learned weights.
-    norms_T : Tensor
-        Gradient norm of each unweighted loss.
-    losses_T, first_losses_T : Tensor
-        Each loss now, and when training began.
-    alpha : float
-        How strongly slow tasks are favoured; 0 equalises all norms.
-
-    Returns
-    -------
-    Tensor
-        A scalar; only the weights receive gradients.
+    ``norms_T`` are the gradient norms of the unweighted losses, ``alpha`` how strongly slow tasks
+    are favoured: 0 equalises all norms. Only the weights receive gradients.
     """
     weighted_T = weights_T * norms_T.detach()
     ratios_T = (losses_T / first_losses_T).detach()

@@ -82,14 +82,9 @@ def after_attention(
 ) -> Tensor:
     """Return a block's output for tokens of one route, shape ``(T, D)``.
 
-    Parameters
-    ----------
-    attention : Attention or ModernAttention
-        Supplies the dropout probability and the training mode.
-    output, norm, feed_forward, last_norm : nn.Module or None
-        The route's layers, in this order; pre-norm blocks have neither norm.
-    x_TD, mixed_TD : Tensor
-        The block's input and its mixed heads, shape ``(T, D)``.
+    ``attention`` supplies the dropout probability and the training mode; the modules are the
+    route's layers in their order, where pre-norm blocks have neither norm. ``x_TD`` is the block's
+    input, ``mixed_TD`` its mixed heads.
     """
     h_TD = apply_dropout(output(mixed_TD), attention.dropout, attention.training)
     joined_TD = x_TD + h_TD if norm is None else norm(x_TD + h_TD)

@@ -29,14 +29,8 @@ from scimult.types import IntArray
 class _Cost:
     """Operations of one route's texts, gathered layer by layer.
 
-    Attributes
-    ----------
-    per_token : int
-        Operations per token.
-    per_pair : Counter of int
-        Operations per attending pair of tokens, by window; 0 is the whole row.
-    per_read : int
-        Operations per pair of a token and an instruction token.
+    Per token, per attending pair of tokens by window (0 is the whole row), and per pair of a token
+    and an instruction token.
     """
 
     training: bool
@@ -90,12 +84,7 @@ class _RouteCost:
 class EncoderFlops:
     """Counts the operations of batches; built once per model, before it is sharded.
 
-    Parameters
-    ----------
-    model : Encoder
-        The encoder, with its instructions if it reads any; ``requires_grad`` is read now.
-    training : bool
-        Count the backward pass too.
+    ``requires_grad`` is read now; ``training`` counts the backward pass too.
     """
 
     def __init__(self, model: Encoder, *, training: bool) -> None:
@@ -106,12 +95,8 @@ class EncoderFlops:
     def of(self, lengths: Sequence[int], routes: int | Sequence[int]) -> int:
         """Return the operations of one forward pass and, in training, its backward pass.
 
-        Parameters
-        ----------
-        lengths : sequence of int
-            Tokens of each text as packed, without control codes.
-        routes : int or sequence of int
-            The route of all texts, or one per text.
+        ``lengths`` are those of the texts as packed, without control codes; ``routes`` is that of
+        all texts, or has one per text.
         """
         lengths_B = np.asarray(lengths, dtype=np.int64)
         if not self._routed:

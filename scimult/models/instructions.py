@@ -42,20 +42,11 @@ def read_instructions(
     by_route: bool = False,
     recompute: bool = False,
 ) -> InstructionStates:
-    """Run the instructions of ``routes`` through embeddings and blocks, all at once.
+    """Run the instructions of ``routes`` through embeddings and all blocks but the last, at once.
 
-    Parameters
-    ----------
-    embeddings, blocks
-        Those of the text encoder, or of a separate instruction encoder; all blocks but the last.
-    instructions : mapping
-        Token ids of each route's instruction.
-    routes : iterable of int
-        Routes whose instructions are needed; each is run once, however many rows use it.
-    by_route : bool
-        The blocks have experts, and each instruction passes those of its route.
-    recompute : bool
-        Keep no activations within the blocks: see `blocks.run_block`.
+    Each is run once, however many rows use it. ``by_route`` says that the blocks have experts, and
+    each instruction passes those of its route; ``recompute`` keeps no activations within the
+    blocks (`blocks.run_block`).
     """
     # In plan order: by route, or shortest first.
     ordered = sorted(set(routes), key=lambda route: (by_route or len(instructions[route]), route))

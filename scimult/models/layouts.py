@@ -17,11 +17,13 @@ Placement = Literal["pfeiffer", "houlsby"]
 LowRankTarget = Literal["query", "key", "value", "output", "intermediate", "projection"]
 
 
-class _Layout(StrictConfig):
+class Layout(StrictConfig):
+    """What every layout has."""
+
     count: int = Field(ge=1)
 
 
-class ExpertLayout(_Layout):
+class ExpertLayout(Layout):
     """Which sub-layers of which blocks exist once per route (SciMult, section 3.2).
 
     ``own_norm`` says whether the LayerNorm after such a sub-layer is per route too; ``None``
@@ -44,7 +46,7 @@ class AdapterOptions(StrictConfig):
     width: int = Field(48, ge=1)
 
 
-class AdapterLayout(AdapterOptions, _Layout):
+class AdapterLayout(AdapterOptions, Layout):
     """Bottleneck adapters per route in every block.
 
     With ``fusion`` each route attends over the adapters of all routes (AdapterFusion, Pfeiffer et
@@ -68,7 +70,7 @@ class LowRankOptions(StrictConfig):
         return self
 
 
-class LowRankLayout(LowRankOptions, _Layout):
+class LowRankLayout(LowRankOptions, Layout):
     """Low-rank updates of linears per route."""
 
 
@@ -91,15 +93,15 @@ class PalOptions(StrictConfig):
         return self
 
 
-class PalLayout(PalOptions, _Layout):
+class PalLayout(PalOptions, Layout):
     """Projected attention layers per route."""
 
 
-class CodeLayout(_Layout):
+class CodeLayout(Layout):
     """A learned control code per route, inserted after ``[CLS]`` (SciRepEval, section 4.1)."""
 
 
-class InstructionLayout(_Layout):
+class InstructionLayout(Layout):
     """Instructions as context of every block (SciMult, section 3.3, equation 4).
 
     With ``own_encoder`` a separate encoder reads the instruction (the ``prefix`` variant), else

@@ -139,20 +139,8 @@ def modern_norm(config: EncoderConfig) -> LayerNorm:
 def turn(qkv_T3HK: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
     """Rotate queries and keys by each token's angles; values stay.
 
-    Features i and i + K/2 span a plane, rotated by ``position * theta ** (-2 i / K)``, so that
-    the product of a query and a key depends on the distance of their tokens.
-
-    Parameters
-    ----------
-    qkv_T3HK : Tensor
-        Queries, keys and values of the packed tokens, shape ``(T, 3, H, K)``.
-    cos_TR, sin_TR : Tensor
-        See `rotations`.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(T, 3, H, K)``.
+    Features i and i + K/2 span a plane, rotated by ``position * theta ** (-2 i / K)``
+    (`rotations`), so that the product of a query and a key depends on the distance of their tokens.
     """
     cos_T11R, sin_T11R = cos_TR[:, None, None], sin_TR[:, None, None]
     wide = torch.promote_types(qkv_T3HK.dtype, torch.float32)

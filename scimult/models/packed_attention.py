@@ -36,20 +36,10 @@ def reads_packed_rows(device: torch.device, dtype: torch.dtype, head_width: int)
 def attend_packed(
     qkv_T3HK: Tensor, bounds: Tensor, longest: int, dropout: float, window: int | None
 ) -> Tensor:
-    """Let every token attend to the tokens of its own row, shape ``(T, H, K)``.
+    """Let every token attend to the tokens of its own row, shape ``(T, H, K)``; see `attend`.
 
-    Parameters
-    ----------
-    qkv_T3HK : Tensor
-        Queries, keys and values, shape ``(T, 3, H, K)``.
-    bounds : Tensor
-        Starts of the rows and end of the last one, int32, shape ``(B + 1,)``.
-    longest : int
-        Tokens of the longest row.
-    dropout : float
-        Dropout probability on the attention weights.
-    window : int or None
-        A token sees this many tokens on each side and itself; None: the whole row.
+    ``bounds`` are the starts of the rows and the end of the last one, int32; ``longest`` counts the
+    tokens of the longest row.
     """
     width = qkv_T3HK.shape[-1]
     spare = -width % _WIDTH_UNIT

@@ -28,10 +28,6 @@ Layouts = dict[str, Any]
 LayoutsOf = Callable[[Any, int, int], Layouts]
 
 
-class NoOptions(StrictConfig):
-    """A variant without options."""
-
-
 class ExpertOptions(StrictConfig):
     """Options of the expert variants; with ``instructions``, each route also reads its own."""
 
@@ -120,13 +116,15 @@ def _codes(options: CodeOptions, routes: int, num_blocks: int) -> Layouts:
 
 
 VARIANTS: dict[str, Variant] = {
-    "vanilla": Variant(NoOptions, lambda options, routes, num_blocks: {}),
+    "vanilla": Variant(StrictConfig, lambda options, routes, num_blocks: {}),
     "mha_expert": _experts("attention"),
     "ffn_expert": _experts("feed_forward"),
     "mha_ffn_expert": _experts("attention", "feed_forward"),
-    "instruction": Variant(NoOptions, _one("instructions", InstructionLayout, own_encoder=False)),
+    "instruction": Variant(
+        StrictConfig, _one("instructions", InstructionLayout, own_encoder=False)
+    ),
     "prefix": Variant(
-        NoOptions,
+        StrictConfig,
         _one("instructions", InstructionLayout, own_encoder=True),
         re.compile(r"^instruction_encoder\."),
     ),

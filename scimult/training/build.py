@@ -63,24 +63,10 @@ def _read_base(base: str, how_to_get: str) -> PretrainedConfig:
 
 
 def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
-    """Raise every error of `build_model` before the base of the run exists.
+    """Return the result of `build_model`, with shapes instead of weights, and raise its errors.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        Its ``model.base`` is where ``base`` will be saved.
-    base : Pretrained
-        The model that an earlier run will save; its weights may be on the meta device.
-
-    Returns
-    -------
-    Pretrained
-        The result of `build_model`, with shapes instead of weights.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, UnknownNameError
-        As `build_model`.
+    ``base`` is the model that an earlier run will save as ``model.base``; its weights may be on
+    the meta device.
     """
     assert config.model.base is not None
     described = _describe_on(config, base.config)

@@ -247,23 +247,10 @@ def open_tracker(name: TrackerName) -> Any:
 
 
 class Tracker(_Scalars):
-    """Reports to wandb or trackio.
+    """Reports to wandb or trackio, with the run's ``config``.
 
     The run's name, its folder's plus a few random letters, is stored in ``tracker.json``, so
     that a resumed run continues under it.
-
-    Parameters
-    ----------
-    name : str
-        ``wandb`` or ``trackio``.
-    folder : Path
-        The run folder.
-    project : str
-        Project name in the tracker.
-    every, steps : int
-        Steps per report; steps of the run.
-    config : dict
-        Configuration to show with the run.
     """
 
     def __init__(

@@ -190,10 +190,13 @@ class BatchConfig(StrictConfig):
         return self
 
 
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
+
+
 class EngineConfig(StrictConfig):
     """Precision and DeepSpeed."""
 
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+    precision: PrecisionChoice = Field(
         "auto", description="auto: bf16 where the device has units for it, else fp32"
     )
     deepspeed: str | dict[str, Any] = Field(

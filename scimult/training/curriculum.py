@@ -100,21 +100,10 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
 def rehearse(
     config: PretrainConfig, base: Pretrained | None, device: torch.device
 ) -> tuple[RunPlan, Pretrained]:
-    """Find contradictions in a run by building all of it but weights and engine.
+    """Return a run's plan, and its model with shapes instead of weights.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        The run.
-    base : Pretrained or None
-        The model that an earlier run, perhaps not started yet, will save as ``model.base``.
-    device : device
-        Where it will run.
-
-    Returns
-    -------
-    tuple
-        The plan, and the model with shapes instead of weights.
+    This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
+    not started yet, will save as ``model.base``.
 
     Raises
     ------

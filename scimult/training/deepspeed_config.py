@@ -12,10 +12,9 @@ from scimult.files import read_json
 from scimult.hardware import multiplies_bfloat16
 from scimult.progress import warn
 from scimult.training import deepspeed_private
-from scimult.training.config import PretrainConfig
+from scimult.training.config import PrecisionChoice, PretrainConfig
 
 Precision = Literal["fp32", "bf16", "fp16"]
-PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
 # Lower stages ignore these silently.
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
 _DEEPSPEED_BUCKET = 500_000_000
@@ -78,20 +77,12 @@ def resolve_deepspeed(
     precision: Precision,
     clip: float,
 ) -> dict[str, Any]:
-    """Fill in a DeepSpeed configuration and refuse values that contradict ours.
+    """Fill in a DeepSpeed configuration, a JSON file or its content, and refuse contradictions.
 
-    Parameters
-    ----------
-    source : str or dict
-        Path of a JSON file, or its content. Values ``"auto"`` are filled in.
-    pairs_per_step, accumulation, world_size : int
-        Determine the permitted values of DeepSpeed's three batch sizes; ``pairs_per_step`` is
-        None for batches with a token budget. DeepSpeed itself sees every step as one batch:
-        `DeepSpeedEngine.one_reduction` adds up the passes of a step.
-    precision : str
-        Determines ``bf16.enabled`` and ``fp16.enabled``.
-    clip : float
-        Maximum gradient norm; 0 for none. (DeepSpeed clips at 1.0 when the key is absent.)
+    ``pairs_per_step`` (None with a token budget), ``accumulation`` and ``world_size`` determine the
+    permitted values of DeepSpeed's three batch sizes. DeepSpeed itself sees every step as one
+    batch: `DeepSpeedEngine.one_reduction` adds up the passes of a step. A ``clip`` of 0 is none,
+    where DeepSpeed clips at 1.0 if the key is absent.
 
     Raises
     ------

@@ -94,10 +94,7 @@ def make_projection(
 ) -> Projection | None:
     """Return the projection to the teacher's width, if the run learns one; every rank calls this.
 
-    Parameters
-    ----------
-    fit : bool
-        Fit it to the initial model (`fitted_projection`). A resumed run loads it instead.
+    ``fit`` fits it to the initial model (`fitted_projection`); a resumed run loads it instead.
 
     Raises
     ------

@@ -59,20 +59,10 @@ def _share_cores() -> None:
 
 
 class DeepSpeedEngine:
-    """An encoder and its optimizer, sharded by the DeepSpeed configuration.
+    """An encoder and its optimizer, sharded by a resolved DeepSpeed configuration.
 
-    Parameters
-    ----------
-    model : Encoder
-        The encoder, on the host, in float32.
-    optimizer : RoutedAdamW
-        Optimizer over ``model``'s parameters, in groups of one expert each.
-    schedule : LRScheduler
-        Stepped once per optimizer step.
-    settings : dict
-        A resolved DeepSpeed configuration.
-    resume : Path, optional
-        A folder written by `save`, on any number of ranks and under any ZeRO stage.
+    The encoder comes in float32. ``schedule`` is stepped once per optimizer step. ``resume`` is a
+    folder written by `save`, on any number of ranks and under any ZeRO stage.
     """
 
     def __init__(
@@ -175,11 +165,8 @@ class DeepSpeedEngine:
     def step(self, active: frozenset[int | str]) -> None:
         """Clip and update.
 
-        Parameters
-        ----------
-        active : frozenset of int or str
-            Experts that saw rows on any rank since the last update, and names of the
-            `LearnedParts` that were used.
+        ``active`` are the experts that saw rows on any rank since the last update, and the names
+        of the `LearnedParts` that were used.
         """
         self._optimizer.activate(active)
         if self._engine.zero_optimization_stage() == 0:

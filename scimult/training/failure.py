@@ -20,15 +20,7 @@ from scimult.types import IntArray
 
 
 class FailureFile(Callback):
-    """Writes each rank's losses, gradient norm and text ids to ``not_finite_step_N.json``.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    ids_at : callable
-        Maps rows of the text store to text ids.
-    """
+    """Writes each rank's losses, gradient norm and text ids to ``not_finite_step_N.json``."""
 
     def __init__(self, folder: Path, ids_at: Callable[[IntArray], list[str]]) -> None:
         self._folder, self._ids_at = folder, ids_at
@@ -71,15 +63,12 @@ _SECONDS_TO_REPORT = 2.0
 
 
 class Watchdog(Callback):
-    """Ends this process when no step has ended for ``seconds``.
+    """Ends this process when ``seconds`` pass without the end of a step.
+
+    Evaluation and checkpoint belong to a step.
 
     A rank that waits for another cannot know why. Every rank therefore watches itself and prints
     its stack before it exits: the stack of the hanging one shows where.
-
-    Parameters
-    ----------
-    seconds : float
-        Maximum time between the ends of two steps, evaluation and checkpoint included.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -38,14 +38,9 @@ class LearnedPart:
 class LearnedParts:
     """All parts of a run by name, attached to the encoder during training.
 
-    There, DeepSpeed shards, clips, steps, saves and loads their parameters with all others.
-
-    Parameters
-    ----------
-    model : Encoder
-        Gets the parts as its module ``learned``, if there are any.
-    parts : mapping of name to LearnedPart
-        A part is updated in steps that include one of its tasks, and stays bit-identical in others.
+    There, as the module ``learned``, DeepSpeed shards, clips, steps, saves and loads their
+    parameters with all others. A part is updated in steps that include one of its tasks, and stays
+    bit-identical in others.
 
     Raises
     ------
@@ -121,20 +116,10 @@ def learned_parts(
     outputs: Mapping[str, int] | None = None,
     projection: LearnedPart | None = None,
 ) -> LearnedParts:
-    """Attach the parts to a model that the losses of a run need.
+    """Attach the parts to a model that the losses of a run on these tasks need.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        Determines the parts.
-    model : Encoder
-        The encoder.
-    tasks : collection of str
-        The trained tasks.
-    outputs : mapping of task to int, optional
-        Number of outputs of each head.
-    projection : LearnedPart, optional
-        The map to a teacher's vectors, if one is learned.
+    ``outputs`` are the numbers of outputs of each task's head; ``projection`` is the map to a
+    teacher's vectors, if one is learned.
     """
     parts: dict[str, LearnedPart] = {}
     for name, temperature in _temperatures(config.loss, tasks).items():

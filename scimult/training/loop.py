@@ -91,22 +91,12 @@ class NonFiniteError(SciMultError):
 
 
 class Trainer:
-    """Runs planned micro-batches step by step and reports every step to callbacks.
+    """Runs planned micro-batches step by step and reports every step to callbacks, in order.
 
-    Parameters
-    ----------
-    module : TrainModule
-        Does the steps.
-    micro_batch_at : callable
-        Returns this rank's share of a micro-batch, purely by number.
-    stop_request : StopRequest
-        Checked after every step; if any rank was asked to stop, all do.
-    callbacks : sequence of Callback
-        Called in order after each step.
-    reports_late : bool
-        Read the report of a step after the next one has begun, so that the device never waits
-        for the host; except at the last step and where a callback needs the step's model.
-        A non-finite step is then found one step late.
+    ``stop_request`` is checked after every step; if any rank was asked to stop, all do. With
+    ``reports_late``, the report of a step is read after the next one has begun, so that the device
+    never waits for the host; except at the last step and where a callback needs the step's model.
+    A non-finite step is then found one step late.
     """
 
     def __init__(

@@ -23,20 +23,12 @@ from scimult.training.passes import Forward
 
 @dataclass(frozen=True)
 class Work:
-    """One rank's work in one step.
+    """One rank's work in one step: real tokens, slots, operations and peak bytes so far.
 
-    Attributes
-    ----------
-    tokens : int
-        Real tokens.
-    padded_slots : int
-        Token slots, had each forward pass padded its rows to the longest.
-    attention_slots : int
-        Token slots of our attention; equal to ``tokens`` where nothing is padded.
-    operations : int
-        Operations of forward and backward pass: see `models.flops`.
-    memory, gpu_memory : int
-        Peak bytes so far; ``gpu_memory`` is ``None`` on a CPU.
+    ``padded_slots`` are the token slots, had each forward pass padded its rows to the longest;
+    ``attention_slots`` those of our attention, equal to ``tokens`` where nothing is padded.
+    ``operations`` count forward and backward pass (`models.flops`); ``gpu_memory`` is ``None`` on
+    a CPU.
     """
 
     tokens: int
@@ -80,18 +72,8 @@ class Meter:
     """Counts the work of this rank's forward passes that have a backward pass.
 
     Passes without gradients (the first one of an embedding cache, dev scores) are overhead and
-    do not count.
-
-    Parameters
-    ----------
-    model : Encoder
-        The model, before it is sharded.
-    device : device
-        Where it will run.
-    dtype : dtype
-        Dtype of its products.
-    peak : float or None
-        Operations per second of the device: see `resolve_peak`.
+    do not count. ``model`` is not sharded yet; ``dtype`` is that of its products, and ``peak`` the
+    result of `resolve_peak`.
     """
 
     def __init__(
@@ -134,12 +116,8 @@ class Meter:
 def resolve_peak(choice: Peak, device: torch.device, dtype: torch.dtype) -> float | None:
     """Return a device's peak operations per second; ``None`` if utilisation is not reported.
 
-    Parameters
-    ----------
-    choice : float, "auto" or "measure"
-        TFLOP/s; or the data sheet's number, if known; or a measurement made now.
-    device, dtype
-        Device and dtype of the products.
+    ``choice`` is TFLOP/s, or ``auto`` for the data sheet's number, if known, or ``measure`` for a
+    measurement made now.
     """
     if choice == "auto":
         return known_peak(device, dtype)

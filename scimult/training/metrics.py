@@ -55,15 +55,6 @@ def query_statistics(
     ``hard_wins``: the hardest of the query's own hard negatives scores at least as high as the
     positive, over the queries ``with_hard`` negatives that are not masked.
 
-    Parameters
-    ----------
-    scores : InBatchScores
-        Scores of this rank's queries against the candidates of all ranks.
-    losses_B : Tensor
-        Each query's loss.
-    hard_rows_H, hard_columns_H : Tensor of int
-        Query row and column of each hard negative.
-
     Returns
     -------
     Tensor
@@ -158,19 +149,3 @@ def total(sums: Sums) -> dict[str, float]:
     values = [sum(column) for column in zip(*sums.values(), strict=True)]
     means = means_by_task({"": values})[""]
     return {name: mean for name, mean in means.items() if name not in _OF_ONE_TASK}
-
-
-class TaskWindow:
-    """Means by task over all queries since the last `take`."""
-
-    def __init__(self) -> None:
-        self._sums: Sums = {}
-
-    def add(self, sums: Mapping[str, Sequence[float]]) -> None:
-        """Add the sums of one step."""
-        self._sums = add_sums([self._sums, sums])
-
-    def take(self) -> dict[str, dict[str, float]]:
-        """Return the means by task and start over."""
-        means, self._sums = means_by_task(self._sums), {}
-        return means

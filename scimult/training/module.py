@@ -50,19 +50,10 @@ class StepNumbers:
 
 
 class PendingNumbers:
-    """Copies a step's numbers to the host asynchronously, and waits only when they are read.
+    """Copies a step's `StepNumbers` to the host asynchronously, and waits only when they are read.
 
     The copies are queued between this step's work and the next one's, so that the device
     continues while the host reads them.
-
-    Parameters
-    ----------
-    results : sequence of PartResult
-        Results of every part of the step's micro-batches.
-    gradient_norm : Tensor
-        Norm before clipping, one number.
-    squares_P : Tensor
-        See `StepNumbers`.
     """
 
     def __init__(
@@ -112,27 +103,9 @@ class LaunchedStep:
 class TrainModule:
     """Does optimizer steps: engine, objective and loss weighting of a run.
 
-    Parameters
-    ----------
-    engine : DeepSpeedEngine
-        Holds model and optimizer.
-    routes_of_task : callable
-        Returns the routes of a task's queries and candidates.
-    objective : callable
-        Computes losses from embeddings.
-    weighting : Weighting
-        Combines the losses of a micro-batch. Reports have unweighted losses.
-    learned : LearnedParts
-        Parameters outside the encoder.
-    meter : Meter
-        Counts the work of forward passes.
-    accumulation : int
-        Micro-batches per step.
-    chunk_tokens : int or None
-        Tokens whose activations may be held at once (`activation_tokens`); ``None``: those of a
-        whole micro-batch.
-    seed : int
-        Seed of dropout.
+    Reports have unweighted losses. ``accumulation`` counts micro-batches per step,
+    ``chunk_tokens`` limits the activations held at once (`activation_tokens`; ``None``: those of a
+    whole micro-batch), and ``seed`` is that of dropout.
     """
 
     def __init__(
@@ -162,12 +135,8 @@ class TrainModule:
     def launch(self, step: int, micro_batch_at: Callable[[int], MicroBatch]) -> LaunchedStep:
         """Queue a step and the copy of its numbers to the host, without reading them.
 
-        Parameters
-        ----------
-        step : int
-            Number of steps already done.
-        micro_batch_at : callable
-            Returns this rank's share of a micro-batch, by number.
+        ``step`` steps are already done; ``micro_batch_at`` returns this rank's share of a
+        micro-batch, by number.
         """
         started, engine = time.perf_counter(), self.engine
         lr = engine.learning_rate
@@ -223,18 +192,11 @@ class TrainModule:
 
 
 class MicroBatchesAhead:
-    """Builds micro-batches in a thread, one ahead of the last one requested.
+    """Builds ``micro_batches`` in a thread, one ahead of the last one requested.
 
     A GPU would otherwise wait at every step while the host reads texts and looks up known
     positives: milliseconds, as long as a small encoder's step. All calls go through the one
-    thread, so that ``micro_batch_at`` never runs concurrently.
-
-    Parameters
-    ----------
-    micro_batch_at : callable
-        Returns this rank's share of a micro-batch, purely by number.
-    micro_batches : int
-        Total number of micro-batches.
+    thread, so that ``micro_batch_at``, a pure function of the number, never runs concurrently.
     """
 
     def __init__(self, micro_batch_at: Callable[[int], MicroBatch], micro_batches: int) -> None:

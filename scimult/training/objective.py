@@ -41,7 +41,7 @@ from scimult.training.loss_config import (
     LossConfig,
     TripletConfig,
 )
-from scimult.training.metrics import Sums, query_statistics, target_statistics
+from scimult.training.metrics import query_statistics, target_statistics
 from scimult.training.negatives import GroupOf, by_source
 from scimult.types import Similarity
 
@@ -64,11 +64,6 @@ class PartResult:
     tokens: int
     statistics_S: Tensor
 
-    @property
-    def sums(self) -> Sums:
-        """The statistics by task."""
-        return {self.task: self.statistics_S.tolist()}
-
 
 def distilled(
     losses_B: Tensor, scores: InBatchScores, teacher_BC: Tensor, options: DistillationConfig
@@ -88,18 +83,9 @@ PartsObjective = Callable[[Sequence[Part], Tensor, Values], list[PartResult]]
 class Objective:
     """Each task's loss: contrastive, over in-batch and hard negatives of all ranks, or a head's.
 
-    Parameters
-    ----------
-    similarity : str
-        How queries and candidates are compared.
-    options : LossConfig
-        The loss and the negatives of each task, and the dimensions to compare (Matryoshka:
-        Kusupati et al., 2022).
-    device : device
-        Device of the embeddings.
-    group_of : callable
-        Maps source and task of a part to a key; parts with equal keys share their negatives
-        (`negatives.shared_negatives`), whatever the loss of each.
+    With ``options.matryoshka`` also in leading dimensions (Kusupati et al., 2022). ``group_of``
+    maps source and task of a part to a key; parts with equal keys share their negatives
+    (`negatives.shared_negatives`), whatever the loss of each.
     """
 
     similarity: Similarity
@@ -112,14 +98,7 @@ class Objective:
     ) -> list[PartResult]:
         """Return the results of this rank's parts, in order; every rank must call it.
 
-        Parameters
-        ----------
-        parts : sequence of Batch or TargetBatch
-            This rank's rows of every part of a micro-batch.
-        embeddings_UD : Tensor
-            Embeddings of the parts' distinct texts, one part after another.
-        learned : mapping of name to Tensor, optional
-            Values of the learned parts.
+        ``embeddings_UD`` are those of the parts' distinct texts, one part after another.
         """
         first_texts = [0, *accumulate(len(part.rows) for part in parts)]
         groups: dict[Hashable, list[int]] = defaultdict(list)

@@ -82,14 +82,7 @@ def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
 
     A block keeps about ``_KEPT`` D numbers per token for the backward pass, with dropout. Unfused
     attention keeps three per head and pair of tokens: scores, weights, and weights after
-    dropout. A pair then costs 1 / (7 ``head_width``) of a token.
-
-    Parameters
-    ----------
-    lengths_U : IntArray
-        Tokens of each text.
-    head_width : int or None
-        Width of an attention head; ``None`` if attention is fused.
+    dropout. A pair then costs 1 / (7 ``head_width``) of a token; ``None`` means fused attention.
     """
     if head_width is None:
         return lengths_U
@@ -154,24 +147,10 @@ def pass_in_chunks(
     All chunks are encoded without a graph, the loss yields the gradient of every embedding, and
     each chunk is encoded again to backpropagate its share (Gao et al., 2021, "Scaling Deep
     Contrastive Learning Batch Size under Memory Limited Setup"). The gradient equals that of
-    ``pass_whole``; with dropout, a chunk draws the same masks both times.
+    ``pass_whole``; with dropout, a chunk draws the same masks both times, by ``seed_of_chunk``.
 
-    Parameters
-    ----------
-    graph : Graph
-        Accumulates the gradients of all chunks.
-    texts : MicroBatchTexts
-        This rank's texts; every rank calls with the same micro-batch.
-    loss_of : callable
-        Computes the micro-batch's loss.
-    learned : callable
-        Returns the values of the learned parts that the micro-batch uses.
-    chunk_tokens : int
-        Cost limit of a chunk's texts; a more expensive text gets a chunk of its own.
-    weigh : callable
-        Maps lengths of texts to their cost, see `activation_tokens`.
-    seed_of_chunk : callable
-        Returns the dropout seed of a chunk by its number.
+    ``chunk_tokens`` limits the cost of a chunk's texts by ``weigh`` (`activation_tokens`); a more
+    expensive text gets a chunk of its own. Every rank calls with the same micro-batch.
     """
     weights_U = weigh(np.array([len(row) for row in texts.rows], dtype=np.int64))
     if max(distributed.all_gather_objects(int(weights_U.sum()))) <= chunk_tokens:

@@ -314,23 +314,9 @@ def teacher_scores(
 def build_sampler(
     config: PretrainConfig, plan: RunPlan, lengths_N: NDArray[np.int32]
 ) -> tuple[Sampler, int]:
-    """Plan every micro-batch of the run.
+    """Return the plan of every micro-batch of the run, and the number of its optimizer steps.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        Determines batches and length.
-    plan : RunPlan
-        The sources' pairs, and their shares.
-    lengths_N : array of int
-        Tokens of every text, as stored.
-
-    Returns
-    -------
-    sampler : Sampler
-        The plan.
-    steps : int
-        Optimizer steps of the run.
+    ``lengths_N`` are the tokens of every text, as stored.
     """
     batch, ranks = config.batch, distributed.world_size()
     encoded_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)

@@ -24,14 +24,7 @@ def recorded(folder: Path, steps: int) -> Iterator[None]:
     """Record on the main rank that a run is running, and how it ended.
 
     A process that is killed outright leaves the state ``running``, with host and process id to
-    check.
-
-    Parameters
-    ----------
-    folder : Path
-        The run folder.
-    steps : int
-        Optimizer steps of the whole run.
+    check. ``steps`` are those of the whole run.
     """
     path = folder / FILE
     now = _now()

@@ -35,23 +35,11 @@ class Best:
 class RunSummary:
     """Summary of one run, from its folder.
 
-    Attributes
-    ----------
-    name, folder : str
-        Name of the folder, and its path.
-    state : str
-        ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with ``message``),
-        ``killed`` (its process has vanished), or ``unknown`` (written by an older version).
-    steps, planned : int
-        Optimizer steps done and planned; ``planned`` is ``None`` if unknown.
-    loss : float or None
-        Mean over the last 20 steps, or over all if there are fewer.
-    dev : dict
-        Best value by score.
-    tokens_per_second : float or None
-        Over all steps and ranks, without the time between steps.
-    updated : str or None
-        When the last step or score was written, in UTC.
+    ``state`` is ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with
+    ``message``), ``killed`` (its process has vanished), or ``unknown`` (written by an older
+    version). ``steps`` are done, ``planned`` is ``None`` if unknown. ``loss`` is the mean over the
+    last 20 steps, ``dev`` has the best value by score, ``tokens_per_second`` is over all ranks,
+    without the time between steps, and ``updated`` is when the last line was written, in UTC.
     """
 
     name: str

@@ -22,14 +22,8 @@ class BestStep:
 class Selection(Callback):
     """Tracks one dev score; higher is better, and the first of equals stays the best.
 
-    Parameters
-    ----------
-    metric : str
-        Name of the score in a step's metrics; steps without it are ignored.
-    patience : int, optional
-        Evaluations in a row without a better score after which training ends.
-    keep_best : bool
-        Whether to request a checkpoint of each new best step.
+    Training ends after ``patience`` evaluations in a row without a better score; ``keep_best``
+    requests a checkpoint of each new best step.
     """
 
     def __init__(self, metric: str, patience: int | None, keep_best: bool) -> None:

@@ -22,14 +22,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class StateShards:
     """Float32 weights, Adam moments and update counts of a DeepSpeed engine.
 
-    Parameters
-    ----------
-    engine : deepspeed.DeepSpeedEngine
-        Holds the parameters, whole or partitioned.
-    optimizer : RoutedAdamW
-        The optimizer inside DeepSpeed's. Its moments are created here.
-    groups : list of list of str
-        Parameter names of each of its groups.
+    ``optimizer`` is the one inside DeepSpeed's, whose moments are created here; ``groups`` has the
+    parameter names of each of its groups.
     """
 
     def __init__(self, engine: Any, optimizer: RoutedAdamW, groups: list[list[str]]) -> None:

@@ -33,14 +33,8 @@ class CheckpointStore:
     """The folder ``checkpoints`` of a run.
 
     A checkpoint is written under a temporary name, listed with its checksums, and renamed
-    when every rank has finished: a killed job leaves the previous one in place.
-
-    Parameters
-    ----------
-    folder : Path
-        Parent of the ``step-NNNNNNN`` folders.
-    keep : int
-        Number of newest checkpoints to keep.
+    when every rank has finished: a killed job leaves the previous one in place. The ``keep``
+    newest ones stay.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -56,16 +50,8 @@ class CheckpointStore:
     ) -> None:
         """Save one checkpoint; every rank must call it.
 
-        Parameters
-        ----------
-        step : int
-            Optimizer steps done.
-        write : callable
-            Writes this rank's files below the given folder.
-        info : dict
-            JSON values for resuming.
-        best : int, optional
-            Step whose checkpoint must be kept as long as this one.
+        ``write`` writes this rank's files below the given folder, ``info`` has JSON values for
+        resuming, and the checkpoint of the step ``best`` is kept as long as this one.
 
         Raises
         ------

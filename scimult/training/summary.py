@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scimult.training.loop import StepReport
-from scimult.training.metrics import TaskWindow
+from scimult.training.metrics import add_sums, means_by_task
 
 _SPEED = ("padding_if_padded", "padding_in_attention")
 _MEMORY = ("peak_memory_bytes", "peak_gpu_memory_bytes")
@@ -24,12 +24,10 @@ class Window:
 
     def __init__(self) -> None:
         self._reports: list[StepReport] = []
-        self._tasks = TaskWindow()
 
     def add(self, report: StepReport) -> None:
         """Add one step."""
         self._reports.append(report)
-        self._tasks.add(report.sums)
 
     def take(self) -> dict[str, float]:
         """Return the numbers by name, ``group/name`` or ``group/name/part``, and start over.
@@ -45,7 +43,8 @@ class Window:
         accuracies = [report.accuracy for report in reports if report.accuracy is not None]
         if accuracies:
             scalars[_ACCURACY] = _mean(accuracies)
-        for task, means in self._tasks.take().items():
+        sums = add_sums([report.sums for report in reports])
+        for task, means in means_by_task(sums).items():
             for name, value in means.items():
                 scalar = _ACCURACY if name == "accuracy" else f"train/{name}"
                 scalars[f"{scalar}/{task}"] = value

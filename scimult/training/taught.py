@@ -29,19 +29,9 @@ from scimult.training.objective import PartResult, PartsObjective
 class TaughtObjective:
     """An objective plus the loss of following a teacher's vectors.
 
-    Parameters
-    ----------
-    objective : callable
-        The other objective.
-    options : EmbeddingTeacherConfig
-        The losses and their weights.
-    matryoshka : sequence of int
-        Numbers of leading dimensions whose relations are averaged with those of the whole
-        embedding. Cosines use the whole: a teacher's vector has no leading part.
-    device : device
-        Device of the embeddings.
-    group_of : callable
-        As in `Objective`: relations are between texts that it compares.
+    ``matryoshka`` lists numbers of leading dimensions whose relations are averaged with those of
+    the whole embedding. Cosines use the whole: a teacher's vector has no leading part. Relations
+    are between texts that `Objective` compares by the same ``group_of``.
     """
 
     objective: PartsObjective

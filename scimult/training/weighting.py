@@ -23,12 +23,7 @@ _SMALL = 1e-12
 class Weighting:
     """Combines this rank's losses so that the mean over ranks is the micro-batch's loss.
 
-    Parameters
-    ----------
-    options : LossConfig
-        Has ``reduction`` and ``weighting``.
-    weights : mapping of task to float
-        Fixed weights of all trained tasks, in the order of `TaskWeights`.
+    ``weights`` are the fixed ones of all trained tasks, in the order of `TaskWeights`.
     """
 
     def __init__(self, options: LossConfig, weights: Mapping[str, float]) -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scimult.losses.contrastive import InBatchScores
 from scimult.training.metrics import (
     STATISTICS,
-    TaskWindow,
     add_sums,
     means_by_task,
     query_statistics,
@@ -86,12 +85,3 @@ def test_means_weigh_queries_and_not_micro_batches() -> None:
     assert total(sums) == pytest.approx(
         {"loss": 19 / 4, "accuracy": 1 / 2, "margin": 1, "hard_wins": 0.5}
     )
-
-
-def test_a_window_starts_over_after_take() -> None:
-    window = TaskWindow()
-    for loss in (1.0, 2.0):
-        window.add({"search": sums_of(1, loss, 0, 0, 0, 0, 0)})
-    assert window.take() == {"search": {"loss": 1.5, "accuracy": 0}}
-    window.add({"search": sums_of(1, 5.0, 1, 0, 0, 0, 0)})
-    assert window.take() == {"search": {"loss": 5, "accuracy": 1}}

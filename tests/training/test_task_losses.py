@@ -78,7 +78,7 @@ def test_losses_and_scores_of_heads_by_hand(folder: Path) -> None:
             continue
         part, outputs = planned.outputs(number)
         targets = part.targets_B.numpy()
-        means = means_by_task(result.sums)[result.task]
+        means = means_by_task({result.task: result.statistics_S.tolist()})[result.task]
         if KINDS[result.task] == "multi_class":
             log_total = np.log(np.exp(outputs).sum(1))
             losses = log_total - outputs[np.arange(len(targets)), targets]

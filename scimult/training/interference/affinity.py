@@ -26,16 +26,7 @@ from scimult.training.run import pretrain
 def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
     """Return the configuration of a run restricted to some of its tasks.
 
-    The remaining sources keep the ratios of their shares.
-
-    Parameters
-    ----------
-    config : PretrainConfig
-        Configuration of the run on all tasks.
-    plan : RunPlan
-        The result of `plan_run` for it.
-    tasks : collection of str
-        The tasks to keep.
+    The remaining sources keep the ratios of their shares. ``plan`` is that of ``config``.
     """
     mixture = config.model_copy(deep=True)
     sources = [source for source in plan.sources if source.task in tasks]
@@ -95,21 +86,9 @@ def train_affinity(
 ) -> list[AffinityRow]:
     """Train all combinations of tasks from ``model.base`` and score them; skip finished runs.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        Configuration of a run on all tasks. Each combination keeps the sources of its tasks, the
-        ratios of their shares, batches and optimizer.
-    plan : RunPlan
-        Plan of ``config``: its dev sets score every model.
-    tasks : sequence of str
-        The tasks.
-    steps : int
-        Optimizer steps of each model.
-    folder : Path
-        Parent folder of the runs.
-    device : device, optional
-        Where models are scored; by default the CPU.
+    Each combination keeps the sources of its tasks, the ratios of their shares, batches and
+    optimizer of ``config``, and trains for ``steps`` in a sub-folder of ``folder``. The dev sets of
+    ``plan`` score every model, on ``device``, by default the CPU.
     """
 
     def scores(pretrained: Pretrained) -> dict[str, float]:

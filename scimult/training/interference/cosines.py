@@ -80,18 +80,9 @@ class PairCell:
 
 @dataclass(frozen=True)
 class InterferenceMap:
-    """All locations of a model and pairs of tasks.
+    """All locations of a model and pairs of tasks; the location ``all`` is the whole encoder.
 
-    Attributes
-    ----------
-    tasks : list of str
-        The tasks.
-    num_blocks, rounds : int
-        Blocks of the encoder; rounds of two batches per task.
-    pairs : list of PairCell
-        One per location and pair; the location ``all`` is the whole encoder.
-    within : dict
-        Cosine of each task with itself on other batches, by location and task.
+    ``within`` has the cosine of each task with itself on other batches.
     """
 
     tasks: list[str]
@@ -112,18 +103,9 @@ def compare(
     num_blocks: int,
     rounds: Sequence[RoundProducts],
 ) -> InterferenceMap:
-    """Return cosines within and between tasks for every location.
+    """Return cosines within and between tasks for every location, over rounds of disjoint batches.
 
-    Parameters
-    ----------
-    tasks : sequence of str
-        The tasks, in the order of the gradients.
-    locations : sequence of Location
-        Location of each of the P parameters.
-    num_blocks : int
-        Blocks of the encoder.
-    rounds : sequence of RoundProducts
-        K rounds of disjoint batches.
+    ``tasks`` are in the order of the gradients, ``locations`` those of the P parameters.
     """
     pairs: list[PairCell] = []
     within: dict[tuple[Location, str], Estimate] = {}

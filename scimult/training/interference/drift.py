@@ -23,18 +23,10 @@ _MOST_TEXTS = 512
 
 @dataclass(frozen=True)
 class Drift:
-    """Drift of one side of a task.
+    """Drift of one side of a task, over a number of texts.
 
-    Attributes
-    ----------
-    task, role : str
-        The task and its side.
-    texts : int
-        Number of texts.
-    cosine : float
-        Mean cosine between a text's embeddings by base and model; NaN if widths differ.
-    cka : float
-        Linear CKA: 1 if the two differ only by rotation and scale.
+    ``cosine`` is the mean between a text's embeddings by base and model, NaN if widths differ;
+    ``cka`` is linear: 1 if the two differ only by rotation and scale.
     """
 
     task: str

@@ -44,16 +44,9 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundProducts:
-    """Inner products of the gradients of one round.
+    """Inner products of the G = 2 T gradients of a round, and whether each reaches a parameter.
 
     Gradients are ordered by task, then by batch: 2 t and 2 t + 1 are those of task t.
-
-    Attributes
-    ----------
-    products_PGG : array
-        float64, shape ``(P, 2T, 2T)``.
-    reached_PG : array
-        Whether a gradient reaches a parameter, shape ``(P, 2T)``.
     """
 
     products_PGG: NDArray[np.float64]
@@ -80,18 +73,9 @@ def measure(
 ) -> Iterator[RoundProducts]:
     """Yield the inner products of every round.
 
-    Parameters
-    ----------
-    model : Encoder
-        The encoder, without dropout; parameters with ``requires_grad`` are measured.
-    objective : callable
-        Maps a micro-batch and its embeddings to the loss of each task in it.
-    tasks : sequence of str
-        The tasks to compare.
-    routes_of_task : callable
-        Returns the routes of a task's queries and candidates.
-    rounds : sequence
-        For each round and task, two micro-batches that hold the task; tasks may share them.
+    The encoder has no dropout; its parameters with ``requires_grad`` are measured. ``objective``
+    maps a micro-batch and its embeddings to the loss of each task in it. ``rounds`` has, for each
+    round and task, two micro-batches that hold the task; tasks may share them.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     for halves_of_tasks in progress(rounds, "gradients"):
