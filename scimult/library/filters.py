@@ -37,11 +37,12 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
         if not where.strip():
             raise ConfigError("filter is empty", fix='write one such as "year >= 2020"')
         return f"({where})", []
-    if not isinstance(where, Mapping):
+    items: object = where
+    if not isinstance(items, Mapping):
         fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
         raise ConfigError("not a filter", value=where, fix=fix)
     terms, values = ["TRUE"], []
-    for name, wanted in where.items():
+    for name, wanted in items.items():
         kind = types[one_of("column", name, types)]
         term, params = _term(quoted(name), kind, wanted)
         terms.append(term)

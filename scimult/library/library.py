@@ -9,8 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
-
 from scimult.errors import DataError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
@@ -224,16 +222,10 @@ class Library:
     ) -> list[Tagged]:
         """Return the best labels of the library's papers: of all, of given ids, or by a filter.
 
-        Labels are names, or mappings with ``id``, ``name`` and ``definition``.
-
-        Raises
-        ------
-        DataError
-            If an id is not in the library, or a label is invalid.
+        Labels are names, or mappings with ``id``, ``name`` and ``definition``. Raises a
+        ``DataError`` if an id is not in the library, or a label is invalid.
         """
-        (names, texts), rows = as_labels(labels), self.state.live_rows(where)
-        if ids is not None:
-            rows = np.intersect1d(rows, self.state.rows_of(ids))
+        (names, texts), rows = as_labels(labels), self.state.live_rows(where, ids)
         return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
 
     def add(

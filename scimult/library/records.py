@@ -51,7 +51,7 @@ class Paper:
 
     id: str
     text: Text
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def text_hash(self) -> str:

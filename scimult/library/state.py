@@ -84,17 +84,20 @@ class State:
             errors += self.shards(task).check().values()
         return errors
 
-    def live_rows(self, where: Where | None = None) -> IntArray:
-        """Return the rows of current papers: of all, or of those that pass a filter.
+    def live_rows(self, where: Where | None = None, ids: Sequence[str] | None = None) -> IntArray:
+        """Return the rows of current papers: of all, of those that pass a filter, or of ids.
 
         Raises
         ------
         ConfigError, UnknownNameError
             If the filter is invalid.
+        DataError
+            If an id is not in the library.
         """
-        return np.flatnonzero(
+        rows = np.flatnonzero(
             self.live_N if where is None else self.live_N & self.papers.where(where)
         )
+        return rows if ids is None else np.intersect1d(rows, self.rows_of(ids))
 
     def rows_of(self, ids: Sequence[str]) -> IntArray:
         """Return the rows of current papers, in the order of ``ids``.
