@@ -30,7 +30,7 @@ _ZERO = 128
 def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
     """Return ``x @ y.T``, shape ``(N, M)``, contiguous.
 
-    With up to ``FEW`` rows of y in float32 on a CPU, results equal :func:`products_at` bit by bit.
+    With up to ``FEW`` rows of y in float32 on a CPU, results equal `products_at` bit by bit.
     """
     if x_ND.device.type != "cpu" or x_ND.dtype != torch.float32 or not x_ND.numel():
         return torch.mm(x_ND, y_MD.T)
@@ -200,7 +200,7 @@ def round_linears(model: nn.Module, largest: int | None = None) -> None:
     model : nn.Module
         The model.
     largest : int, optional
-        Largest rounded weight; by default :func:`largest_weight`.
+        Largest rounded weight; by default `largest_weight`.
     """
     largest = largest or largest_weight()
     assert largest is not None, "this CPU cannot multiply bytes"

@@ -1,6 +1,6 @@
 """Progress bars on interactive terminals, and messages through the logger ``scimult``.
 
-Applications silence or redirect messages with :mod:`logging`, which by default shows warnings
+Applications silence or redirect messages with `logging`, which by default shows warnings
 only. The command line shows all messages.
 """
 

@@ -43,7 +43,7 @@ def export_folded(
     """Write one route as a plain folder of the encoder's family (BERT, RoBERTa, ...).
 
     ``transformers``, sentence-transformers and text-embeddings-inference can load it, as can
-    :func:`load_pretrained`, with bit-identical embeddings (up to float32 rounding with low-rank
+    `load_pretrained`, with bit-identical embeddings (up to float32 rounding with low-rank
     updates). ``task`` and ``side`` choose the route (`fold.fold`).
 
     Raises

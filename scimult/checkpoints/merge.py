@@ -117,7 +117,7 @@ def merge(
     base : path, optional
         The base of task vectors.
     by_depth : tuple of float, optional
-        Factors of task vectors in the first and last block; see :func:`depth_factors`.
+        Factors of task vectors in the first and last block; see `depth_factors`.
 
     Raises
     ------

@@ -77,7 +77,7 @@ class Probe(StrictConfig):
         the published numbers of SciRepEval and SciDocs had none.
     solver : {"liblinear", "lightning"}
         scikit-learn's, or for regression the one behind SciRepEval's published numbers
-        (:mod:`scimult.evaluation.published_svr`), which has no intercept.
+        (`scimult.evaluation.published_svr`), which has no intercept.
     multi_label : bool
         Fit one model per label, each with its own grid.
     few_shot : list

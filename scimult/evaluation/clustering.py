@@ -3,7 +3,7 @@
 Average-linkage clustering is cut at one distance for all blocks. The distance with the best B³
 F1 on half of the blocks (those whose names have the smallest SHA-256) is applied to the others,
 which are scored. S2AND itself trains a pairwise model on embeddings and metadata;
-:func:`write_official_input` writes the embeddings for that project.
+`write_official_input` writes the embeddings for that project.
 
 Shape legend: N papers, S signatures of a block, D width.
 """

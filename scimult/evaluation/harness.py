@@ -43,7 +43,7 @@ def load_sets(
     Raises
     ------
     DataError
-        If data is missing or bad; see :mod:`scimult.evaluation.datasets`.
+        If data is missing or bad; see `scimult.evaluation.datasets`.
     UnknownNameError
         If the suite has no benchmark of that name.
     """
@@ -113,7 +113,7 @@ def evaluate(
     out : Path
         Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
     earlier : {"merge", "resume", "replace"}
-        How to treat an existing result; see :mod:`scimult.evaluation.growing`.
+        How to treat an existing result; see `scimult.evaluation.growing`.
     missing : mapping, optional
         Sets that cannot be scored to the reason, for the result.
     save_runs : bool

@@ -1,7 +1,7 @@
 """Compare runs of several seeds with a baseline, on one or several suites.
 
 A *run* is a way of training; its members are the systems trained that way, one per seed. A system
-without seeds, such as BM25, is a run with one member. The test of :mod:`scimult.evaluation.seeds`
+without seeds, such as BM25, is a run with one member. The test of `scimult.evaluation.seeds`
 accounts for the variance over queries and over seeds.
 """
 
@@ -125,7 +125,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """A run's mean minus the baseline's; see :mod:`scimult.evaluation.seeds`.
+    """A run's mean minus the baseline's; see `scimult.evaluation.seeds`.
 
     ``low``, ``high``, ``p`` and ``p_holm`` are None where a set has no per-query scores.
     """
@@ -208,14 +208,14 @@ def compare_runs(
     folders : sequence of Path
         Folders that ``scimult evaluate`` wrote.
     patterns, baseline, confidence
-        See :class:`Runs`.
+        See `Runs`.
     systems : sequence of str
         Only these runs and the baseline; empty: all.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        See :class:`Runs`; or if nothing is left to compare, or two folders have the same suite.
+        See `Runs`; or if nothing is left to compare, or two folders have the same suite.
     DataError
         If a folder has no results, or they cannot be compared.
     """

@@ -74,7 +74,7 @@ def make_report(results: Sequence[Result]) -> Report:
     Raises
     ------
     DataError
-        If results cannot be compared; see :func:`check_comparable`.
+        If results cannot be compared; see `check_comparable`.
     """
     suite = results[-1].suite
     facts: dict[str, SetFacts] = {}

@@ -94,7 +94,7 @@ def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) ->
 
 
 def _macro_f1(sums_RF: Scores) -> Scores:
-    """Score counts of hits, gold and predicted labels, like :func:`metrics.macro_f1`."""
+    """Score counts of hits, gold and predicted labels, like `metrics.macro_f1`."""
     hits_RC, gold_RC, predicted_RC = np.split(sums_RF, 3, axis=1)
     total_RC = gold_RC + predicted_RC
     f1_RC = np.divide(2 * hits_RC, total_RC, out=np.zeros_like(hits_RC), where=total_RC > 0)

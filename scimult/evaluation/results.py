@@ -1,7 +1,7 @@
 """A result is a file with its provenance: scores, settings, data, code and machine.
 
 ``<out>/<system>/result.json`` holds what tables need, ``<out>/<system>/per_query/`` the scores of
-every query (:mod:`scimult.evaluation.per_query`), and ``<out>/<system>/runs/<set>.run``, if
+every query (`scimult.evaluation.per_query`), and ``<out>/<system>/runs/<set>.run``, if
 requested, the ranked lists.
 """
 

@@ -69,7 +69,7 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
     Parameters
     ----------
     name_or_path : str
-        One of :func:`suite_names`, a path ending in ``.yaml``, or a folder in BEIR layout, which
+        One of `suite_names`, a path ending in ``.yaml``, or a folder in BEIR layout, which
         becomes a suite of one search set.
     overrides : sequence of str
         Overrides such as ``benchmarks.vis_cite.mode=paper``.

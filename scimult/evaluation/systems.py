@@ -187,7 +187,7 @@ class StoredSystem(System):
     """Embeddings in files, from ``scimult encode`` or third-party tools.
 
     ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clustering,
-    ``papers``) are embedding folders (:mod:`scimult.retrieval.embeddings`), with ids in any order.
+    ``papers``) are embedding folders (`scimult.retrieval.embeddings`), with ids in any order.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ class BM25System(System):
     analyser : Analyser
         Tokeniser and filters.
     k1, b : float
-        See :class:`scimult.retrieval.BM25Index`.
+        See `scimult.retrieval.BM25Index`.
     """
 
     def __init__(

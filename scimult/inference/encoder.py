@@ -44,7 +44,7 @@ class SciMult:
     Parameters
     ----------
     pretrained : Pretrained
-        Model, tokenizer, tasks and settings; see :meth:`from_pretrained`.
+        Model, tokenizer, tasks and settings; see `from_pretrained`.
     name : str
         Display name in reports.
     device : str or torch.device, optional
@@ -386,7 +386,7 @@ class SciMult:
         return sides
 
     def save_tokenizer(self, folder: Path | str) -> None:
-        """Write a copy of the tokenizer; see ``tokenizer`` of :meth:`from_pretrained`."""
+        """Write a copy of the tokenizer; see ``tokenizer`` of `from_pretrained`."""
         self._pretrained.tokenizer.save(folder)
 
     @cached_property

@@ -1,6 +1,6 @@
 """A model's query encoder without torch, for a process that answers a single question.
 
-Each model has two encoders. :class:`SciMult` computes anything, in batches, on any device and in
+Each model has two encoders. `SciMult` computes anything, in batches, on any device and in
 any type, and takes two to three seconds to import and open. ``QueryEncoder`` computes one text
 after the other in float32 on the CPU, for the models that `models.one_text` covers, and opens in a
 tenth of that. Their embeddings agree to 1e-5.

@@ -47,7 +47,7 @@ def reranked(
     Raises
     ------
     ConfigError, DataError
-        See :func:`scimult.retrieval.cross_encoder.load_cross_encoder`.
+        See `scimult.retrieval.cross_encoder.load_cross_encoder`.
     """
     if not texts:
         return hits

@@ -43,7 +43,7 @@ class Library:
     Parameters
     ----------
     path : path
-        The folder; :meth:`create` makes one.
+        The folder; `create` makes one.
     model : path or SciMult, optional
         The model, if it has moved since the library was created.
     device : str, optional
@@ -110,7 +110,7 @@ class Library:
         settings : mapping, optional
             Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
         vectors : path, optional
-            Vectors to reuse, as in :meth:`add`.
+            Vectors to reuse, as in `add`.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class Library:
             Task whose vectors are searched.
         **options
             ``k``, ``where``, ``min_score`` and others: the fields of
-            :class:`scimult.library.request.Request`, which documents them.
+            `scimult.library.request.Request`, which documents them.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class Library:
         title, abstract : str
             A new paper.
         task, **options
-            As in :meth:`search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
+            As in `search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
         seeds = [ids] if isinstance(ids, str) else list(ids)
         if not (title.strip() or abstract.strip()):
@@ -240,7 +240,7 @@ class Library:
         Parameters
         ----------
         papers : iterable of mapping
-            As in :meth:`create`.
+            As in `create`.
         vectors : path, optional
             Written by ``scimult encode`` with the library's model: texts found there, under
             whatever id, are not encoded again.
@@ -271,7 +271,7 @@ class Library:
     ) -> Changes:
         """Make the library hold exactly these papers: encode changes, remove the rest.
 
-        Resumes if repeated after a kill. Arguments are those of :meth:`add`.
+        Resumes if repeated after a kill. Arguments are those of `add`.
         """
         with self._writer(self._opened.own, vectors) as writer:
             ids = writer.put(as_papers(papers), show_progress=show_progress)
@@ -296,7 +296,7 @@ class Library:
         task : str
             Task whose vectors are indexed.
         kind : {"rabitq", "pq", "hnsw"}
-            See :mod:`scimult.library.approximate`.
+            See `scimult.library.approximate`.
         target_recall : float
             Share of the exact best 10 to find on the sample.
         part : Part, optional
@@ -330,7 +330,7 @@ class Library:
     ) -> Migrated:
         """Encode all papers with another model, then switch to it; resumes after a kill.
 
-        Until then the library is searched as before. Arguments are those of :meth:`create`; by
+        Until then the library is searched as before. Arguments are those of `create`; by
         default the precision stays.
         """
         encoder = open_other(model, self._device, dtype, settings)
@@ -371,7 +371,7 @@ class Library:
         return facts_of(self.state)
 
     def feed(self, *, task: str = "search", where: Where | None = None) -> Feed:
-        """Return papers with the vectors of a task, for :mod:`scimult.library.feeds`."""
+        """Return papers with the vectors of a task, for `scimult.library.feeds`."""
         return Feed(self.state, task, where)
 
     def compact(self) -> None:

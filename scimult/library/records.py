@@ -210,7 +210,7 @@ def read_files(
     Parameters
     ----------
     files, format, columns
-        As in :func:`scimult.data.importers.read_papers`.
+        As in `scimult.data.importers.read_papers`.
     rejects : Rejects
         Receives bad records and repeated ids.
 

@@ -42,7 +42,7 @@ class Request:
     min_score : float, optional
         Return everything with at least this score instead of the best ``k``.
     where : str or mapping, optional
-        A filter on the columns; see :mod:`scimult.library.filters`.
+        A filter on the columns; see `scimult.library.filters`.
     only, exclude : sequence of str
         Ids to restrict the results to, or to leave out.
     method : {"auto", "exact", "approximate"}

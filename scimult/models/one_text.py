@@ -1,7 +1,7 @@
 """Embed one text with numpy alone.
 
 Importing torch takes longer than a search, so a process that answers a single query embeds it
-here; everything else uses :class:`scimult.models.encoder.Encoder`, against which this is tested.
+here; everything else uses `scimult.models.encoder.Encoder`, against which this is tested.
 Blocks of BERT, RoBERTa and XLM-R are covered, shared or with experts.
 
 Shape legend: T tokens, D width, H heads, K width of a head, F width inside the feed-forward layer.

@@ -1,7 +1,7 @@
 """BM25 over short texts (bm25s), with the selection and tie rule of the dense search.
 
 Defaults are those of common Lucene baselines, ``k1 = 0.9`` and ``b = 0.4``, on lower-case tokens of
-two or more word characters without stop words or stemming (:mod:`scimult.retrieval.analysis`).
+two or more word characters without stop words or stemming (`scimult.retrieval.analysis`).
 
 Shape legend: Q queries, C candidates, K results per query, B queries of one block.
 """

@@ -1,12 +1,12 @@
 """Exact maximum inner product search over dense embeddings.
 
 Blocks of candidates are multiplied into one reused buffer. Possible results of a query are kept as
-integers that encode score and id order (:mod:`scimult.retrieval.selection`), so equal float32
-scores come out in the order of :mod:`scimult.retrieval.runs`, wherever blocks are cut.
+integers that encode score and id order (`scimult.retrieval.selection`), so equal float32
+scores come out in the order of `scimult.retrieval.runs`, wherever blocks are cut.
 
 Where the machine multiplies int8 or bfloat16 faster, a first pass multiplies rounded vectors and
 keeps every candidate that the error of these products cannot rule out
-(:mod:`scimult.retrieval.rounded`); only those are multiplied in float32. No candidate is lost: the
+(`scimult.retrieval.rounded`); only those are multiplied in float32. No candidate is lost: the
 lists are those of float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,

@@ -1,6 +1,6 @@
 """Exact search among so few candidates that a query's scores fit in a processor's cache.
 
-Products then cost less than the machinery of :mod:`scimult.retrieval.exact`, so this takes one
+Products then cost less than the machinery of `scimult.retrieval.exact`, so this takes one
 product, one cutoff and one sort.
 
 Shape legend: Q queries, C candidates, D width, K results per query, G columns of a group,

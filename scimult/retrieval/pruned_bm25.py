@@ -1,6 +1,6 @@
 """BM25 over truncated posting lists, for more candidates than every query can be compared with.
 
-Weights are those of :mod:`scimult.retrieval.bm25`, in two memory-mapped tables. ``inverted`` lists
+Weights are those of `scimult.retrieval.bm25`, in two memory-mapped tables. ``inverted`` lists
 for each word the candidates in which it weighs most, up to a limit (champion lists; Manning,
 Raghavan and Schütze, 2008, section 7.1.3); ``forward`` lists all words of each candidate. A search
 adds up the lists of a query's weightiest words until it has seen a given number of postings, then

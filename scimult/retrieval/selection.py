@@ -156,7 +156,7 @@ class FixedBest:
     n_queries, k : int
         Number of lists, and results per list.
     slack_Q, rounding : optional
-        As in :class:`ThresholdBest`.
+        As in `ThresholdBest`.
     device : torch.device or str
         Where the scores are.
     """

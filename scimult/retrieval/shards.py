@@ -163,7 +163,7 @@ def find_shard(
 ) -> Shard | None:
     """Return shard ``number`` if it is complete, of this space and of these ``hashes``, if given.
 
-    Reads the ids but not the vectors; :meth:`Shards.check` reads both.
+    Reads the ids but not the vectors; `Shards.check` reads both.
     """
     name = shard_name(number)
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"

@@ -49,7 +49,7 @@ class Service:
     project : Project, optional
         Labels for Annif's paths.
     key, hosts
-        As for :class:`scimult.serving.guards.Guards`.
+        As for `scimult.serving.guards.Guards`.
     """
 
     def __init__(

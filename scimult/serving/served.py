@@ -32,7 +32,7 @@ class Served:
     device : str, optional
         Device to encode texts on.
     **passes
-        Options of :class:`scimult.serving.batching.Passes`.
+        Options of `scimult.serving.batching.Passes`.
 
     Raises
     ------

@@ -140,7 +140,7 @@ class Suggestions:
         return min(passed, default=None)
 
     def greatest_precision(self, k: int | None, confidence: float = 0.95) -> float:
-        """Return the greatest precision that a threshold guarantees; see :meth:`threshold`."""
+        """Return the greatest precision that a threshold guarantees; see `threshold`."""
         p, right, papers = self._listed(k)
         steps = _steps(p)
         confidence = 1 - (1 - confidence) / _STARTS

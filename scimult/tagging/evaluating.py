@@ -41,7 +41,7 @@ def evaluate_tagger(
     tagger : Tagger
         The tagger.
     papers : iterable of mapping
-        As for :meth:`Tagger.train`, but not used there.
+        As for `Tagger.train`, but not used there.
     precision : float, optional
         Target precision; the precision that it yields on these papers is measured.
     drop_unknown : bool
@@ -62,7 +62,7 @@ def evaluate_tagger(
     DataError
         If no paper has a tag, or one is invalid.
     ConfigError
-        As in :meth:`Tagger.tag`.
+        As in `Tagger.tag`.
     """
     closed = tagger.hierarchy != "flat"
     reader = TagReader(tagger.vocabulary, closed=closed, drop_unknown=drop_unknown)

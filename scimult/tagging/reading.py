@@ -36,11 +36,11 @@ def read_vocabulary(
     """Read a vocabulary in the format of the file's extension; ``.gz`` is decompressed.
 
     JSON lines (``.jsonl``, ``.json``) and tables with a header (``.csv``, ``.tsv``) have the fields
-    of :class:`Concept`; ``uri``, ``name`` and ``definition`` are accepted for ``id``, ``label`` and
+    of `Concept`; ``uri``, ``name`` and ``definition`` are accepted for ``id``, ``label`` and
     ``description``. In tables, ``;`` separates synonyms or broader concepts, and ``label_en`` is
     the English label. Annif's tables without a header (``<URI>``, a tab, the label) are read too.
     SKOS is RDF/XML (``.rdf``, ``.xml``), Turtle (``.ttl``) or N-Triples (``.nt``); see
-    :func:`scimult.tagging.skos.read_skos`.
+    `scimult.tagging.skos.read_skos`.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def read_vocabulary(
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    """Write a vocabulary as JSON lines, for :func:`read_vocabulary`."""
+    """Write a vocabulary as JSON lines, for `read_vocabulary`."""
     lines = []
     for concept in vocabulary:
         fields = {name: getattr(concept, name) for name in FIELDS}

@@ -54,7 +54,7 @@ class SuggestedTag:
 
 
 class Tagger:
-    """Tags papers with concepts of a vocabulary; see :meth:`train` and :meth:`open`.
+    """Tags papers with concepts of a vocabulary; see `train` and `open`.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Tagger:
         path : path
             The folder: new, empty, or another tagger, which is replaced.
         vocabulary : Vocabulary
-            The concepts; see :func:`scimult.tagging.read_vocabulary`.
+            The concepts; see `scimult.tagging.read_vocabulary`.
         papers : iterable of mapping
             Tagged papers: ``id``, ``title``, ``abstract`` and ``labels``, ids or names of concepts.
             Without any, only names and embeddings of the concepts are used, and scores are not

@@ -145,7 +145,7 @@ class Vocabulary(Sequence[Concept]):
         raise DataError("no concept has this name", path=self.path, value=name, fix=fix)
 
     def knows(self, name: str) -> bool:
-        """Return whether :meth:`row` finds a concept."""
+        """Return whether `row` finds a concept."""
         return len(self._matches(name)) == 1
 
     def _matches(self, name: str) -> list[int]:

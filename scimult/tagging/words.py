@@ -34,7 +34,7 @@ def save_arrays(path: Path, **arrays: Any) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of :func:`save_arrays`."""
+    """Read the arrays of `save_arrays`."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
@@ -46,7 +46,7 @@ def packed(rows: Sparse, prefix: str = "") -> dict[str, Any]:
 
 
 def unpacked(arrays: Mapping[str, Any], prefix: str = "") -> Sparse:
-    """Return the sparse array from the parts of :func:`packed`."""
+    """Return the sparse array from the parts of `packed`."""
     import scipy.sparse as sparse
 
     parts = tuple(arrays[f"{prefix}{part}"] for part in ("data", "indices", "indptr"))
@@ -95,7 +95,7 @@ class Words:
 
     @classmethod
     def load(cls, folder: Path) -> Words:
-        """Read the files of :meth:`save`."""
+        """Read the files of `save`."""
         return cls(read_json(folder / "terms.json"), np.load(folder / "idf.npy"))
 
 
@@ -133,7 +133,7 @@ class LinearHead:
 
     @classmethod
     def load(cls, path: Path) -> LinearHead:
-        """Read the file of :meth:`save`."""
+        """Read the file of `save`."""
         arrays = load_arrays(path)
         return cls(unpacked(arrays), arrays["bias"])
 

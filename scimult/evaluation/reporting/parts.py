@@ -33,7 +33,7 @@ class Options:
     examples : int
         Won and lost queries shown per data set and system.
     resamples, seed, confidence
-        See :class:`scimult.evaluation.comparison.Settings`.
+        See `scimult.evaluation.comparison.Settings`.
     """
 
     data: Sequence[Path] = ()

@@ -58,7 +58,7 @@ def audit(
 ) -> dict[str, dict[str, Any]]:
     """Find the texts and pairs of evaluation sets in a prepared folder.
 
-    Texts match as in :mod:`scimult.preparation.hygiene.overlap`, except by DOI, which evaluation
+    Texts match as in `scimult.preparation.hygiene.overlap`, except by DOI, which evaluation
     sets do not give; labels match by name, ignoring case and punctuation. An id is known if a
     training text has it in any namespace, which says little about numeric ids. A pair is known
     if texts that match its query and its candidate are a positive pair of the train split, in
