@@ -230,8 +230,10 @@ def _search(
 ) -> tuple[Any, dict[str, Any]]:
     """Choose C on a grid and fit to all rows; return the model and details for the result."""
     grid = _grid(model, probe)
-    # A thread per core, which share the embeddings: liblinear releases the GIL.
-    with parallel_config(backend="threading", n_jobs=os.cpu_count()), _silent_solvers():
+    with (
+        parallel_config(backend="threading", n_jobs=_threads(model, x_ND, probe.folds)),
+        _silent_solvers(),
+    ):
         grid.fit(x_ND, y_N)
     details = {
         "C": float(grid.best_params_["C"]),
@@ -239,6 +241,19 @@ def _search(
         "fits_not_converged": _unconverged_fits(grid),
     }
     return grid.best_estimator_, details
+
+
+def _threads(model: Any, x_ND: Numbers, folds: int) -> int:
+    """Return how many threads may fit such models at once; they share the embeddings.
+
+    liblinear releases the GIL, but its dual solvers draw from one random generator: fits next to
+    each other would differ from run to run. ``dual="auto"`` means the primal where there is one
+    for the loss and no fewer rows than columns.
+    """
+    is_primal = isinstance(model, LinearSVC) and model.loss == "squared_hinge"
+    is_primal &= len(x_ND) * (folds - 1) // folds >= x_ND.shape[1]
+    draws = isinstance(model, LinearSVC | LinearSVR) and not is_primal
+    return 1 if draws else os.cpu_count() or 1
 
 
 def _grid(model: Any, probe: Probe) -> GridSearchCV:
@@ -270,7 +285,8 @@ def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, di
     C = 1; one that all or no training papers have is predicted for all or none.
     """
     with _silent_solvers():
-        fitted = Parallel(n_jobs=os.cpu_count(), backend="threading")(
+        threads = _threads(_classifier(probe), split.train_ND, probe.folds)
+        fitted = Parallel(n_jobs=threads, backend="threading")(
             delayed(_one_label)(probe, split, train_NS[:, label])
             for label in range(train_NS.shape[1])
         )
