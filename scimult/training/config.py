@@ -132,11 +132,11 @@ NegativesAcross = Literal["source", "task", "batch"]
 class BatchConfig(StrictConfig):
     """Size of a step, and its split into forward-backward passes.
 
-    A step has ``accumulation`` passes, which do not share in-batch negatives. A pass has its
-    share of ``pairs_per_step``, over all ranks, or as many pairs as fit into ``max_tokens`` on
-    each rank. ``chunk_tokens`` enables the embedding cache: a pass of any size then needs memory
-    only for the activations of that many tokens of short texts. ``auto`` holds 2 GB of them on
-    CPUs and all elsewhere; null holds all.
+    A step has ``accumulation`` micro-batches, which do not share in-batch negatives. A micro-batch
+    has its share of ``pairs_per_step``, over all ranks, or as many pairs as fit into ``max_tokens``
+    on each rank. ``chunk_tokens`` enables the embedding cache: a micro-batch of any size then needs
+    memory only for the activations of that many tokens of short texts. ``auto`` holds 2 GB of them
+    on CPUs and all elsewhere; null holds all.
     """
 
     pairs_per_step: int | None = Field(None, ge=2, description="64, unless max_tokens is given")
@@ -149,7 +149,7 @@ class BatchConfig(StrictConfig):
     accumulation: int = Field(1, ge=1)
     chunk_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     mix: Literal["alternate", "in_batch"] = Field(
-        "alternate", description="one source per pass, or all sources in each, by their rates"
+        "alternate", description="one source per micro-batch, or all in each, by their rates"
     )
     negatives_across: NegativesAcross | None = Field(
         None, description="with in_batch: whose candidates a query sees, if routes agree; batch"
@@ -180,7 +180,7 @@ class BatchConfig(StrictConfig):
             )
         if self.mix == "alternate" and self.negatives_across is not None:
             raise ValueError(
-                "batch.negatives_across requires batch.mix in_batch: other passes hold one source"
+                "batch.negatives_across requires batch.mix in_batch: else all are of one source"
             )
         if self.pairs_per_step is not None and self.pairs_per_step % self.accumulation:
             raise ValueError("batch.pairs_per_step must be a multiple of batch.accumulation")
@@ -341,12 +341,12 @@ class PretrainConfig(StrictConfig):
             raise ValueError("checkpoint.keep_heads is set, but loss.by_task defines no head")
         if self.loss.weighting == "gradnorm" and self.batch.mix != "in_batch":
             raise ValueError(
-                "loss.weighting gradnorm compares tasks within a pass: set batch.mix to in_batch"
+                "loss.weighting gradnorm compares tasks of a micro-batch: set batch.mix to in_batch"
             )
         if self.data.sampling == "sequential" and self.batch.mix == "in_batch":
             raise ValueError(
                 "data.sampling sequential trains one source after the other, but batch.mix "
-                "in_batch trains all of them in each pass; set batch.mix to alternate"
+                "in_batch trains all in each micro-batch; set batch.mix to alternate"
             )
         texts = 3 if self.data.hard_negatives else 2
         if self.batch.max_tokens is not None and (
