@@ -17,16 +17,10 @@ Where = str | Mapping[str, Any]
 
 
 def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
-    """Return a condition in SQL and its parameters.
+    """Return a condition in SQL and its parameters, given the type of each column.
 
-    Parameters
-    ----------
-    where : str or mapping
-        A condition in SQL on the columns, or by column: a value, None (absent), a list (any of
-        these) or an inclusive pair (from, to), None for open. On a column of lists a value
-        matches any of its items.
-    types : mapping of str to str
-        The type of each column.
+    A mapping has by column: a value, None (absent), a list (any of these) or an inclusive pair
+    (from, to), None for open. On a column of lists a value matches any of its items.
 
     Raises
     ------

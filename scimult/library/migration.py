@@ -26,7 +26,7 @@ from scimult.library.encoding import (
     sides_of,
     spaces_of,
 )
-from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, write_manifest
+from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.library.state import State
 from scimult.library.writing import longest_of
 from scimult.progress import bar
@@ -88,6 +88,7 @@ def migrate(
         # The same model, perhaps at another place.
         if reference != manifest.model:
             write_manifest(state.folder, manifest.changed(model=reference))
+        _remove_others(state.folder, manifest)
         return done
     folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
     listed: dict[str, list[Shard]] = {task: [] for task in sides}
@@ -111,8 +112,9 @@ def migrate(
         "words": {},
         "adapter": {},
     }
-    write_manifest(state.folder, manifest.changed(**values))
-    _remove_others(state.folder, name)
+    manifest = manifest.changed(**values)
+    write_manifest(state.folder, manifest)
+    _remove_others(state.folder, manifest)
     return done
 
 
@@ -149,13 +151,16 @@ def _longest(folder: Path) -> float:
     )
 
 
-def _remove_others(folder: Path, name: str) -> None:
+def _remove_others(folder: Path, manifest: Manifest) -> None:
+    """Remove the vectors, indexes and adapters of models that the library has left."""
     for path in (folder / VECTORS).iterdir():
-        if path.name != name:
+        if path.name != manifest.vectors:
             shutil.rmtree(path, ignore_errors=True)
-    shutil.rmtree(folder / INDEXES, ignore_errors=True)
+    if not manifest.indexes:
+        shutil.rmtree(folder / INDEXES, ignore_errors=True)
     for path in folder.glob("adapter.*.npz"):
-        path.unlink(missing_ok=True)
+        if path.name != manifest.adapter.get("file"):
+            path.unlink(missing_ok=True)
 
 
 def adapt(

@@ -205,14 +205,9 @@ def read_files(
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
 ) -> Iterator[Paper]:
-    """Yield the papers of files, dropping repeated ids.
+    """Yield the papers of files; ``rejects`` receives bad records and repeated ids.
 
-    Parameters
-    ----------
-    files, format, columns
-        As in :func:`scimult.data.importers.read_papers`.
-    rejects : Rejects
-        Receives bad records and repeated ids.
+    Other arguments are those of :func:`scimult.data.importers.read_papers`.
 
     Raises
     ------

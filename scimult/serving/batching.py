@@ -191,14 +191,7 @@ class SharedModel(SciMult):
     """A model whose `encode` shares passes with calls from other threads.
 
     Results equal those of the model alone, up to the rounding of float32 products, whose order
-    depends on the other texts in a pass.
-
-    Parameters
-    ----------
-    model : SciMult
-        The model, which must not be used otherwise from now on.
-    **passes
-        Options of `Passes`.
+    depends on the other texts in a pass. The model must not be used otherwise from now on.
     """
 
     def __init__(self, model: SciMult, **passes: Any) -> None:
