@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ROWS = 5000
 """Papers per batch, and per file."""
-
-
 _VECTOR = "vector"
 
 

@@ -27,13 +27,14 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     ConfigError, UnknownNameError
         If it is neither SQL nor a mapping, a column is unknown or a value unusable.
     """
+    given: object = where
+    if not isinstance(given, (str, Mapping)):
+        fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
+        raise ConfigError("not a filter", value=given, fix=fix)
     if isinstance(where, str):
         if not where.strip():
             raise ConfigError("filter is empty", fix='write one such as "year >= 2020"')
         return f"({where})", []
-    if not isinstance(where, Mapping):
-        fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
-        raise ConfigError("not a filter", value=where, fix=fix)
     terms, values = ["TRUE"], []
     for name, wanted in where.items():
         kind = types[one_of("column", name, types)]

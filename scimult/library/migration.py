@@ -34,12 +34,10 @@ from scimult.retrieval.shards import (
     Precision,
     Shard,
     Shards,
-    Space,
     find_shard,
     publish,
     write_shard,
 )
-from scimult.types import Role
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -95,8 +93,19 @@ def migrate(
     with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as meter:
         for index, segment in enumerate(manifest.segments):
             rows = np.arange(state.papers.starts[index], state.papers.starts[index + 1])
-            shards = _segment(state, model, rows, int(segment.name), sides, spaces, folders, done)
-            for task, shard in shards.items():
+            number, table = int(segment.name), state.papers.table(rows, ["id", "text_hash"])
+            ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
+            # Those of an earlier attempt, if all tasks have one.
+            shards = [find_shard(folders[task], number, spaces[task], hashes) for task in sides]
+            if None in shards:
+                vectors = encode_papers(model, state.papers.texts_of(rows), sides)
+                done.texts_encoded += len(rows)
+                shards = [
+                    write_shard(folders[task], number, spaces[task], ids, vectors[task], hashes)
+                    for task in sides
+                ]
+            for task, shard in zip(sides, shards, strict=True):
+                assert shard is not None
                 listed[task].append(shard)
             meter.update(segment.rows)
     for task, space in spaces.items():
@@ -116,33 +125,6 @@ def migrate(
     write_manifest(state.folder, manifest)
     _remove_others(state.folder, manifest)
     return done
-
-
-def _segment(
-    state: State,
-    model: SciMult,
-    rows: np.ndarray[Any, np.dtype[np.int64]],
-    number: int,
-    sides: Mapping[str, Role],
-    spaces: Mapping[str, Space],
-    folders: Mapping[str, Path],
-    done: Migrated,
-) -> dict[str, Shard]:
-    """Return the shards of a segment, reused from an earlier attempt or new."""
-    table = state.papers.table(rows, ["id", "text_hash"])
-    ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
-    earlier = {
-        task: find_shard(folders[task], number, space, hashes) for task, space in spaces.items()
-    }
-    complete = {task: shard for task, shard in earlier.items() if shard is not None}
-    if len(complete) == len(earlier):
-        return complete
-    vectors = encode_papers(model, state.papers.texts_of(rows), sides)
-    done.texts_encoded += len(rows)
-    return {
-        task: write_shard(folders[task], number, space, ids, vectors[task], hashes)
-        for task, space in spaces.items()
-    }
 
 
 def _longest(folder: Path) -> float:
