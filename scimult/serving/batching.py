@@ -47,18 +47,10 @@ class _Job:
 class Passes:
     """Runs waiting jobs in a few threads, batching those with the same routes.
 
-    Parameters
-    ----------
-    run : callable
-        From token ids and routes to vectors, shape ``(R, N, D)``.
-    most_tokens : int
-        Most tokens per pass; longer jobs take several passes, interleaved with others.
-    threads : int
-        Concurrent passes, among which waiting jobs are split.
-    patience : float
-        Seconds that a caller waits.
-    observe : callable, optional
-        Called with the numbers of texts and tokens of every pass.
+    ``run`` turns token ids and routes into vectors, shape ``(R, N, D)``. Waiting jobs are split
+    among ``threads``; those of more than ``most_tokens`` take several passes, interleaved with
+    others. A caller waits for ``patience`` seconds; ``observe`` is called with the numbers of
+    texts and tokens of every pass.
     """
 
     def __init__(
