@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 import typer
 import yaml
 
+from scimult.cli.extras import EXTRA_OF
 from scimult.cli.main import app
 from tests.wheels import build_wheel
 
@@ -76,6 +78,41 @@ def test_every_requirement_is_used(repository: Path) -> None:
     expected_by_users = {"accelerate", "faiss-cpu", "sentencepiece"}
     unused = {name for name in names if not re.search(imports[name], code, re.MULTILINE)}
     assert unused - expected_by_users == set()
+
+
+def test_every_import_is_required(repository: Path) -> None:
+    """What verbs need beyond the requirements stands in ``EXTRA_OF``, checked in test_extras.py."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(repository / "setup.cfg", encoding="utf-8")
+    required = re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
+    modules = {"faiss-cpu": "faiss", "pyyaml": "yaml"}
+    known = {modules.get(name, name) for name in required} | set(EXTRA_OF) | {"scimult"}
+    known |= {"anyio", "markupsafe", "starlette"}  # of mcp, jinja2 and fastapi
+    imported: dict[str, Path] = {}
+    for path in (repository / "scimult").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            imported |= {name.partition(".")[0]: path for name in names}
+    assert len(imported) > 50
+    unknown = imported.keys() - known - sys.stdlib_module_names
+    assert {name: str(imported[name]) for name in unknown} == {}
+
+
+def test_requirements_have_one_lower_bound_each(repository: Path) -> None:
+    """Extras that share a package must not promise two of them."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(repository / "setup.cfg", encoding="utf-8")
+    lists = [settings["options"]["install_requires"], *settings["options.extras_require"].values()]
+    lines = re.findall(r"^(?!%)([\w-]+)(?:\[\w+\])?([^;\n]*)", "\n".join(lists), re.MULTILINE)
+    bounds: dict[str, set[str]] = {}
+    for name, bound in lines:
+        bounds.setdefault(name, set()).add(bound)
+    assert len(bounds) > 50
+    assert bounds.pop("mteb") == {">=2.0", ">=2.26"}  # by Python
+    assert {name for name, found in bounds.items() if len(found) > 1} == set()
+    assert {name for name, (bound,) in bounds.items() if ">=" not in bound} == set()
 
 
 @pytest.fixture(scope="module")

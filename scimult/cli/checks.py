@@ -16,34 +16,20 @@ _ALIASES = {"gpu": "cuda", "gpu:0": "cuda", "nvidia": "cuda", "processor": "cpu"
 
 
 def check_use(model: Path, *texts: Path) -> list[Path]:
-    """Check the paths of a model and of texts; return the files of the texts.
-
-    Raises
-    ------
-    CheckpointError
-        If the model is a file, or neither a folder nor a hub name.
-    DataError
-        If texts are missing or of another format.
-    """
+    """Check the paths of a model and of texts; return the files of the texts."""
     check_model(model)
     return [file for path in texts for file in check_texts(path)]
 
 
 def check_inputs(files: Iterable[Path]) -> None:
-    """Check that every file exists and every pattern matches, whatever the format.
-
-    Raises
-    ------
-    DataError
-        If one does not.
-    """
+    """Check that every file exists and every pattern matches, whatever the format."""
     for path in files:
         if not path.exists() and not (has_magic(str(path)) and glob(str(path), recursive=True)):
             raise DataError("file does not exist", path=path, fix="check the path")
 
 
 def check_model(model: Path) -> None:
-    """Check that a path can be a model's; see ``check_use``."""
+    """Check that a path can be a model's: that of a folder or a hub name."""
     if str(model).startswith("package:"):
         return
     fix = "name a run, a saved model, a Hugging Face folder or organisation/name on the hub"
@@ -77,21 +63,9 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
 
 
 def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None:
-    """Refuse options that would have no effect.
+    """Refuse options that would have no effect, as they belong to ``owner``.
 
-    Parameters
-    ----------
-    owner : str
-        What the options belong to, for the message.
-    options : mapping
-        Name to value; options that were not given are None, false, zero or empty.
-    hint : str
-        Appended to the fix.
-
-    Raises
-    ------
-    ConfigError
-        If one was given.
+    Options that were not given are None, false, zero or empty; ``hint`` is appended to the fix.
     """
     given = [name for name, value in options.items() if value not in (None, False, 0, [], ())]
     if given:
@@ -102,21 +76,10 @@ def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None
 def named_values(
     specs: Iterable[str], noun: str, form: str, example: str, fits: Callable[[str], object] = bool
 ) -> dict[str, str]:
-    """Parse options such as ``--map NAME=FOLDER`` into a dict.
+    """Parse options such as ``--map NAME=FOLDER`` into a dict; names must differ.
 
-    Parameters
-    ----------
-    specs : iterable of str
-        As typed.
-    noun, form, example : str
-        For messages: "a map", "NAME=FOLDER", and a valid value.
-    fits : callable
-        Tells whether a value is valid; by default any but the empty one.
-
-    Raises
-    ------
-    ConfigError
-        If one has another form, or two have the same name.
+    Messages call them "a map" (``noun``), "NAME=FOLDER" (``form``) and show a valid one. ``fits``
+    tells whether a value is valid; by default any but the empty one.
     """
     values: dict[str, str] = {}
     for spec in specs:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
-from scimult.cli.at_server import ask, rows_of
 from scimult.cli.checks import only_with
 from scimult.cli.common import show_list
 from scimult.cli.output import echo
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError, StorageError
+
+KEY = "SCIMULT_API_KEY"
+_SECONDS = 120
+# For errors about options that cannot be sent to a service.
+NO_SERVER = "--library or --papers, not with --server"
+OWN_REQUEST = "; to filter, send your own HTTP request"
 
 
 def check_paper_source(
@@ -20,14 +30,7 @@ def check_paper_source(
     only_library: Mapping[str, object],
     only_papers: Mapping[str, object],
 ) -> None:
-    """Check that a verb was given either a library, or a model and papers.
-
-    Parameters
-    ----------
-    library, model, papers : path, optional
-        As given.
-    only_library, only_papers : mapping
-        Options that are valid for one of the two, as for `scimult.cli.checks.only_with`.
+    """Check that a verb was given either a library, or a model and papers, and no other's options.
 
     Raises
     ------
@@ -56,21 +59,13 @@ def show_answer(
 ) -> None:
     """Send a question to a service or to a local library, and print the papers.
 
-    Parameters
-    ----------
-    verb : {"search", "recommend"}
-        Path at the service, method of the library.
-    question : mapping
-        Its fields, named alike in both; those that are None are left out.
-    target : str or mapping
-        Address of the service, or arguments to open the library.
-    title, as_json
-        How to show the papers.
+    ``verb`` is the path at the service and the method of the library, ``target`` the service's
+    address or the arguments to open the library. Fields that are None are left out.
     """
     fields = {name: value for name, value in question.items() if value is not None}
     if isinstance(target, str):
-        answer = ask(target, verb, fields)
-        _show_rows(rows_of(answer), answer["score"], answer["exact"], title, as_json)
+        answer = _ask(target, verb, fields)
+        _show_rows(_rows_of(answer), answer["score"], answer["exact"], title, as_json)
         return
     from scimult.library import Library
 
@@ -95,3 +90,60 @@ def _show_rows(
             for row in rows
         ]
     show_list(rows, title, as_json)
+
+
+def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Post a question to a service, which answers quickly as nothing is loaded here.
+
+    Raises
+    ------
+    ConfigError
+        If the address is invalid.
+    StorageError
+        If no service answers there.
+    DataError
+        If the service refuses; with its problem and fix.
+    """
+    address = urlsplit(server)
+    if address.scheme not in ("http", "https") or not address.netloc:
+        fix = "write an address such as http://127.0.0.1:8000"
+        raise ConfigError("not the address of a service", value=server, fix=fix)
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {os.environ[KEY]}"
+    url = f"{server.rstrip('/')}/{verb}"
+    request = Request(url, json.dumps(question).encode(), headers, method="POST")
+    try:
+        with urlopen(request, timeout=_SECONDS) as answer:
+            reply = json.load(answer)
+    except HTTPError as error:
+        raise _refusal(error, url) from error
+    except (URLError, OSError, ValueError) as error:
+        fix = "start it with scimult serve LIBRARY, or correct the address"
+        reason = getattr(error, "reason", error)
+        raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
+    if not isinstance(reply, dict) or "papers" not in reply:
+        fix = "give the address of scimult serve"
+        raise StorageError(f"something else answers at {url}", fix=fix)
+    return reply
+
+
+def _rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return an answer's papers in the form of a library's own hits."""
+    rows = []
+    for paper in answer["papers"]:
+        row = {"rank": paper["rank"], "score": round(paper["score"], 4)}
+        if paper.get("percentile") is not None:
+            row["percentile"] = round(paper["percentile"], 2)
+        rows.append({**row, "id": paper["id"], "title": paper["title"], **paper["columns"]})
+    return rows
+
+
+def _refusal(error: HTTPError, url: str) -> DataError:
+    try:
+        refusal = json.loads(error.read())
+        problem, fix = f"{url}: {refusal['problem']}", refusal["fix"]
+        return DataError(problem, value=refusal.get("value"), fix=fix)
+    except (ValueError, KeyError, TypeError):
+        fix = "give the address of scimult serve"
+        return DataError(f"{url} answers {error.code} {error.reason}", fix=fix)

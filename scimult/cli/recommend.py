@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.at_server import NO_SERVER, OWN_REQUEST
 from scimult.cli.checks import check_use, only_with, real_text
 from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
-from scimult.cli.in_library import check_paper_source, show_answer
+from scimult.cli.in_library import NO_SERVER, OWN_REQUEST, check_paper_source, show_answer
 from scimult.cli.output import echo
 from scimult.errors import DataError, suggest
 

@@ -114,13 +114,7 @@ def serve(
 
 
 def check_labels(labels: Path | None, tagger: Path | None) -> None:
-    """Check that labels and a tagger are not both given.
-
-    Raises
-    ------
-    ConfigError
-        If they are.
-    """
+    """Check that labels and a tagger are not both given."""
     if labels is not None and tagger is not None:
         raise ConfigError("--labels and --tagger are mutually exclusive", fix="give one of them")
 

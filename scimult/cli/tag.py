@@ -59,8 +59,15 @@ def tag(
     if library is not None:
         if out is not None:
             check_output_file(out, overwrite, check_texts(labels, "label"))
-        rows = _of_library(library, model, labels, where, paper, top, task, device, skip_bad)
-        _show(rows, str(library), out, as_json)
+        from scimult.library import Library
+
+        names = read_labels(labels, skip_bad)
+        opened = Library.open(library, model=model, device=device)
+        found = opened.tag(names, ids=paper, where=where, k=top, task=task)
+        tagged: list[dict[str, Any]] = [
+            {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in found
+        ]
+        _show(tagged, str(library), out, as_json)
         return
     assert model is not None
     assert papers is not None
@@ -73,30 +80,11 @@ def tag(
     papers_ND = embed(encoder, queries, task, "query", no_cache)
     labels_CD = embed(encoder, space, task, "candidate", no_cache)
     lists = ranked(encoder, space, labels_CD, papers_ND, top)
-    tagged: list[dict[str, Any]] = [
+    tagged = [
         {"id": name, "title": text.title, "labels": best}
         for name, text, best in zip(queries.ids, queries.texts, lists, strict=True)
     ]
     _show(tagged, str(queries.path), out, as_json)
-
-
-def _of_library(
-    library: Path,
-    model: Path | None,
-    labels: Path,
-    where: str | None,
-    ids: list[str] | None,
-    top: int,
-    task: str,
-    device: str | None,
-    skip_bad: bool,
-) -> list[dict[str, Any]]:
-    from scimult.library import Library
-
-    space = read_labels(labels, skip_bad)
-    opened = Library.open(library, model=model, device=device)
-    tagged = opened.tag(space, ids=ids, where=where, k=top, task=task)
-    return [{"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in tagged]
 
 
 def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: bool) -> None:

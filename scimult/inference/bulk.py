@@ -99,8 +99,6 @@ class BulkEncoder:
 
     Parameters
     ----------
-    model : SciMult
-        The encoder.
     folder : Path
         Receives the shards; ``task="all"`` gives each task a folder in it.
     task, role : str

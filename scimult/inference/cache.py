@@ -34,14 +34,9 @@ _ADVICE = f"${FOLDER_VARIABLE} names another folder, --no-cache turns the cache 
 
 
 class EmbeddingCache:
-    """Embedding folders by key. Failures are reported and cost time, never a result.
+    """Embedding folders by key; beyond ``max_bytes`` the least recently used are removed.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds one embedding folder per key.
-    max_bytes : int
-        Limit on their total size; the least recently used are removed first.
+    Failures are reported and cost time, never a result.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
@@ -134,14 +129,9 @@ class EmbeddingCache:
 
 @dataclass(frozen=True)
 class Provenance:
-    """The origin of embeddings; equal provenance means equal embeddings.
+    """The origin of embeddings: fingerprints of model and texts, task and side.
 
-    Attributes
-    ----------
-    model, texts : str
-        Fingerprints of the model and of the texts with their ids.
-    task, role : str
-        Task and side that the texts were encoded for.
+    Equal provenance means equal embeddings.
     """
 
     model: str

@@ -32,16 +32,9 @@ def read_texts(
 ) -> Iterator[tuple[str, Text]]:
     """Yield the id and text of every record, in file order, holding only a chunk in memory.
 
-    Parameters
-    ----------
-    files : sequence of path
-        Papers in any format that ``read_papers`` knows; labels and queries are JSON lines.
-    kind : {"paper", "label", "query"}
-        Kind of the texts.
-    rejects : Rejects
-        Receives bad records and repeated ids.
-    format, columns : optional
-        As in ``read_papers``.
+    Papers are in any format that ``read_papers`` knows, with its options ``format`` and
+    ``columns``; labels and queries are JSON lines. ``rejects`` receives bad records and repeated
+    ids.
 
     Raises
     ------

@@ -17,19 +17,7 @@ from scimult.progress import warn
 
 
 class ListedTask(StrictConfig):
-    """One MTEB task.
-
-    Attributes
-    ----------
-    group : str
-        Group that includes the task.
-    type : str
-        Its type in MTEB.
-    route : str
-        Our task that encodes its queries and documents.
-    what : str
-        What the task asks, in our words.
-    """
+    """One MTEB task: its group, its type in MTEB, our task that encodes its texts, what it asks."""
 
     group: str
     type: str

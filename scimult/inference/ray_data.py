@@ -83,18 +83,16 @@ def encode_with_ray(
     ----------
     files, reading
         Papers, and options of `incoming.read_texts`.
-    model : path
-        The model's folder.
     folder : Path
         Receives the shards; existing ones are resumed.
-    task, role, rows, precision
-        As in `bulk`.
     actors : int
         Number of models encoding at a time; each takes a GPU if the cluster has any, else a CPU.
     loading : mapping, optional
         Options of `SciMult.from_pretrained`.
     skip_bad : bool
         Skip bad records with a warning.
+    task, role, rows, precision
+        As in `bulk`.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from scimult.library.manifest import INDEXES, PAPERS, write_manifest
 from scimult.library.segments import write_segment
 from scimult.library.state import State
 from scimult.library.writing import SEGMENT_ROWS, next_number, tidy
-from scimult.retrieval.shards import Shard, publish, shard_name, write_shard
+from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.types import IntArray
 
 MOST_SMALL = 32
@@ -50,7 +50,6 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
     manifest, number = state.manifest, next_number(state.manifest)
     segments = list(manifest.segments[:count])
     listed = {task: list(state.shards(task).shards) for task in manifest.sides}
-    fresh: dict[str, list[Shard]] = {task: [] for task in manifest.sides}
     first = int(state.papers.starts[count])
     for start in range(0, len(rows), SEGMENT_ROWS):
         part = rows[start : start + SEGMENT_ROWS]
@@ -61,12 +60,12 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
         for task in manifest.sides:
             shards, folder = state.shards(task), state.space_folder(task)
             vectors_ND = shards.rows(part)
-            fresh[task].append(write_shard(folder, number, shards.space, ids, vectors_ND, hashes))
+            listed[task].append(write_shard(folder, number, shards.space, ids, vectors_ND, hashes))
         segments.append(write_segment(state.folder / PAPERS, shard_name(number), table))
         first, number = first + len(part), number + 1
     for task in manifest.sides:
         space = state.shards(task).space
-        publish(state.space_folder(task), space, [*listed[task], *fresh[task]])
+        publish(state.space_folder(task), space, listed[task])
     same_rows = len(rows) == manifest.rows - state.papers.starts[count]
     values: dict[str, Any] = {} if same_rows else {"removed": "", "indexes": {}}
     write_manifest(state.folder, manifest.changed(segments=tuple(segments), **values))

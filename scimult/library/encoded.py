@@ -21,14 +21,7 @@ _HASH_DIGITS = 32
 
 
 class PrecomputedVectors:
-    """Looks up vectors of texts in folders of shards.
-
-    Parameters
-    ----------
-    folder : Path
-        Written by ``scimult encode``: one task, or a folder per task.
-    spaces : mapping of str to Space
-        The required space of each task.
+    """Looks up vectors of texts in a folder of ``scimult encode``: one task, or a folder per task.
 
     Raises
     ------

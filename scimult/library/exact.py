@@ -34,16 +34,10 @@ _UNIT_ROUNDOFF = 2.0**-24
 
 
 class ExactSearch:
-    """Searches the vectors of a space.
+    """Searches the vectors of a space, skipping damaged shards.
 
-    Parameters
-    ----------
-    shards : Shards
-        The vectors; rows of damaged shards are skipped.
-    longest : float
-        Upper bound on the vectors' lengths, which bounds rounding errors; ignored for cosine.
-    ids_of : callable
-        Returns the ids of rows; called only for rows of equal scores.
+    ``longest`` is an upper bound on the vectors' lengths, which bounds rounding errors; it is
+    ignored for cosine. ``ids_of`` is called only for rows of equal scores.
     """
 
     def __init__(self, shards: Shards, longest: float, ids_of: IdsOf) -> None:

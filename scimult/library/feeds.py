@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 ROWS = 5000
 """Papers per batch, and per file."""
-
-
 _VECTOR = "vector"
 
 
@@ -102,18 +100,9 @@ _KIND = FolderKind("a feed of a library", lambda folder: (folder / "feed.json").
 
 
 def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> int:
-    """Write files for a data base to load into a new folder; return the number of papers.
+    """Write files for a data base (milvus, opensearch, pgvector); return the number of papers.
 
-    Parameters
-    ----------
-    feed : Feed
-        The papers.
-    target : {"milvus", "opensearch", "pgvector"}
-        The data base.
-    folder : Path
-        Receives the files; replaces an earlier feed.
-    name : str
-        Of the collection, index or table.
+    The folder is new or holds an earlier feed; ``name`` is that of the collection, index or table.
 
     Raises
     ------
@@ -209,16 +198,8 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     """Fill a Qdrant collection through its client; return the number of papers.
 
     A point's id is a UUID derived from the paper's id, which is in the payload with the text and
-    the columns. Repeating the call replaces points.
-
-    Parameters
-    ----------
-    feed : Feed
-        The papers.
-    where : str
-        URL of a server, or a folder for Qdrant's local mode.
-    name : str
-        Of the collection.
+    the columns. Repeating the call replaces points. ``where`` is the URL of a server, or a folder
+    for Qdrant's local mode; ``name`` that of the collection.
 
     Raises
     ------

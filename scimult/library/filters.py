@@ -17,32 +17,26 @@ Where = str | Mapping[str, Any]
 
 
 def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
-    """Return a condition in SQL and its parameters.
+    """Return a condition in SQL and its parameters, given the type of each column.
 
-    Parameters
-    ----------
-    where : str or mapping
-        A condition in SQL on the columns, or by column: a value, None (absent), a list (any of
-        these) or an inclusive pair (from, to), None for open. On a column of lists a value
-        matches any of its items.
-    types : mapping of str to str
-        The type of each column.
+    A mapping has by column: a value, None (absent), a list (any of these) or an inclusive pair
+    (from, to), None for open. On a column of lists a value matches any of its items.
 
     Raises
     ------
     ConfigError, UnknownNameError
         If it is neither SQL nor a mapping, a column is unknown or a value unusable.
     """
+    given: object = where
+    if not isinstance(given, (str, Mapping)):
+        fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
+        raise ConfigError("not a filter", value=given, fix=fix)
     if isinstance(where, str):
         if not where.strip():
             raise ConfigError("filter is empty", fix='write one such as "year >= 2020"')
         return f"({where})", []
-    items: object = where
-    if not isinstance(items, Mapping):
-        fix = 'pass SQL, or a mapping such as {"year": (2019, None)}'
-        raise ConfigError("not a filter", value=where, fix=fix)
     terms, values = ["TRUE"], []
-    for name, wanted in items.items():
+    for name, wanted in where.items():
         kind = types[one_of("column", name, types)]
         term, params = _term(quoted(name), kind, wanted)
         terms.append(term)

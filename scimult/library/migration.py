@@ -26,7 +26,7 @@ from scimult.library.encoding import (
     sides_of,
     spaces_of,
 )
-from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, write_manifest
+from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.library.state import State
 from scimult.library.writing import longest_of
 from scimult.progress import bar
@@ -34,12 +34,10 @@ from scimult.retrieval.shards import (
     Precision,
     Shard,
     Shards,
-    Space,
     find_shard,
     publish,
     write_shard,
 )
-from scimult.types import Role
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -88,14 +86,26 @@ def migrate(
         # The same model, perhaps at another place.
         if reference != manifest.model:
             write_manifest(state.folder, manifest.changed(model=reference))
+        _remove_others(state.folder, manifest)
         return done
     folders = {task: state.folder / VECTORS / name / f"{task}.{sides[task]}" for task in sides}
     listed: dict[str, list[Shard]] = {task: [] for task in sides}
     with bar("papers", total=manifest.rows, unit="paper", show=show_progress) as meter:
         for index, segment in enumerate(manifest.segments):
             rows = np.arange(state.papers.starts[index], state.papers.starts[index + 1])
-            shards = _segment(state, model, rows, int(segment.name), sides, spaces, folders, done)
-            for task, shard in shards.items():
+            number, table = int(segment.name), state.papers.table(rows, ["id", "text_hash"])
+            ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
+            # Those of an earlier attempt, if all tasks have one.
+            shards = [find_shard(folders[task], number, spaces[task], hashes) for task in sides]
+            if None in shards:
+                vectors = encode_papers(model, state.papers.texts_of(rows), sides)
+                done.texts_encoded += len(rows)
+                shards = [
+                    write_shard(folders[task], number, spaces[task], ids, vectors[task], hashes)
+                    for task in sides
+                ]
+            for task, shard in zip(sides, shards, strict=True):
+                assert shard is not None
                 listed[task].append(shard)
             meter.update(segment.rows)
     for task, space in spaces.items():
@@ -111,36 +121,10 @@ def migrate(
         "words": {},
         "adapter": {},
     }
-    write_manifest(state.folder, manifest.changed(**values))
-    _remove_others(state.folder, name)
+    manifest = manifest.changed(**values)
+    write_manifest(state.folder, manifest)
+    _remove_others(state.folder, manifest)
     return done
-
-
-def _segment(
-    state: State,
-    model: SciMult,
-    rows: np.ndarray[Any, np.dtype[np.int64]],
-    number: int,
-    sides: Mapping[str, Role],
-    spaces: Mapping[str, Space],
-    folders: Mapping[str, Path],
-    done: Migrated,
-) -> dict[str, Shard]:
-    """Return the shards of a segment, reused from an earlier attempt or new."""
-    table = state.papers.table(rows, ["id", "text_hash"])
-    ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
-    earlier = {
-        task: find_shard(folders[task], number, space, hashes) for task, space in spaces.items()
-    }
-    complete = {task: shard for task, shard in earlier.items() if shard is not None}
-    if len(complete) == len(earlier):
-        return complete
-    vectors = encode_papers(model, state.papers.texts_of(rows), sides)
-    done.texts_encoded += len(rows)
-    return {
-        task: write_shard(folders[task], number, space, ids, vectors[task], hashes)
-        for task, space in spaces.items()
-    }
 
 
 def _longest(folder: Path) -> float:
@@ -149,13 +133,16 @@ def _longest(folder: Path) -> float:
     )
 
 
-def _remove_others(folder: Path, name: str) -> None:
+def _remove_others(folder: Path, manifest: Manifest) -> None:
+    """Remove the vectors, indexes and adapters of models that the library has left."""
     for path in (folder / VECTORS).iterdir():
-        if path.name != name:
+        if path.name != manifest.vectors:
             shutil.rmtree(path, ignore_errors=True)
-    shutil.rmtree(folder / INDEXES, ignore_errors=True)
+    if not manifest.indexes:
+        shutil.rmtree(folder / INDEXES, ignore_errors=True)
     for path in folder.glob("adapter.*.npz"):
-        path.unlink(missing_ok=True)
+        if path.name != manifest.adapter.get("file"):
+            path.unlink(missing_ok=True)
 
 
 def adapt(

@@ -27,16 +27,8 @@ if TYPE_CHECKING:
 class Opened:
     """Encodes and searches a library; warns about unsearchable papers.
 
-    Parameters
-    ----------
-    state : State
-        The library.
-    given : path or SciMult, optional
-        The user's replacement for the library's model.
-    device : str, optional
-        Where to compute.
-    light : bool
-        Whether to encode queries without torch where possible.
+    ``given`` is the user's replacement for the library's model; if ``light``, queries are encoded
+    without torch where possible.
     """
 
     def __init__(

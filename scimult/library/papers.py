@@ -27,7 +27,7 @@ ARROW_TYPES = {
     "VARCHAR[]": pa.list_(pa.string()),
 }
 """Arrow types of columns, by their SQL names."""
-_OWN_TYPES = {
+OWN_TYPES = {
     "row": "BIGINT",
     "id": "VARCHAR",
     "title": "VARCHAR",
@@ -35,6 +35,7 @@ _OWN_TYPES = {
     "text_hash": "VARCHAR",
     "paper_hash": "VARCHAR",
 }
+"""Columns that every library has."""
 
 
 class PaperTable:
@@ -121,7 +122,7 @@ class PaperTable:
         wanted = strings(ids)
         rows = [np.empty(0, dtype=np.int64)]
         for index, start in self._usable_segments():
-            column = self._file(index).read(_schema(["id"], _OWN_TYPES))["id"]
+            column = self._file(index).read(_schema(["id"], OWN_TYPES))["id"]
             matches = pc.indices_nonzero(pc.is_in(column, wanted))
             rows.append(np.from_dlpack(matches).astype(np.int64) + start)
         return np.concatenate(rows)
@@ -149,7 +150,7 @@ class PaperTable:
         DataError
             If a file has been changed or removed since the library was opened, or is damaged.
         """
-        types = {**_OWN_TYPES, **self.types}
+        types = {**OWN_TYPES, **self.types}
         schema = _schema(columns or list(types), types)
         rows_P = np.asarray(rows_P, dtype=np.int64)
         unique_U, index_P = np.unique(rows_P, return_inverse=True)
@@ -164,7 +165,7 @@ class PaperTable:
 
     def all_hashes(self) -> pa.Table:
         """Return row, id, text_hash and paper_hash of every readable row."""
-        schema = _schema(["row", "id", "text_hash", "paper_hash"], _OWN_TYPES)
+        schema = _schema(["row", "id", "text_hash", "paper_hash"], OWN_TYPES)
         parts = [self._file(index).read(schema) for index, _ in self._usable_segments()]
         return pa.concat_tables([no_rows(schema), *parts])
 
@@ -207,7 +208,7 @@ class PaperTable:
 
         connection = duckdb.connect(":memory:")
         files = [str(self._path(part)) for part in self.segments if part.name not in self.damaged]
-        typed = {**_OWN_TYPES, **self.types}
+        typed = {**OWN_TYPES, **self.types}
         empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in typed.items())
         query = f"SELECT {empty} WHERE FALSE"
         if files:

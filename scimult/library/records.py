@@ -17,12 +17,10 @@ from scimult.data.importers import read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.inference.texts import as_text, rows_of
-from scimult.library.papers import ARROW_TYPES
+from scimult.library.papers import ARROW_TYPES, OWN_TYPES
 from scimult.retrieval.store import key_of
 from scimult.types import Text
 
-OWN = ("row", "id", "title", "abstract", "text_hash", "paper_hash")
-"""Columns that every library has."""
 _TYPE_NAMES = {
     "BIGINT": "whole numbers",
     "DOUBLE": "numbers",
@@ -88,6 +86,9 @@ def as_papers(items: Iterable[object]) -> Iterator[Paper]:
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
             fix = "give every paper an id: a string without line breaks"
             raise DataError(f"paper {index} has no id", value=name, fix=fix)
+        if not all(isinstance(key, str) for key in item):
+            fix = "name every field by a string"
+            raise DataError(f"paper {name!r}: a field's name is no string", value=[*item], fix=fix)
         fields = {key: _plain(value) for key, value in item.items()}
         columns = {key: value for key, value in fields.items() if key not in _READ}
         yield Paper(name, as_text(fields, "paper", index), columns)
@@ -110,12 +111,9 @@ def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str,
     seen: dict[str, set[str]] = {}
     for paper in papers:
         for name, value in paper.columns.items():
-            if not isinstance(name, str):
-                fix = "name every column by a string"
-                raise DataError("column name is not a string", value=name, fix=fix)
             if name not in known and value is not None:
                 seen.setdefault(name, set()).add(_type_of(value))
-    lowered = {name.casefold() for name in (*OWN, *known)}
+    lowered = {name.casefold() for name in (*OWN_TYPES, *known)}
     for name in seen:
         if name.casefold() in lowered or not name.isprintable() or not name.strip():
             fix = "give the column another name; upper and lower case count as the same"
@@ -205,14 +203,9 @@ def read_files(
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
 ) -> Iterator[Paper]:
-    """Yield the papers of files, dropping repeated ids.
+    """Yield the papers of files; ``rejects`` receives bad records and repeated ids.
 
-    Parameters
-    ----------
-    files, format, columns
-        As in `scimult.data.importers.read_papers`.
-    rejects : Rejects
-        Receives bad records and repeated ids.
+    Other arguments are those of `scimult.data.importers.read_papers`.
 
     Raises
     ------

@@ -121,16 +121,15 @@ class Searcher:
 
     def _allowed(self, request: Request, seeds: IntArray) -> BoolArray:
         """Return a mask of the rows that may be results."""
-        papers, allowed_N = self._state.papers, self._state.live_N
+        papers = self._state.papers
+        allowed_N: BoolArray = self._state.live_N.copy()
         if request.where is not None:
-            allowed_N = allowed_N & papers.where(request.where)
+            allowed_N &= papers.where(request.where)
         if request.only is not None:
             named_N = np.zeros_like(allowed_N)
             named_N[papers.rows_of(request.only)] = True
-            allowed_N = allowed_N & named_N
-        if len(seeds) or len(request.exclude):
-            allowed_N = allowed_N.copy()
-            allowed_N[seeds] = False
+            allowed_N &= named_N
+        allowed_N[seeds] = False
         if len(request.exclude):
             allowed_N[papers.rows_of(request.exclude)] = False
         return allowed_N

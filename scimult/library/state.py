@@ -23,14 +23,8 @@ _SUGGESTED = 1000
 class State:
     """Opens a library without reading its vectors.
 
-    Attributes
-    ----------
-    manifest : Manifest
-        Contents of ``library.json``.
-    papers : PaperTable
-        All rows; current papers are the live ones.
-    removed_N : BoolArray
-        Mask of the rows of removed papers, shape ``(N,)``.
+    ``papers`` has all rows, of which current papers are the live ones; ``removed_N`` marks the
+    rows of removed papers.
 
     Raises
     ------

@@ -72,18 +72,7 @@ class _Known:
 
 
 class Writer:
-    """Changes a library; the caller holds its lock.
-
-    Parameters
-    ----------
-    state : State
-        The current library.
-    model : SciMult, optional
-        Encodes new texts; not needed to remove.
-    encoded : PrecomputedVectors, optional
-        Vectors to reuse instead of encoding.
-    segment_rows : int
-        Papers per segment.
+    """Changes a library; the caller holds its lock. Removing needs no model.
 
     Raises
     ------

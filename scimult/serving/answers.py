@@ -29,15 +29,7 @@ from scimult.types import FloatArray, Text
 
 @dataclass
 class Answers:
-    """Answers requests from a library, its model and labels.
-
-    Parameters
-    ----------
-    served : Served
-        The library.
-    labels : Tags, optional
-        Labels to tag papers with.
-    """
+    """Answers requests from a library, its model and the labels to tag papers with."""
 
     served: Served
     labels: Tags | None = None

@@ -36,20 +36,10 @@ _ERRORS = schemas.refusals(400, 401, 408, 413, 422, 429, 503, 504)
 
 
 class Service:
-    """A FastAPI application over a library.
+    """A FastAPI application over a library; ``project`` has the labels for Annif's paths.
 
-    Parameters
-    ----------
-    answers : Answers
-        Answers the requests.
-    limits : Limits
-        Limits on requests.
-    metrics : Metrics
-        Counters; the encoder of ``answers`` should report its passes to them.
-    project : Project, optional
-        Labels for Annif's paths.
-    key, hosts
-        As for `scimult.serving.guards.Guards`.
+    The encoder of ``answers`` should report its passes to ``metrics``. ``key`` and ``hosts`` are
+    those of `scimult.serving.guards.Guards`.
     """
 
     def __init__(

@@ -47,18 +47,10 @@ class _Job:
 class Passes:
     """Runs waiting jobs in a few threads, batching those with the same routes.
 
-    Parameters
-    ----------
-    run : callable
-        From token ids and routes to vectors, shape ``(R, N, D)``.
-    most_tokens : int
-        Most tokens per pass; longer jobs take several passes, interleaved with others.
-    threads : int
-        Concurrent passes, among which waiting jobs are split.
-    patience : float
-        Seconds that a caller waits.
-    observe : callable, optional
-        Called with the numbers of texts and tokens of every pass.
+    ``run`` turns token ids and routes into vectors, shape ``(R, N, D)``. Waiting jobs are split
+    among ``threads``; those of more than ``most_tokens`` take several passes, interleaved with
+    others. A caller waits for ``patience`` seconds; ``observe`` is called with the numbers of
+    texts and tokens of every pass.
     """
 
     def __init__(
@@ -191,14 +183,7 @@ class SharedModel(SciMult):
     """A model whose `encode` shares passes with calls from other threads.
 
     Results equal those of the model alone, up to the rounding of float32 products, whose order
-    depends on the other texts in a pass.
-
-    Parameters
-    ----------
-    model : SciMult
-        The model, which must not be used otherwise from now on.
-    **passes
-        Options of `Passes`.
+    depends on the other texts in a pass. The model must not be used otherwise from now on.
     """
 
     def __init__(self, model: SciMult, **passes: Any) -> None:

@@ -56,12 +56,6 @@ class Guards:
 
     Parameters
     ----------
-    app : ASGI application
-        Application behind the guards.
-    limits : Limits
-        Limits on requests.
-    metrics : Metrics
-        Counters.
     key : str, optional
         Required of every request: as a bearer token, as ``X-API-Key``, or as the password of basic
         authentication, for clients that can only put it into the address.

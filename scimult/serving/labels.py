@@ -12,7 +12,7 @@ from scimult.inference import SciMult
 from scimult.library.tagging import as_labels
 from scimult.retrieval.exact import ExactIndex
 from scimult.tagging.tagger import SuggestedTag, Tagger
-from scimult.types import FloatArray, Text
+from scimult.types import Text
 
 
 class Tags(Protocol):
@@ -28,16 +28,9 @@ class Tags(Protocol):
 
 
 class LabelSpace:
-    """Labels and their embeddings.
+    """Labels and their embeddings; ``model`` encodes labels now, and papers on request.
 
-    Parameters
-    ----------
-    model : SciMult
-        Encodes labels now, and papers on request.
-    labels : iterable of str or mapping
-        Names, or mappings with ``id``, ``name`` and ``definition``.
-    task : str
-        A task that ranks labels for papers.
+    Labels are names, or mappings with ``id``, ``name`` and ``definition``.
 
     Raises
     ------
@@ -70,14 +63,7 @@ class LabelSpace:
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of each paper."""
-        vectors_ND = self.model.encode(papers, task=self._task, role="query")
-        return self.nearest(vectors_ND, k=k, threshold=threshold, exclude=exclude)
-
-    def nearest(
-        self, papers_ND: FloatArray, *, k: int, threshold: float | None, exclude: Sequence[str]
-    ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of each paper's vector.
+        """Return the best ``k`` labels of each paper.
 
         Raises
         ------
@@ -89,7 +75,8 @@ class LabelSpace:
             fix = f"exclude labels by their ids{suggest(unknown[0], self._ids)}"
             raise DataError("no label has this id", value=unknown[0], fix=fix)
         excluded = {self._rows[name] for name in exclude}
-        ranking = self._index.search(papers_ND, min(k + len(excluded), len(self)))
+        vectors_ND = self.model.encode(papers, task=self._task, role="query")
+        ranking = self._index.search(vectors_ND, min(k + len(excluded), len(self)))
         least = -np.inf if threshold is None else threshold
         by_paper = []
         for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
@@ -103,13 +90,7 @@ class LabelSpace:
 
 
 class TaggerLabels:
-    """Labels of a trained tagger; scores are probabilities if it had tagged papers.
-
-    Parameters
-    ----------
-    tagger : Tagger
-        The tagger.
-    """
+    """Labels of a trained tagger; scores are probabilities if it had tagged papers."""
 
     def __init__(self, tagger: Tagger) -> None:
         self._tagger = tagger

@@ -65,13 +65,7 @@ class TextsOut(BaseModel):
 
 
 def mcp_server(answers: Answers) -> MCPServer[Any]:
-    """Return a server of the tools, to ``run`` over stdio.
-
-    Parameters
-    ----------
-    answers : Answers
-        Answers the calls.
-    """
+    """Return a server of the tools, to ``run`` over stdio."""
     server: MCPServer[Any] = MCPServer(
         "scimult", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
     )

@@ -12,17 +12,7 @@ PROBLEM = "application/problem+json"
 
 
 class Refusal(SciMultError):
-    """A refused request.
-
-    Parameters
-    ----------
-    status : int
-        HTTP status.
-    problem, fix : str
-        As for `SciMultError`.
-    headers : mapping, optional
-        HTTP headers, such as ``Retry-After``.
-    """
+    """A refused request, with its HTTP status and headers such as ``Retry-After``."""
 
     def __init__(
         self, status: int, problem: str, *, fix: str, headers: Mapping[str, str] | None = None

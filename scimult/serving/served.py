@@ -21,18 +21,8 @@ class Served:
     """A library that other processes may change while it is served.
 
     Every question sees one consistent state of the library. A change is a new object, and the
-    former one lives until its last question is answered.
-
-    Parameters
-    ----------
-    path : Path
-        The library.
-    model : path, optional
-        The library's model, if it has moved.
-    device : str, optional
-        Device to encode texts on.
-    **passes
-        Options of `scimult.serving.batching.Passes`.
+    former one lives until its last question is answered. ``model`` is given if it has moved;
+    ``passes`` are options of `scimult.serving.batching.Passes`.
 
     Raises
     ------

@@ -95,16 +95,7 @@ def expected_calibration_error(
 class Suggestions:
     """A tagger's suggestions for held-out papers, and whether each is right.
 
-    Attributes
-    ----------
-    probabilities_P : array
-        Probabilities by the tagger.
-    right_P : array
-        Whether the paper has the tag.
-    papers_P : array
-        Number of the paper.
-    ranks_P : array
-        Rank in the paper's list, from 1.
+    Papers are given by number, ranks within a paper's list from 1.
     """
 
     probabilities_P: Numbers
@@ -117,16 +108,8 @@ class Suggestions:
 
         Thresholds are tested from the highest down until one fails (fixed-sequence testing with
         several starts, which share the error budget: Angelopoulos et al. 2021), so that the bound
-        holds for the chosen one.
-
-        Parameters
-        ----------
-        precision : float
-            Target share of right suggestions, over all papers.
-        k : int or None
-            Most suggestions per paper.
-        confidence : float
-            Probability that the precision on similar papers is not lower.
+        holds for the chosen one: with probability ``confidence`` the share of right suggestions,
+        at most ``k`` per paper, is not lower on similar papers.
         """
         p, right, papers = self._listed(k)
         steps = _steps(p)

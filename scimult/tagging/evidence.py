@@ -47,22 +47,7 @@ def find_evidence(
     """Return for each paper a dict from concept to the sentence that supports it.
 
     It is a sentence that names the concept, else the one whose embedding is closest to the
-    concept's; the title if there is no abstract.
-
-    Parameters
-    ----------
-    model : SciMult
-        The encoder.
-    task : str
-        Task of the embeddings.
-    vocabulary : Vocabulary
-        The concepts.
-    labels_CD : array
-        Embeddings of the concepts.
-    papers : sequence of Text
-        The papers.
-    tags : sequence of sequences of int
-        Rows of each paper's concepts.
+    concept's; the title if there is no abstract. ``tags`` are the rows of each paper's concepts.
     """
     parts = [
         (sentences(text.body) or [text.title]) if rows else []

@@ -43,22 +43,12 @@ class TaggerState:
 
     Attributes
     ----------
-    vocabulary : Vocabulary
-        The concepts.
     labels_CD, mean_C : array
         Embeddings of the concepts, and each one's mean similarity to papers.
-    fusion : Fusion
-        Weights that turn sources into log odds.
-    hierarchy : {"flat", "closed", "specific"}
-        Hierarchy of the training.
     model : mapping
         How to open the model: path, dtype, task, fingerprint and overridden settings.
-    learned : Learned, optional
-        Sources learned from tagged papers.
-    calibration : Calibration, optional
-        Absent without tagged papers.
-    suggestions : Suggestions, optional
-        Suggestions for held-out tagged papers.
+    learned, calibration, suggestions : optional
+        Absent without tagged papers; suggestions are those for held-out ones.
     facts : mapping
         Numbers of papers and concepts, and the calibration error.
     """

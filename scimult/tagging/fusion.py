@@ -74,14 +74,7 @@ class FusionSample:
 
     Wrong pairs are those that a source ranks among a paper's top 30 (with tagged papers: the
     label's similarity or the linear model), and 50 per paper sampled from the others, weighted to
-    represent all of them.
-
-    Parameters
-    ----------
-    seen_C : array
-        Which concepts have tagged papers.
-    seed : int
-        Seed of the sampling.
+    represent all of them. ``seen_C`` tells which concepts have tagged papers.
     """
 
     def __init__(self, seen_C: BoolArray, seed: int) -> None:

@@ -18,16 +18,10 @@ _NAMED = 3
 
 
 class TagReader:
-    """Looks up the concepts of papers' tags.
+    """Looks up the concepts of papers' tags; if ``closed``, with all broader ones.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        The concepts.
-    closed : bool
-        Add all broader concepts.
-    drop_unknown : bool
-        Ignore tags that are not in the vocabulary, or ambiguous there, and count them.
+    With ``drop_unknown``, tags that are not in the vocabulary, or ambiguous there, are ignored and
+    counted.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, closed: bool, drop_unknown: bool) -> None:

@@ -22,22 +22,8 @@ def shares(
 ) -> Any:
     """Return the share of each paper's neighbours that have each concept, sparse.
 
-    Neighbour n has weight ``exp(sharpness (s_n - s_1))``, divided by the sum of all weights; rows
-    below 0 are ignored.
-
-    Parameters
-    ----------
-    rows_BK, scores_BK : array
-        Rows of the neighbours, best first, and their similarities.
-    tags_MC : sparse array
-        1 where a tagged paper has a concept.
-    sharpness : float
-        0 weights all neighbours equally.
-
-    Returns
-    -------
-    sparse array
-        Shape ``(B, C)``.
+    Neighbours come best first. The n-th has weight ``exp(sharpness (s_n - s_1))``, divided by the
+    sum of all weights; rows below 0 are ignored. The shape is ``(B, C)``.
     """
     import scipy.sparse as sparse
 

@@ -49,24 +49,10 @@ def select_tags(
     exclude: Collection[int],
     hierarchy: Hierarchy,
 ) -> list[int]:
-    """Select suggestions from ranked concepts, in their order.
+    """Select suggestions from ranked rows, best first, in their order.
 
-    Parameters
-    ----------
-    ranked : list of int
-        Rows, best first; in a closed hierarchy, broader concepts before narrower ones.
-    probabilities_C : array
-        Probabilities of all concepts.
-    vocabulary : Vocabulary
-        The hierarchy.
-    k : int or None
-        Most suggestions.
-    threshold : float or None
-        Lowest probability.
-    exclude : collection of int
-        Rows that are never suggested.
-    hierarchy : {"flat", "closed", "specific"}
-        ``specific`` leaves out concepts above another suggestion; later ones move up.
+    In a closed hierarchy broader concepts are ranked before narrower ones; ``specific`` leaves out
+    concepts above another suggestion, and later ones move up.
     """
     tags: list[int] = []
     for row in ranked:

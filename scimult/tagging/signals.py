@@ -41,21 +41,7 @@ _LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Learned:
-    """What is learned from tagged papers.
-
-    Attributes
-    ----------
-    tags_MC : sparse array
-        1 where a tagged paper has a concept.
-    vectors_MD : array
-        Embeddings of the papers.
-    words : Words
-        The terms.
-    words_MT : sparse array
-        Words of the papers.
-    linear : LinearHead
-        A linear model of each concept with papers.
-    """
+    """What is learned from tagged papers: their tags, embeddings and words, and linear models."""
 
     tags_MC: Any
     vectors_MD: FloatArray
@@ -71,20 +57,9 @@ class Learned:
 
 
 class Signals:
-    """Computes the sources of a vocabulary.
+    """Computes the sources of a vocabulary; without ``learned`` there are only the first three.
 
-    Parameters
-    ----------
-    vocabulary : Vocabulary
-        The concepts.
-    labels_CD : array
-        Embeddings of the concepts.
-    mean_C : array
-        Each concept's mean similarity to papers.
-    similarity : {"dot", "cosine", "l2"}
-        Similarity of embeddings.
-    learned : Learned, optional
-        What is learned from tagged papers; without it there are only the first three sources.
+    ``mean_C`` is each concept's mean similarity to papers.
     """
 
     def __init__(

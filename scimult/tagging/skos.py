@@ -23,18 +23,8 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     The label is ``skos:prefLabel`` in ``language``, else without a language; ``altLabel`` and
     ``hiddenLabel`` are synonyms; the description is ``definition``, else ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
-    to concepts outside the file are left out and counted.
-
-    Parameters
-    ----------
-    path : Path
-        The file; ``.gz`` is decompressed.
-    format : {"xml", "turtle", "nt"}
-        Format name of rdflib.
-    language : str
-        Language of the labels.
-    rejects : Rejects
-        Collector of concepts without a label.
+    to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
+    label. ``format`` is rdflib's name: xml, turtle or nt.
 
     Raises
     ------

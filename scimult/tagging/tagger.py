@@ -25,7 +25,13 @@ from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import TagReader, tagged_papers
 from scimult.tagging.sets import Hierarchy, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
-from scimult.tagging.training import LISTED, Fitting, TaggedPapers, blocks, check_enough
+from scimult.tagging.training import (
+    LISTED,
+    TaggedPapers,
+    blocks,
+    check_enough,
+    fit_tagger,
+)
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import BoolArray, FloatArray, Text
 
@@ -154,9 +160,10 @@ class Tagger:
             mean_C = np.zeros(len(labels), dtype=np.float32)
             state = TaggerState(*common, mean_C, ZERO_SHOT_FUSION, hierarchy, reference)
         else:
-            tagged = TaggedPapers(ids, texts, vectors, tags_NC)
-            fitting = Fitting(*common, encoder.similarity, hierarchy, seed, show_progress)
-            state = fitting.state(tagged, reference)
+            state = fit_tagger(
+                TaggedPapers(ids, texts, vectors, tags_NC), *common, encoder.similarity, hierarchy,
+                reference, seed=seed, show_progress=show_progress,
+            )  # fmt: skip
         with atomic_folder(path, TAGGER) as temporary:
             save_state(temporary, state)
         return cls(state, encoder)

@@ -82,65 +82,47 @@ def check_enough(ids: Sequence[str]) -> None:
         raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
 
 
-@dataclass(frozen=True)
-class Fitting:
-    """Inputs, besides papers, for fitting a tagger.
+def fit_tagger(
+    papers: TaggedPapers,
+    vocabulary: Vocabulary,
+    labels_CD: FloatArray,
+    similarity: Similarity,
+    hierarchy: Hierarchy,
+    model: dict[str, Any],
+    *,
+    seed: int = 0,
+    show_progress: bool = False,
+) -> TaggerState:
+    """Fit a tagger to papers and concepts encoded by ``model``; return its state.
 
-    Attributes
-    ----------
-    vocabulary : Vocabulary
-        The concepts.
-    labels_CD : array
-        Embeddings of the concepts.
-    similarity : {"dot", "cosine", "l2"}
-        Similarity of embeddings.
-    hierarchy : {"flat", "closed", "specific"}
-        How the hierarchy is used.
-    seed : int
-        Seed of all sampling.
-    show_progress : bool
-        Show progress bars.
+    Raises
+    ------
+    DataError
+        If only held-out papers have tags.
     """
-
-    vocabulary: Vocabulary
-    labels_CD: FloatArray
-    similarity: Similarity
-    hierarchy: Hierarchy
-    seed: int = 0
-    show_progress: bool = False
-
-    def state(self, papers: TaggedPapers, model: dict[str, Any]) -> TaggerState:
-        """Fit a tagger to papers encoded by ``model``; return its state.
-
-        Raises
-        ------
-        DataError
-            If only held-out papers have tags.
-        """
-        learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
-        if not learning.tags_NC.nnz:
-            problem, fix = "no paper to learn from has a tag", "tag more papers"
-            raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
-        sample_ND = learning.vectors_ND[:_MEAN_OF]
-        mean_C = similarities(sample_ND, self.labels_CD, self.similarity).mean(axis=0)
-        learned = learn(learning, self.similarity, seed=self.seed, show_progress=self.show_progress)
-        signals = Signals(self.vocabulary, self.labels_CD, mean_C, self.similarity, learned)
-        fusion = weigh(signals, weighing, seed=self.seed, show_progress=self.show_progress)
-        calibration, suggestions, error = calibrate(
-            signals, fusion, calibrating, self.vocabulary, self.hierarchy,
-            show_progress=self.show_progress,
-        )  # fmt: skip
-        facts = {
-            "papers": len(papers.ids),
-            "papers_by_use": [len(part.ids) for part in (learning, weighing, calibrating)],
-            "concepts": len(self.vocabulary),
-            "concepts_with_papers": int(signals.seen_C.sum()),
-            "expected_calibration_error": round(error, 5),
-        }
-        return TaggerState(
-            self.vocabulary, self.labels_CD, mean_C, fusion, self.hierarchy, model,
-            learned=learned, calibration=calibration, suggestions=suggestions, facts=facts,
-        )  # fmt: skip
+    learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
+    if not learning.tags_NC.nnz:
+        problem, fix = "no paper to learn from has a tag", "tag more papers"
+        raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
+    sample_ND = learning.vectors_ND[:_MEAN_OF]
+    mean_C = similarities(sample_ND, labels_CD, similarity).mean(axis=0)
+    learned = learn(learning, similarity, seed=seed, show_progress=show_progress)
+    signals = Signals(vocabulary, labels_CD, mean_C, similarity, learned)
+    fusion = weigh(signals, weighing, seed=seed, show_progress=show_progress)
+    calibration, suggestions, error = calibrate(
+        signals, fusion, calibrating, vocabulary, hierarchy, show_progress=show_progress
+    )
+    facts = {
+        "papers": len(papers.ids),
+        "papers_by_use": [len(part.ids) for part in (learning, weighing, calibrating)],
+        "concepts": len(vocabulary),
+        "concepts_with_papers": int(signals.seen_C.sum()),
+        "expected_calibration_error": round(error, 5),
+    }
+    return TaggerState(
+        vocabulary, labels_CD, mean_C, fusion, hierarchy, model,
+        learned=learned, calibration=calibration, suggestions=suggestions, facts=facts,
+    )  # fmt: skip
 
 
 def learn(

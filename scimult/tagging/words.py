@@ -54,15 +54,7 @@ def unpacked(arrays: Mapping[str, Any], prefix: str = "") -> Sparse:
 
 
 class Words:
-    """Sublinear tf-idf of words and bigrams, in unit rows; titles count twice.
-
-    Parameters
-    ----------
-    terms : sequence of str
-        The terms.
-    idf_T : array
-        Weights of the terms.
-    """
+    """Sublinear tf-idf of words and bigrams, in unit rows; titles count twice."""
 
     def __init__(self, terms: Sequence[str], idf_T: FloatArray) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -144,20 +136,8 @@ def fit_linear(
     """Fit a logistic regression for each concept with papers.
 
     A concept's negatives are a sample of 1,000 papers near those that have it and of 1,000 others,
-    the latter weighted to represent all: log odds are those of a fit to all papers.
-
-    Parameters
-    ----------
-    words_NT : sparse array
-        Words of the papers.
-    tags_NC : sparse array
-        1 where a paper has a concept.
-    near_NC : sparse array
-        Non-zero where a neighbour of the paper has the concept.
-    seed : int
-        Seed of the sampling.
-    show_progress : bool
-        Show a progress bar.
+    the latter weighted to represent all: log odds are those of a fit to all papers. ``near_NC`` is
+    non-zero where a neighbour of the paper has the concept.
     """
     import scipy.sparse as sparse
 

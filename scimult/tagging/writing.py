@@ -7,9 +7,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from urllib.parse import quote
 
 from scimult.errors import ConfigError
@@ -21,6 +22,7 @@ FORMATS = (".jsonl", ".csv", ".trec")
 PART = 2048
 """Papers per part."""
 Paper = tuple[str, Text]
+_CSV_HEADER = "paper,rank,tag,label,score,evidence\n"
 
 
 def format_of(path: Path) -> str:
@@ -46,18 +48,8 @@ def write_tags(
     """Tag papers part by part, write one file, and return the numbers of papers and tags.
 
     Finished parts stay in a folder next to the file until all are done, so that the same call
-    resumes after a kill. A part is tagged again if its texts or ``settings`` change.
-
-    Parameters
-    ----------
-    path : Path
-        Ends in ``.jsonl`` (a paper per line), ``.csv`` (a tag per line) or ``.trec``.
-    papers : iterable of (str, Text)
-        Ids and texts.
-    tag : callable
-        Returns the tags of texts.
-    settings : mapping
-        Everything that the tags depend on besides the texts.
+    resumes after a kill. A part is tagged again if its texts change, or ``settings``: everything
+    else that the tags depend on.
     """
     kind = format_of(path)
     parts = path.parent / f".{path.name}.unfinished"
@@ -70,15 +62,15 @@ def write_tags(
         if not file.is_file():
             tags = tag([text for _, text in part])
             rows = [as_row(n, text.title, own) for (n, text), own in zip(part, tags, strict=True)]
-            write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+            write_text(file, "".join(map(_jsonl, rows)))
         files.append(file)
     paper_count = tag_count = 0
     with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
-        write = _WRITERS[kind](out)
+        out.write(_CSV_HEADER if kind == ".csv" else "")
         for row in _rows(files):
             paper_count += 1
             tag_count += len(row["tags"])
-            write(row)
+            out.write(_LINES[kind](row))
     shutil.rmtree(parts, ignore_errors=True)
     return paper_count, tag_count
 
@@ -102,33 +94,26 @@ def _rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, lines)
 
 
-def _jsonl(out: TextIO) -> Callable[[dict[str, Any]], None]:
-    def write(row: dict[str, Any]) -> None:
-        out.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-    return write
+def _jsonl(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _csv(out: TextIO) -> Callable[[dict[str, Any]], None]:
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(("paper", "rank", "tag", "label", "score", "evidence"))
-
-    def write(row: dict[str, Any]) -> None:
-        for rank, tag in enumerate(row["tags"], start=1):
-            cells = (tag["id"], tag["label"], tag["score"], tag.get("evidence", ""))
-            table.writerow((row["id"], rank, *cells))
-
-    return write
+def _csv(row: dict[str, Any]) -> str:
+    out = StringIO()
+    csv.writer(out, lineterminator="\n").writerows(
+        (row["id"], rank, tag["id"], tag["label"], tag["score"], tag.get("evidence", ""))
+        for rank, tag in enumerate(row["tags"], start=1)
+    )
+    return out.getvalue()
 
 
-def _trec(out: TextIO) -> Callable[[dict[str, Any]], None]:
-    def write(row: dict[str, Any]) -> None:
-        for rank, tag in enumerate(row["tags"], start=1):
-            ids = (quote(name, safe=_SAFE) for name in (row["id"], tag["id"]))
-            out.write(f"{next(ids)} Q0 {next(ids)} {rank} {tag['score']:.9g} scimult\n")
-
-    return write
+def _trec(row: dict[str, Any]) -> str:
+    paper = quote(row["id"], safe=_SAFE)
+    return "".join(
+        f"{paper} Q0 {quote(tag['id'], safe=_SAFE)} {rank} {tag['score']:.9g} scimult\n"
+        for rank, tag in enumerate(row["tags"], start=1)
+    )
 
 
 _SAFE = "".join(map(chr, range(33, 127))).replace("%", "")
-_WRITERS = {".jsonl": _jsonl, ".csv": _csv, ".trec": _trec}
+_LINES = {".jsonl": _jsonl, ".csv": _csv, ".trec": _trec}

@@ -293,7 +293,7 @@ def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
         library.add([paper(8, Row=3)])
     with pytest.raises(DataError, match="sync would empty the library"):
         library.sync([])
-    with pytest.raises(DataError, match="column name is not a string"):
+    with pytest.raises(DataError, match="paper 'p008': a field's name is no string"):
         library.add([{**paper(8), 3: "x"}])
     with pytest.raises(DataError, match="column 'note' holds unpaired surrogates"):
         library.add([paper(8, note="\udcff")])

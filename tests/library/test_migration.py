@@ -149,3 +149,14 @@ def test_a_mean_that_only_the_old_model_has_is_no_obstacle() -> None:
         )
     ]
     assert shares[0] > shares[1] + 0.1, shares
+
+
+def test_a_repeated_migration_removes_what_a_kill_left(make: Make, newer: Path) -> None:
+    library = make(dated(20))
+    library.migrate(newer, dtype="float32")
+    left = library.path / "vectors" / "former"
+    left.mkdir()
+    (library.path / "adapter.000001.npz").write_bytes(b"")
+    assert library.migrate(newer, dtype="float32").texts_encoded == 0
+    assert [left.exists(), *library.path.glob("adapter.*")] == [False]
+    assert library.check() == []
