@@ -59,8 +59,9 @@ print(faults() - before)
     def run(how: str) -> int:
         return int(subprocess.check_output([sys.executable, "-c", script, how]))
 
+    most = run("not") / 2
     # A system short of memory takes pages away from any process.
-    assert min(run("keep") for _ in range(3)) < run("not") / 2
+    assert any(run("keep") < most for _ in range(3))
 
 
 @pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "abacus", "cuda:99"])

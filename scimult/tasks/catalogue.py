@@ -6,6 +6,7 @@ Each side of a task, query or candidate, has a named route.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from typing import Literal, get_args
 
@@ -144,8 +145,14 @@ def named_tasks(names: Sequence[str]) -> TaskSet:
 
 def catalogue() -> TaskSet:
     """Return all known tasks, those of SciMult first."""
+    return TaskSet([Task(**entry) for entry in _entries()])
+
+
+@cache
+def _entries() -> list[dict[str, str]]:
     text = resources.files("scimult.tasks").joinpath("catalogue.yaml").read_text(encoding="utf-8")
-    return TaskSet([Task(**entry) for entry in yaml.safe_load(text)])
+    entries: list[dict[str, str]] = yaml.safe_load(text)
+    return entries
 
 
 Routing = Literal["task", "format", "task_and_side", "format_and_side"]

@@ -42,14 +42,18 @@ def folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     here = tmp_path / "here"
     here.mkdir()
+    _fill(here, model)
+    monkeypatch.chdir(here)
+    return here
+
+
+def _fill(here: Path, model: Path) -> None:
     papers = [{"id": "p1", "title": TITLE}, {"id": "p2", "title": "Graphs"}]
     for name, rows in (("papers", papers), ("labels", [{"id": "l1", "name": "Geometry"}])):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (here / f"{name}.jsonl").write_text(text, encoding="utf-8")
     (here / "prepare.yaml").write_text("sources: [{name: a, papers: papers.jsonl}]\n")
     (here / "model").symlink_to(model)
-    monkeypatch.chdir(here)
-    return here
 
 
 def _run(*arguments: object) -> Any:
@@ -190,57 +194,71 @@ def test_an_undecodable_file_name(folder: Path) -> None:
     )
 
 
+# One process for all mistakes: each is made by a fork, which has loaded what `scimult` loads.
 _EARLY = """
-import sys
+import json, os, sys
 from typer.testing import CliRunner
 from scimult.cli.main import app
-result = CliRunner().invoke(app, sys.argv[1:])
-print(result.stderr, end="")
-heavy = {"torch", "transformers", "deepspeed"} & sys.modules.keys()
-print(result.exit_code, sorted(heavy))
+for arguments in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        result = CliRunner().invoke(app, arguments.split())
+        heavy = {"torch", "transformers", "deepspeed"} & sys.modules.keys()
+        print(json.dumps([arguments, result.stderr, result.exit_code, sorted(heavy)]), flush=True)
+        os._exit(0)
+    os.wait()
 """
+MISTAKES = {
+    "search x --model model --papers nope.jsonl": "nope.jsonl: file does not exist",
+    "search x --model nope --papers .": "nope: folder does not exist",
+    "search x --model papers.jsonl --papers .": "a model is a folder, not a file",
+    "search x --model model --papers a.csv": "expected JSON lines, this is CSV",
+    "search x --model model --papers model/": "folder holds none of papers.jsonl",
+    "search x --model model --papers . --device gpu": "(did you mean 'cuda'?)",
+    "search x --model model --papers . --device mps": "use one of cpu, cuda, cuda:0",
+    "recommend --model model --papers .": "no paper given",
+    "recommend --title x --model model --papers nope": "nope: file does not exist",
+    "tag --model model --papers . --labels nope": "nope: file does not exist",
+    "tag --model model --papers . --labels . --out labels.jsonl": "also an input",
+    "encode nope --model model --task search --out e": "nope: file does not exist",
+    "encode . --model model --task search --out model": "model: is a link",
+    "export nope --to folded --out e": "nope: folder does not exist",
+    "export model --to folded --out .": "cannot replace the current folder",
+    "import --released nope --tokenizer model --out e": "nope: file does not exist",
+    "import --base nope --adapter search=a --out e": "nope: folder does not exist",
+    "grow-task nope --name x --like search --out e": "nope: folder does not exist",
+    "train-tokenizer --texts nope --out e": "nope: texts do not exist",
+    "prepare --config nope.yaml --out e": "nope.yaml: file does not exist",
+    "prepare table --input nope --out e": "nope: downloaded folder does not exist",
+    "prepare --config prepare.yaml --out labels.jsonl": "exists and is not a folder",
+    "report nope --out e": "nope: folder does not exist",
+    "report . --map x=nope --out e": "nope: folder does not exist",
+    "cross-routes --model nope --data . --out e": "nope: folder does not exist",
+}
+
+
+@pytest.fixture(scope="module")
+def early(
+    tmp_path_factory: pytest.TempPathFactory, model: Path
+) -> dict[str, tuple[str, int, list[str]]]:
+    """Return, of each mistake, its message, exit code, and the large packages loaded by then."""
+    here = tmp_path_factory.mktemp("early")
+    _fill(here, model)
+    (here / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
+    command = [sys.executable, "-c", _EARLY, json.dumps(list(MISTAKES))]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    reports = map(json.loads, done.stdout.splitlines())
+    return {arguments: tuple(report) for arguments, *report in reports}
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("search x --model model --papers nope.jsonl", "nope.jsonl: file does not exist"),
-        ("search x --model nope --papers .", "nope: folder does not exist"),
-        ("search x --model papers.jsonl --papers .", "a model is a folder, not a file"),
-        ("search x --model model --papers a.csv", "expected JSON lines, this is CSV"),
-        ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
-        ("search x --model model --papers . --device gpu", "(did you mean 'cuda'?)"),
-        ("search x --model model --papers . --device mps", "use one of cpu, cuda, cuda:0"),
-        ("recommend --model model --papers .", "no paper given"),
-        ("recommend --title x --model model --papers nope", "nope: file does not exist"),
-        ("tag --model model --papers . --labels nope", "nope: file does not exist"),
-        ("tag --model model --papers . --labels . --out labels.jsonl", "also an input"),
-        ("encode nope --model model --task search --out e", "nope: file does not exist"),
-        ("encode . --model model --task search --out model", "model: is a link"),
-        ("export nope --to folded --out e", "nope: folder does not exist"),
-        ("export model --to folded --out .", "cannot replace the current folder"),
-        ("import --released nope --tokenizer model --out e", "nope: file does not exist"),
-        ("import --base nope --adapter search=a --out e", "nope: folder does not exist"),
-        ("grow-task nope --name x --like search --out e", "nope: folder does not exist"),
-        ("train-tokenizer --texts nope --out e", "nope: texts do not exist"),
-        ("prepare --config nope.yaml --out e", "nope.yaml: file does not exist"),
-        ("prepare table --input nope --out e", "nope: downloaded folder does not exist"),
-        ("prepare --config prepare.yaml --out labels.jsonl", "exists and is not a folder"),
-        ("report nope --out e", "nope: folder does not exist"),
-        ("report . --map x=nope --out e", "nope: folder does not exist"),
-        ("cross-routes --model nope --data . --out e", "nope: folder does not exist"),
-    ],
-)
+@pytest.mark.parametrize("arguments", MISTAKES)
 def test_mistakes_are_reported_before_torch_is_loaded(
-    folder: Path, arguments: str, message: str
+    early: dict[str, tuple[str, int, list[str]]], arguments: str
 ) -> None:
-    (folder / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
-    command = [sys.executable, "-c", _EARLY, *arguments.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert message in done.stdout
-    assert done.stdout.splitlines()[-1] == "1 []", done.stdout
-    assert done.stdout.count("Fix: ") == 1
+    message, exit_code, heavy = early[arguments]
+    assert MISTAKES[arguments] in message
+    assert message.count("Fix: ") == 1
+    assert (exit_code, heavy) == (1, [])
 
 
 @pytest.mark.ranks

@@ -30,8 +30,7 @@ META = torch.device("meta")
 INSTRUCTED = ("instruction", "prefix", "experts, instructions")
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.1)])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float) -> None:
     model = tiny_encoder(case, dropout=dropout, attention_dropout=dropout).to(META, dtype)

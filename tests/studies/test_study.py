@@ -294,6 +294,7 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     assert "was not trained from the current model of vanilla-seed0" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
     runs = {
         "base": {"model": str(folder / "base")},
