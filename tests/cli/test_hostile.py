@@ -208,7 +208,7 @@ print(result.exit_code, sorted(heavy))
         ("search x --model model --papers nope.jsonl", "nope.jsonl: file does not exist"),
         ("search x --model nope --papers .", "nope: folder does not exist"),
         ("search x --model papers.jsonl --papers .", "a model is a folder, not a file"),
-        ("search x --model model --papers a.csv", "expected JSON lines, this is CSV"),
+        ("search x --model model --papers a.txt", "a.txt: unknown file format"),
         ("search x --model model --papers model/", "folder holds none of papers.jsonl"),
         ("search x --model model --papers . --device gpu", "(did you mean 'cuda'?)"),
         ("search x --model model --papers . --device mps", "use one of cpu, cuda, cuda:0"),
@@ -235,7 +235,7 @@ print(result.exit_code, sorted(heavy))
 def test_mistakes_are_reported_before_torch_is_loaded(
     folder: Path, arguments: str, message: str
 ) -> None:
-    (folder / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
+    (folder / "a.txt").write_text("words\n", encoding="utf-8")
     command = [sys.executable, "-c", _EARLY, *arguments.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert message in done.stdout
