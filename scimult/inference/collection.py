@@ -86,7 +86,7 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     texts: dict[str, Text] = {}
     for name, text, file, line in read_located([path], kind, rejects):
         if name in texts:
-            rejects.reject(repeated(name, file, line))
+            rejects.reject(given_twice(name, file, line))
             continue
         texts[name] = text
     if not texts:
@@ -120,7 +120,7 @@ def read_located(
         yield paper.id, Text("paper", paper.title, paper.abstract), *paper.location
 
 
-def repeated(name: str, path: Path, line: int) -> DataError:
+def given_twice(name: str, path: Path, line: int) -> DataError:
     """Return the error for an id that an earlier text has."""
     fix = "give every text its own id, or remove the repetition"
     return DataError("id is given twice", path=path, line=line, value=name, fix=fix)

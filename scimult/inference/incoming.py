@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scimult.data.importers import guess_format
 from scimult.data.lines import Rejects, find_objects, open_binary
-from scimult.inference.collection import read_located, repeated, text_files
+from scimult.inference.collection import given_twice, read_located, text_files
 from scimult.types import Kind, Text
 
 _CHUNK = 4096
@@ -45,7 +45,7 @@ def read_texts(
         repeated = seen.add([name for name, _, _, _ in chunk])
         for (name, text, path, line), is_repeated in zip(chunk, repeated, strict=True):
             if is_repeated:
-                rejects.reject(repeated(name, path, line))
+                rejects.reject(given_twice(name, path, line))
             else:
                 yield name, text
 
