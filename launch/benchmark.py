@@ -1,4 +1,4 @@
-"""Sizes and speeds: ``python launch/benchmark.py variants``, ``train``, ``data`` or ``search``."""
+"""Sizes and speeds: ``python launch/benchmark.py --help`` lists what can be measured."""
 
 import sys
 from pathlib import Path

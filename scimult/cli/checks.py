@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from glob import glob, has_magic
 from pathlib import Path
 
-from scimult.data.text_files import check_texts
+from scimult.data.importers import find_files, guess_format
 from scimult.errors import CheckpointError, ConfigError, DataError, StorageError, UnknownNameError
 
 DEVICES = ("cpu", "cuda", "cuda:0")
@@ -15,10 +15,13 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _ALIASES = {"gpu": "cuda", "gpu:0": "cuda", "nvidia": "cuda", "processor": "cpu"}
 
 
-def check_use(model: Path, *texts: Path) -> list[Path]:
-    """Check the paths of a model and of texts; return the files of the texts."""
+def check_use(model: Path, papers: Path) -> list[Path]:
+    """Check the paths of a model and of papers; return the files of the papers."""
     check_model(model)
-    return [file for path in texts for file in check_texts(path)]
+    files = find_files([papers])
+    for file in files:
+        guess_format(file)
+    return files
 
 
 def check_inputs(files: Iterable[Path]) -> None:

@@ -58,8 +58,8 @@ AnyPapers = Annotated[
     Path | None,
     typer.Option(
         "--papers",
-        help="JSON lines or one JSON array (.gz) with id, title and abstract, or a folder with "
-        "papers.jsonl.",
+        help="File (.gz too), glob or folder of papers: JSON lines, CSV, Parquet, BibTeX, RIS, "
+        "Zotero, OpenAlex, Semantic Scholar, Crossref, PubMed.",
         show_default=False,
     ),
 ]

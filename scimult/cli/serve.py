@@ -24,7 +24,8 @@ _HEAPS = 2
 Labels = Annotated[
     Path | None,
     typer.Option(
-        help="Labels to tag with: JSON lines or one JSON array with id, name and definition."
+        help="Labels to tag with: JSON lines, one JSON array, CSV or TSV with id, name and "
+        "definition."
     ),
 ]
 Tagger = Annotated[

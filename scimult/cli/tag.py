@@ -13,7 +13,7 @@ from scimult.cli.checks import check_output_file, check_use
 from scimult.cli.common import embed, open_collection, open_model, ranked, read_labels, show_list
 from scimult.cli.in_library import check_paper_source
 from scimult.cli.output import echo
-from scimult.data.text_files import check_texts, is_table
+from scimult.data.text_files import check_labels, is_table
 from scimult.errors import StorageError
 from scimult.files import write_text
 
@@ -58,7 +58,7 @@ def tag(
         raise StorageError("labels are written as JSON lines", path=out, fix=fix)
     if library is not None:
         if out is not None:
-            check_output_file(out, overwrite, check_texts(labels, "label"))
+            check_output_file(out, overwrite, [check_labels(labels)])
         from scimult.library import Library
 
         names = read_labels(labels, skip_bad)
@@ -71,7 +71,7 @@ def tag(
         return
     assert model is not None
     assert papers is not None
-    files = [*check_use(model, papers), *check_texts(labels, "label")]
+    files = [*check_use(model, papers), check_labels(labels)]
     if out is not None:
         check_output_file(out, overwrite, files)
     encoder = open_model(model, device, dtype, pooling, similarity)

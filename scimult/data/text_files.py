@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
 from scimult.data.lines import find_objects
@@ -43,25 +42,18 @@ def is_table(path: Path) -> bool:
     return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
 
 
-def check_texts(path: Path, kind: Kind = "paper") -> list[Path]:
-    """Check cheaply that a file or folder can hold texts; return the text files.
+def check_labels(path: Path) -> Path:
+    """Check cheaply that a file, or one of a folder, can hold labels; return it.
 
     Raises
     ------
     DataError
-        If there are none, or one is CSV, BibTeX or the like.
+        If there is none, or it is BibTeX or the like.
     """
-    files = [path]
-    if path.is_dir():
-        names = _packed_or_plain(tuple(chain.from_iterable(FILE_NAMES.values())))
-        files = [path / name for name in names if (path / name).is_file()]
-        if not files:
-            problem = f"folder holds none of {', '.join(names)}"
-            raise DataError(problem, path=path, fix="name the file itself")
-    for file in files:
-        if raw_columns(file) is None and not (kind == "label" and is_table(file) and path.exists()):
-            find_objects(file)
-    return files
+    file = find_file(path, "label")
+    if raw_columns(file) is None and not (is_table(file) and file.exists()):
+        find_objects(file)
+    return file
 
 
 def raw_columns(path: Path) -> list[str] | None:

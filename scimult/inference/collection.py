@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from scimult.data.importers import find_files, guess_format, read_papers
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_parquet, read_rows
 from scimult.data.text_files import find_file, is_table, raw_columns
@@ -67,12 +68,13 @@ class Collection:
 
 
 def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collection:
-    """Read papers, labels or queries from a JSON lines file, or from its folder.
+    """Read papers, labels or queries from a file, or from its folder.
 
-    Papers have ``id`` (or ``_id``), ``title`` and ``abstract`` (or ``text``); labels have
-    ``id``, ``name`` and ``definition``; queries have ``id`` and ``text``. A body may be absent or
-    empty, a whole text may not. Other fields are ignored, unless they hold text that was meant to
-    be read: ``titel``, or the ``abstract`` of a label.
+    Papers are in any format of ``read_papers``; in plain JSON lines they have ``id`` (or ``_id``),
+    ``title`` and ``abstract`` (or ``text``). Labels have ``id``, ``name`` and ``definition``;
+    queries have ``id`` and ``text``. A body may be absent or empty, a whole text may not. Other
+    fields are ignored, unless they hold text that was meant to be read: ``titel``, or the
+    ``abstract`` of a label.
 
     Raises
     ------
@@ -80,26 +82,54 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
         If there is no such file, or no text is left; and, through ``rejects``, if a record is
         bad, an id repeats or a text is empty.
     """
-    file = find_file(path, kind)
+    (first, *_) = text_files([path], kind)
     texts: dict[str, Text] = {}
-    for record, (name, text) in read_records(file, kind, rejects):
+    for name, text, file, line in read_located([path], kind, rejects):
         if name in texts:
-            fix = "give every text its own id, or remove the repetition"
-            rejects.reject(record.error("id is given twice", value=name, fix=fix))
+            rejects.reject(given_twice(name, file, line))
             continue
         texts[name] = text
     if not texts:
-        raise DataError(f"no {kind} is left", path=file, fix="add one that has an id and a text")
-    return Collection(file, list(texts), list(texts.values()))
+        raise DataError(f"no {kind} is left", path=first, fix="add one that has an id and a text")
+    return Collection(first, list(texts), list(texts.values()))
 
 
-def read_records(
+def text_files(files: Sequence[Path | str], kind: Kind) -> list[Path]:
+    """Return the files of texts, folders replaced by theirs; globs work for papers."""
+    return find_files(files) if kind == "paper" else [find_file(path, kind) for path in files]
+
+
+def read_located(
+    files: Sequence[Path | str],
+    kind: Kind,
+    rejects: Rejects,
+    format: str | None = None,
+    columns: Mapping[str, str | None] | None = None,
+) -> Iterator[tuple[str, Text, Path, int]]:
+    """Yield id, text, file and line of every record; see `read_collection`."""
+    paths = text_files(files, kind)
+    plain = kind != "paper" or (
+        not columns and all(guess_format(path, format) == ("json", "plain") for path in paths)
+    )
+    if plain:
+        for path in paths:
+            for record, (name, text) in _read_records(path, kind, rejects):
+                yield name, text, record.path, record.line
+        return
+    for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
+        yield paper.id, Text("paper", paper.title, paper.abstract), *paper.location
+
+
+def given_twice(name: str, path: Path, line: int) -> DataError:
+    """Return the error for an id that an earlier text has."""
+    fix = "give every text its own id, or remove the repetition"
+    return DataError("id is given twice", path=path, line=line, value=name, fix=fix)
+
+
+def _read_records(
     file: Path, kind: Kind, rejects: Rejects
 ) -> Iterator[tuple[Record, tuple[str, Text]]]:
-    """Yield each record of a JSON lines file with its id and text; see `read_collection`.
-
-    Also reads files that `scimult prepare SOURCE --raw` wrote, and labels in CSV or TSV.
-    """
+    # Labels may also be in CSV or TSV, and all in files that `scimult prepare SOURCE --raw` wrote.
     if raw_columns(file) is not None:
         records = read_parquet(file, (), rejects)
     elif kind == "label" and is_table(file):

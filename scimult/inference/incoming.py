@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -11,11 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from scimult.data.importers import find_files, guess_format, read_papers
+from scimult.data.importers import guess_format
 from scimult.data.lines import Rejects, find_objects, open_binary
-from scimult.data.text_files import find_file
-from scimult.errors import DataError
-from scimult.inference.collection import read_records
+from scimult.inference.collection import given_twice, read_located, text_files
 from scimult.types import Kind, Text
 
 _CHUNK = 4096
@@ -42,14 +40,12 @@ def read_texts(
         If a file is missing or of an unknown format; and, through ``rejects``, at a bad record.
     """
     seen = SeenIds()
-    records = _located(files, kind, rejects, format, columns)
+    records = read_located(files, kind, rejects, format, columns)
     while chunk := list(islice(records, _CHUNK)):
         repeated = seen.add([name for name, _, _, _ in chunk])
         for (name, text, path, line), is_repeated in zip(chunk, repeated, strict=True):
             if is_repeated:
-                fix = "give every text its own id, or remove the repetition"
-                problem = "id is given twice"
-                rejects.reject(DataError(problem, path=path, line=line, value=name, fix=fix))
+                rejects.reject(given_twice(name, path, line))
             else:
                 yield name, text
 
@@ -60,7 +56,7 @@ def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -
     Also counts empty and bad lines, and lines within cells.
     """
     total = 0
-    for path in _files(files, kind):
+    for path in text_files(files, kind):
         container = guess_format(path, format).container if kind == "paper" else "json"
         if container == "parquet":
             total += pq.ParquetFile(path).metadata.num_rows
@@ -97,32 +93,6 @@ class SeenIds:
             self._runs[-2:] = [np.union1d(*self._runs[-2:])]
         repeated: list[bool] = known.tolist()
         return repeated
-
-
-def _located(
-    files: Sequence[Path | str],
-    kind: Kind,
-    rejects: Rejects,
-    format: str | None,
-    columns: Mapping[str, str | None] | None,
-) -> Iterator[tuple[str, Text, Path, int]]:
-    paths = _files(files, kind)
-    plain = kind != "paper" or (
-        not columns and all(guess_format(path, format) == ("json", "plain") for path in paths)
-    )
-    if plain:
-        for path in paths:
-            for record, (name, text) in read_records(path, kind, rejects):
-                yield name, text, record.path, record.line
-        return
-    for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
-        yield paper.id, Text("paper", paper.title, paper.abstract), *paper.location
-
-
-def _files(files: Iterable[Path | str], kind: Kind) -> list[Path]:
-    if kind == "paper":
-        return find_files(list(files))
-    return [find_file(path, kind) for path in files]
 
 
 def _lines(path: Path) -> int:

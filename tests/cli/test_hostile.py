@@ -211,7 +211,7 @@ MISTAKES = {
     "search x --model model --papers nope.jsonl": "nope.jsonl: file does not exist",
     "search x --model nope --papers .": "nope: folder does not exist",
     "search x --model papers.jsonl --papers .": "a model is a folder, not a file",
-    "search x --model model --papers a.csv": "expected JSON lines, this is CSV",
+    "search x --model model --papers a.txt": "a.txt: unknown file format",
     "search x --model model --papers model/": "folder holds none of papers.jsonl",
     "search x --model model --papers . --device gpu": "(did you mean 'cuda'?)",
     "search x --model model --papers . --device mps": "use one of cpu, cuda, cuda:0",
@@ -243,7 +243,7 @@ def early(
     """Return, of each mistake, its message, exit code, and the large packages loaded by then."""
     here = tmp_path_factory.mktemp("early")
     _fill(here, model)
-    (here / "a.csv").write_text("id,title\n1,A\n", encoding="utf-8")
+    (here / "a.txt").write_text("words\n", encoding="utf-8")
     command = [sys.executable, "-c", _EARLY, json.dumps(list(MISTAKES))]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
     reports = map(json.loads, done.stdout.splitlines())

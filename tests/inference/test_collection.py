@@ -32,6 +32,25 @@ def test_papers_of_a_folder(tmp_path: Path, name: str) -> None:
     assert len(papers) == 2
 
 
+BIBTEX = "@article{a, title={Graph {D}rawing}, abstract={We draw.}}\n@misc{b, title={Trees}}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("own.bib", BIBTEX), ("own.csv", "Key,Title,Abstract\na,Graph Drawing,We draw.\nb,Trees,\n")],
+)
+def test_papers_in_the_formats_of_a_library(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    papers = read_collection(tmp_path / name, "paper", Rejects())
+    assert papers.texts == [Text("paper", "Graph Drawing", "We draw."), Text("paper", "Trees")]
+    assert papers.path == tmp_path / name
+    if name == "own.bib":
+        assert papers.ids == ["a", "b"]
+        (tmp_path / name).write_text(text + "@misc{b, title={Again}}\n", encoding="utf-8")
+        with pytest.raises(DataError, match="key occurs twice"):
+            read_collection(tmp_path / name, "paper", Rejects())
+
+
 def test_beir_fields_labels_and_queries(tmp_path: Path) -> None:
     file = _write(tmp_path / "x.jsonl", [{"_id": "a", "title": "T", "text": "A"}])
     assert read_collection(file, "paper", Rejects()).texts == [Text("paper", "T", "A")]

@@ -128,7 +128,7 @@ def _container(path: Path) -> str:
     header = text.partition("\n")[0]
     if "\t" in header or "," in header:
         return "tsv" if header.count("\t") >= header.count(",") else "csv"
-    fix = f"give its format: one of {', '.join(FORMATS)}"
+    fix = f"end its name in {', '.join(_SUFFIXES)}, or give its format: {', '.join(FORMATS)}"
     raise DataError("unknown file format", path=path, value=header[:60], fix=fix)
 
 

@@ -120,8 +120,9 @@ def _check_text(first: Record, columns: Columns) -> None:
         "no column is called title or abstract",
         path=first.path,
         value=list(first.fields),
-        fix="name the column with the titles (--column title=NAME; in prepare table "
-        "papers.columns.title=NAME), or write column names on the first line",
+        fix="name the column with the titles (--column title=NAME of scimult library, encode and "
+        "tagger; papers.columns.title=NAME of prepare table), or write column names on the first "
+        "line",
     )
 
 
