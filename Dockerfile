@@ -18,6 +18,7 @@ COPY scimult scimult
 RUN pip install ".[${EXTRAS}]"
 COPY configs configs
 COPY launch launch
+COPY benchmarks benchmarks
 
 RUN useradd --no-create-home scimult && mkdir /work && chown scimult /work
 USER scimult

@@ -249,7 +249,8 @@ def compact(folder: opt.Folder) -> None:
 
     opened = Library.open(folder)
     opened.compact()
-    echo(f"{folder}: {len(opened):,} papers in {len(opened.state.manifest.segments)} segments")
+    segments = len(opened.state.manifest.segments)
+    echo(f"{folder}: {len(opened):,} papers in {segments} segment{'s' * (segments != 1)}")
 
 
 @library.command()

@@ -66,7 +66,7 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     facts = json.loads(_run("library", "info", library, "--json").stdout)
     assert (facts["papers"], facts["model"], facts["made by"]["pooling"]) == (2, "tiny", "cls")
     assert "2 usable papers, 0 damaged files" in _run("library", "check", library).stdout
-    assert "2 papers in 1 segments" in _run("library", "compact", library).stdout
+    assert "2 papers in 1 segment\n" in _run("library", "compact", library).stdout
 
 
 def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) -> None:
