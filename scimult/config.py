@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scimult.errors import ConfigError, shown, suggest
 from scimult.files import write_text
@@ -24,17 +24,6 @@ class StrictConfig(BaseModel):
     """Base of every configuration section: rejects unknown keys and validates values."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_as_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false for a number, where pydantic reads 1 and 0."""
-        if isinstance(value, bool) and info.field_name is not None:
-            annotation = cls.model_fields[info.field_name].annotation
-            kinds = set(get_args(annotation) or [annotation]) - {type(None)}
-            if kinds and kinds <= {int, float}:
-                raise ValueError(f"Input should be a valid number (value: {value})")
-        return value
 
 
 C = TypeVar("C", bound=StrictConfig)
