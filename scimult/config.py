@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -22,9 +23,7 @@ _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 class StrictConfig(BaseModel):
     """Base of every configuration section: rejects unknown keys and validates values."""
 
-    model_config = ConfigDict(
-        extra="forbid", validate_assignment=True, protected_namespaces=(), frozen=False
-    )
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
 
 
 C = TypeVar("C", bound=StrictConfig)
@@ -113,6 +112,9 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
         raise ConfigError("file does not exist", path=path, fix="check the path") from None
     except IsADirectoryError:
         raise ConfigError("is a folder", path=path, fix="give a YAML file") from None
+    except OSError as error:
+        problem = f"cannot read: {error.strerror}"
+        raise ConfigError(problem, path=path, fix="check the path") from None
     except _NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         raise ConfigError(
@@ -138,7 +140,9 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which ``3e-4`` is a number, a date is text and a key is a unique scalar."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    # As written: merge keys (<<) later repeat keys of a mapping that overrides merged ones.
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             problem = None
@@ -149,7 +153,14 @@ class _Loader(yaml.SafeLoader):
             if problem is not None:
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        number = super().construct_yaml_float(node)
+        if not math.isfinite(number):
+            problem = f"{node.value} is not a finite number"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return number
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -161,6 +172,7 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 def _load(text: str) -> Any:

@@ -6,7 +6,14 @@ from typing import Literal
 import pytest
 from pydantic import Field, model_validator
 
-from scimult.config import StrictConfig, apply_overrides, load_config, save_config, validate
+from scimult.config import (
+    StrictConfig,
+    apply_overrides,
+    load_config,
+    read_yaml,
+    save_config,
+    validate,
+)
 from scimult.errors import ConfigError
 
 
@@ -117,6 +124,9 @@ def test_a_cycle_of_includes_is_named(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2", r"yaml:2: .*duplicate key 'seed'"),
         ("include: 3", r"include is not a file name"),
         ("include: missing.yaml", r"missing\.yaml: file does not exist"),
+        ("include: job.yaml/more.yaml", r"job\.yaml/more\.yaml: cannot read: Not a directory"),
+        ("seed: 1\noptimizer:\n  lr: .inf", r"yaml:3: .*\.inf is not a finite number"),
+        ("optimizer: {lr: 1e400}", r"1e400 is not a finite number"),
     ],
 )
 def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: str) -> None:
@@ -135,12 +145,27 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
         ("optimizer.lr=fast", r"optimizer\.lr: .*valid number.*'fast'"),
         ("optimizer.lrr=1", "did you mean 'lr'"),
         ("seed=[1", "not valid YAML"),
+        ("optimizer.lr=.nan", r"\.nan is not a finite number"),
     ],
 )
 def test_bad_overrides_give_one_clear_message(tmp_path: Path, override: str, message: str) -> None:
     path = _write(tmp_path, "seed: 1")
     with pytest.raises(ConfigError, match=message):
         load_config(Job, path, [override])
+
+
+def test_a_key_may_override_a_merged_one(tmp_path: Path) -> None:
+    text = """
+x: &fast {lr: 3, warmup_steps: 5}
+nested:
+  slow: &slow
+    <<: *fast
+    lr: 2
+optimizer:
+  <<: *slow
+"""
+    tree = read_yaml(_write(tmp_path, text))
+    assert tree["optimizer"] == tree["nested"]["slow"] == {"lr": 2, "warmup_steps": 5}
 
 
 def test_all_problems_are_listed_at_once() -> None:

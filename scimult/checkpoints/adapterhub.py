@@ -85,6 +85,8 @@ def import_adapters(
 ) -> tuple[Pretrained, dict[str, HubAdapter]]:
     """Combine a base model and AdapterHub adapters into one model of variant ``adapters``.
 
+    Return it, and the adapter of each route.
+
     Parameters
     ----------
     base : path
@@ -94,11 +96,6 @@ def import_adapters(
         (``search/query``). If any key names a side, all tasks distinguish sides.
     similarity : {"dot", "cosine", "l2"}
         How the model compares embeddings.
-
-    Returns
-    -------
-    Pretrained, dict
-        The model, and the adapter of each route.
 
     Raises
     ------

@@ -51,42 +51,31 @@ _REQUIRED = {
     "is_decoder": False,
     "add_cross_attention": False,
 }
-ROBERTA_PREFIX = "roberta."
-_ROBERTA_ARCHITECTURES: dict[FamilyName, str] = {
+_ARCHITECTURES: dict[FamilyName, str] = {
+    "bert": "BertModel",
     "roberta": "RobertaModel",
     "xlm-roberta": "XLMRobertaModel",
 }
 
 
 def bert_config(hf_config: HFConfig, pooling: Pooling, path: object) -> EncoderConfig:
-    """Translate the ``config.json`` of a BERT checkpoint.
+    """Translate the ``config.json`` of a BERT, RoBERTa or XLM-R checkpoint.
 
     Raises
     ------
     CheckpointError
-        If the architecture is not BERT or uses an option that our blocks do not support.
+        If it uses an option that our blocks do not support.
     """
-    require(hf_config, {"model_type": "bert"}, path)
-    return bert_like_config(hf_config, pooling, path)
-
-
-def bert_like_config(
-    hf_config: HFConfig,
-    pooling: Pooling,
-    path: object,
-    *,
-    family: FamilyName = "bert",
-    position_offset: int = 0,
-) -> EncoderConfig:
-    """Translate a ``config.json`` with BERT's keys; the first ``position_offset`` are unused."""
     require(hf_config, _REQUIRED, path)
-    positions = integer(hf_config, "max_position_embeddings", path)
+    offset = 0
+    if hf_config["model_type"] != "bert":
+        offset = integer({"pad_token_id": 1, **hf_config}, "pad_token_id", path) + 1
     return EncoderConfig.model_validate(
         {
-            "family": family,
+            "family": hf_config["model_type"],
             **{ours: hf_config[theirs] for ours, theirs in SIZES.items()},
-            "max_positions": positions - position_offset,
-            "position_offset": position_offset,
+            "max_positions": integer(hf_config, "max_position_embeddings", path) - offset,
+            "position_offset": offset,
             "token_types": hf_config["type_vocab_size"],
             "activation": activation(hf_config, "hidden_act", path),
             # SciBERT's config.json predates this key; transformers' default is 1e-12.
@@ -100,10 +89,10 @@ def bert_like_config(
 
 
 def to_bert_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` of the equivalent ``transformers.BertModel``."""
-    return {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
+    """Return the ``config.json`` of the equivalent BERT, RoBERTa or XLM-R."""
+    hf_config: HFConfig = {
+        "model_type": config.family,
+        "architectures": [_ARCHITECTURES[config.family]],
         **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
         "max_position_embeddings": config.max_positions + config.position_offset,
         "type_vocab_size": max(1, config.token_types),
@@ -113,24 +102,25 @@ def to_bert_config(config: EncoderConfig) -> HFConfig:
         "attention_probs_dropout_prob": config.attention_dropout,
         "initializer_range": config.initializer_range,
     }
+    if config.position_offset:
+        hf_config["pad_token_id"] = config.position_offset - 1
+    return hf_config
 
 
-def from_bert(
-    weights: dict[str, Tensor], num_blocks: int, prefix: str = "bert."
-) -> dict[str, Tensor]:
-    """Rename BERT weights to ours; unknown keys stay, so that loading reports them.
+def from_bert(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Rename weights to ours; unknown keys stay, so that loading reports them.
 
-    Accepts the encoder alone or inside a model with heads (below ``prefix``), and the old
-    names of LayerNorm parameters (``gamma``, ``beta``).
+    Accepts the encoder alone or inside a model with heads, and the old names of LayerNorm
+    parameters (``gamma``, ``beta``).
     """
-    encoder = encoder_only(weights, prefix)
+    encoder = encoder_only(weights, "bert." if config.family == "bert" else "roberta.")
     source = {_modern_name(key): value for key, value in encoder.items()}
     source = {k: v for k, v in source.items() if not k.startswith(_UNUSED_PREFIXES)}
     ours: dict[str, Tensor] = {}
-    for our_key, bert_key in _pairs(num_blocks):
+    for our_key, bert_key in _pairs(config.num_blocks):
         if bert_key in source:
             ours[our_key] = source.pop(bert_key)
-    for block in range(num_blocks):
+    for block in range(config.num_blocks):
         for kind in ("weight", "bias"):
             names = [f"encoder.layer.{block}.attention.self.{part}.{kind}" for part in _QKV]
             if all(name in source for name in names):
@@ -139,10 +129,10 @@ def from_bert(
     return ours | source
 
 
-def to_bert(weights: dict[str, Tensor], num_blocks: int) -> dict[str, Tensor]:
-    """Rename a vanilla encoder's weights to those of ``transformers.BertModel`` (no pooler)."""
-    bert = {theirs: weights[ours] for ours, theirs in _pairs(num_blocks) if ours in weights}
-    for block in range(num_blocks):
+def to_bert(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Rename a vanilla encoder's weights to those of ``transformers`` (no pooler)."""
+    bert = {theirs: weights[ours] for ours, theirs in _pairs(config.num_blocks) if ours in weights}
+    for block in range(config.num_blocks):
         for kind in ("weight", "bias"):
             parts = weights[f"blocks.{block}.attention.qkv.experts.0.{kind}"].chunk(3)
             for part, tensor in zip(_QKV, parts, strict=True):
@@ -169,30 +159,6 @@ def _modern_name(key: str) -> str:
     return key.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
-
-
-def roberta_config(
-    hf_config: HFConfig, pooling: Pooling, path: object, family: FamilyName = "roberta"
-) -> EncoderConfig:
-    """Translate the ``config.json`` of a RoBERTa or XLM-R checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        If it uses an option that our blocks do not support.
-    """
-    offset = integer({"pad_token_id": 1, **hf_config}, "pad_token_id", path) + 1
-    return bert_like_config(hf_config, pooling, path, family=family, position_offset=offset)
-
-
-def to_roberta_config(config: EncoderConfig) -> HFConfig:
-    """Return the ``config.json`` of the equivalent RoBERTa or XLM-R."""
-    return {
-        **to_bert_config(config),
-        "model_type": config.family,
-        "architectures": [_ROBERTA_ARCHITECTURES[config.family]],
-        "pad_token_id": config.position_offset - 1,
-    }
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -10,6 +10,7 @@ import yaml
 from torch import Tensor
 
 from scimult.checkpoints.config import PretrainedConfig
+from scimult.checkpoints.hub import is_hub_name
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED
 from scimult.models.variants import variant_of
@@ -66,7 +67,7 @@ def model_card(
         "tags": ["scimult", "scientific-documents", *(task.name for task in config.tasks)],
     }
     base = config.provenance.get("base")
-    if isinstance(base, str) and base.count("/") == 1 and not base.startswith((".", "/")):
+    if isinstance(base, str) and is_hub_name(base):
         front["base_model"] = base
     parameters = sum(tensor.numel() for tensor in weights.values())
     sections = [

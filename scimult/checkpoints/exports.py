@@ -62,12 +62,8 @@ def export_sentence_transformers(folder: Path | str, pretrained: Pretrained) -> 
 
     A model that can be folded becomes the library's own ``Router`` over plain encoders, which
     needs none of our code but repeats shared weights for every route. Any other model becomes a
-    folder in our format, which our module runs inside sentence-transformers.
-
-    Returns
-    -------
-    list of str
-        Notes on the folder for the user.
+    folder in our format, which our module runs inside sentence-transformers. Return notes on the
+    folder for the user.
 
     Raises
     ------

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from scimult.checkpoints import bert_keys, modernbert_keys
 from scimult.checkpoints.hf_options import HFConfig
 from scimult.errors import CheckpointError, suggest
-from scimult.models.config import EncoderConfig, FamilyName, Pooling
+from scimult.models.config import EncoderConfig, Pooling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,32 +46,18 @@ class Family:
     hf_config: Callable[[EncoderConfig], HFConfig]
 
 
-def _roberta(name: FamilyName) -> Family:
-    """Return the entry of RoBERTa or XLM-R: BERT's weights with another prefix."""
-    return Family(
-        encoder_config=partial(bert_keys.roberta_config, family=name),
-        from_hf=lambda weights, config: bert_keys.from_bert(
-            weights, config.num_blocks, bert_keys.ROBERTA_PREFIX
-        ),
-        to_hf=lambda weights, config: bert_keys.to_bert(weights, config.num_blocks),
-        hf_config=bert_keys.to_roberta_config,
-    )
-
-
+_BERT = Family(
+    bert_keys.bert_config, bert_keys.from_bert, bert_keys.to_bert, bert_keys.to_bert_config
+)
 FAMILIES: dict[str, Family] = {
-    "bert": Family(
-        encoder_config=bert_keys.bert_config,
-        from_hf=lambda weights, config: bert_keys.from_bert(weights, config.num_blocks),
-        to_hf=lambda weights, config: bert_keys.to_bert(weights, config.num_blocks),
-        hf_config=bert_keys.to_bert_config,
-    ),
-    "roberta": _roberta("roberta"),
-    "xlm-roberta": _roberta("xlm-roberta"),
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
     "modernbert": Family(
-        encoder_config=modernbert_keys.modernbert_config,
-        from_hf=modernbert_keys.from_modernbert,
-        to_hf=modernbert_keys.to_modernbert,
-        hf_config=modernbert_keys.to_modernbert_config,
+        modernbert_keys.modernbert_config,
+        modernbert_keys.from_modernbert,
+        modernbert_keys.to_modernbert,
+        modernbert_keys.to_modernbert_config,
     ),
 }
 

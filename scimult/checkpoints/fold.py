@@ -14,6 +14,7 @@ from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.families import export_config, export_weights
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.reading import FOLDED_KEY
+from scimult.checkpoints.warm_start import in_bank
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder, EncoderConfig, ExpertLayout
 from scimult.models.layouts import LowRankLayout
@@ -22,7 +23,6 @@ from scimult.types import Role
 
 Known = Mapping[type[BaseModel], frozenset[str]]
 
-_EXPERT = re.compile(r"^(.*)\.experts\.(\d+)\.(.*)$")
 _UPDATE = re.compile(r"^(blocks\.\d+)\..*\.lora\.(\w+)\.experts\.(\d+)\.up\.weight$")
 # The linear layer that a low-rank update changes, and which part of it.
 _UPDATED = {
@@ -192,15 +192,12 @@ def _of_route(weights: dict[str, Tensor], encoder: EncoderConfig, route: int) ->
     """Keep one route's entry of every bank with several, under a vanilla encoder's names."""
     if encoder.lora is not None:
         weights = _with_updates(weights, encoder.lora, route)
-    matches = {key: match for key in weights if (match := _EXPERT.match(key))}
-    banks = {match[1] for match in matches.values() if match[2] != "0"}
     plain = {}
     for key, value in weights.items():
-        match = matches.get(key)
-        if match is not None and match[1] in banks:
+        if match := in_bank(key, weights):
             if int(match[2]) != route:
                 continue
-            key = f"{match[1]}.experts.0.{match[3]}"
+            key = f"{match[1]}0{match[3]}"
         # Norms may have a bank of their own or be shared by experts; a plain block has one.
         key = key.replace(".attention.norm.experts.0.", ".attention.norm.")
         key = key.replace(".feed_forward_norm.", ".feed_forward.experts.0.norm.")

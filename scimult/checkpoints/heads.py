@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
+import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -15,7 +15,6 @@ from scimult.checkpoints.weights import read_tensors, write_tensors
 from scimult.config import StrictConfig
 from scimult.errors import CheckpointError
 from scimult.files import read_json, write_json
-from scimult.models.heads import apply_head
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "heads.safetensors", "heads.json"
 
@@ -42,15 +41,12 @@ class Head:
     bias_K: Tensor
 
     def predict(self, embeddings_BD: Tensor) -> Tensor:
-        """Return probabilities of the classes, or regression values before scaling.
+        """Return probabilities of the classes, shape ``(B, K)``.
 
-        Returns
-        -------
-        Tensor
-            Shape ``(B, K)``, or ``(B,)`` for a regression.
+        A regression's are values before scaling, shape ``(B,)``.
         """
-        value_KD1 = torch.cat([self.weight_KD, self.bias_K[:, None]], 1)
-        outputs_BK = apply_head(value_KD1, embeddings_BD)
+        dtype = embeddings_BD.dtype
+        outputs_BK = F.linear(embeddings_BD, self.weight_KD.to(dtype), self.bias_K.to(dtype))
         if self.description.kind == "multi_class":
             return outputs_BK.softmax(1)
         if self.description.kind == "multi_label":

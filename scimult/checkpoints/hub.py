@@ -15,13 +15,13 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.safetensors", "*.json", "*.txt", "*.model"]
 
 
-def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
+def local_folder(path: Path | str, pickled: str = "pytorch_model*.bin") -> Path:
     """Return ``path`` if it exists or cannot be a hub name, else the downloaded repository.
 
     ``package:NAME`` is the folder of a model installed as a package.
 
     Downloads only safetensors weights, configurations and vocabularies, and from a repository
-    without safetensors also the file ``pickled``, which is opened safely. The hub's cache,
+    without safetensors also ``pickled`` files, which are opened safely. The hub's cache,
     ``HF_HOME`` and ``HF_HUB_OFFLINE`` work as usual.
 
     Raises
@@ -32,7 +32,7 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
     name = str(path)
     if name.startswith(PACKAGE):
         return _package_folder(name)
-    if Path(path).exists() or not _NAME.fullmatch(name) or name.startswith("."):
+    if not is_hub_name(name):
         return Path(path)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -65,6 +65,11 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model.bin") -> Path:
             "with a network, and use that folder",
         ) from error
     return folder
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a name has the form ``organisation/name`` and is no local path."""
+    return bool(_NAME.fullmatch(name)) and not name.startswith(".") and not Path(name).exists()
 
 
 def _package_folder(path: str) -> Path:

@@ -19,7 +19,7 @@ from torch import Tensor
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold
 from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
-from scimult.checkpoints.warm_start import EXPERT, warm_start
+from scimult.checkpoints.warm_start import in_bank, warm_start
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder
 from scimult.models.variants import variant_layouts
@@ -127,9 +127,7 @@ def merge(
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
     factors = list(shares) or [1 / max(1, len(models))] * len(models)
-    _check_choice(models, factors, method, base)
-    if by_depth is not None:
-        _check_depth(by_depth, method)
+    _check_choice(models, factors, method, base, by_depth)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
@@ -223,10 +221,14 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
         raise ConfigError("variant has no experts", value=variant, fix="use mha_expert or another")
     encoder = plain.encoder.model_copy(update=layouts)
     config = plain.model_copy(update={"encoder": encoder, "tasks": tasks})
-    merged = _in_layout(config, average(parts, [1.0] * len(parts)))
+    merged = _encoder(config, average(parts, [1.0] * len(parts))).state_dict()
     for route, weights in enumerate(parts):
-        own = _in_layout(config, weights)
-        merged |= {name: own[name] for name in own if _route_of(name, own) == route}
+        own = _encoder(config, weights).state_dict()
+        merged |= {
+            name: weight
+            for name, weight in own.items()
+            if (match := in_bank(name, own)) and int(match[2]) == route
+        }
     provenance = {
         "method": "split_experts",
         "models": {task: str(path) for task, path in models.items()},
@@ -241,17 +243,12 @@ def _sum(tensors: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
     return total.to(tensors[0].dtype)
 
 
-def _check_depth(by_depth: tuple[float, float], method: Method) -> None:
-    if method != "task_vectors":
-        fix = "use method task_vectors with the base, or leave the factors out"
-        raise ConfigError("factors by depth scale task vectors only", value=method, fix=fix)
-    if not all(math.isfinite(factor) and factor >= 0 for factor in by_depth):
-        fix = "give two numbers of at least 0, such as 1:0"
-        raise ConfigError("a factor by depth is negative or not finite", value=by_depth, fix=fix)
-
-
 def _check_choice(
-    models: Sequence[Path | str], shares: Sequence[float], method: Method, base: Path | str | None
+    models: Sequence[Path | str],
+    shares: Sequence[float],
+    method: Method,
+    base: Path | str | None,
+    by_depth: tuple[float, float] | None,
 ) -> None:
     if len(shares) != len(models):
         problem = f"{len(shares)} shares for {len(models)} models"
@@ -263,8 +260,16 @@ def _check_choice(
         raise ConfigError("merging needs at least two models", fix="give two or more")
     if method == "slerp" and len(models) != 2:
         raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
+    if not all(map(math.isfinite, shares)):
+        raise ConfigError("a share is not a finite number", value=list(shares))
     if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
         raise ConfigError("shares must not be negative, nor all 0", value=list(shares))
+    if by_depth is not None and method != "task_vectors":
+        fix = "use method task_vectors with the base, or leave the factors out"
+        raise ConfigError("factors by depth scale task vectors only", value=method, fix=fix)
+    if not all(math.isfinite(factor) and factor >= 0 for factor in by_depth or ()):
+        fix = "give two numbers of at least 0, such as 1:0"
+        raise ConfigError("a factor by depth is negative or not finite", value=by_depth, fix=fix)
 
 
 def _in_one_layout(
@@ -283,7 +288,7 @@ def _in_one_layout(
             fix = "merge models that were trained from one base"
             raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
         routes = matching_routes(model.config, target, path)
-        weights.append(_in_layout(target, model.model.state_dict(), routes))
+        weights.append(_encoder(target, model.model.state_dict(), routes).state_dict())
     return target, weights
 
 
@@ -307,27 +312,12 @@ def _differences(
     return pairs
 
 
-def _in_layout(
+def _encoder(
     config: PretrainedConfig, weights: Weights, routes: Sequence[int] | None = None
-) -> dict[str, Tensor]:
-    """Return the weights in a config's layout; a shared layer is copied to every expert."""
+) -> Encoder:
+    """Return an encoder with these weights; a shared layer is copied to every expert."""
     model = Encoder(config.encoder)
-    model.initialise(0)
     warm_start(model, dict(weights), routes=routes)
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
-
-
-def _route_of(name: str, weights: Weights) -> int | None:
-    """Return the route of a weight in a bank of several experts; None for other weights."""
-    match = EXPERT.match(name)
-    if match is None or f"{match[1]}1{match[3]}" not in weights:
-        return None
-    return int(match[2])
-
-
-def _encoder(config: PretrainedConfig, weights: Weights) -> Encoder:
-    model = Encoder(config.encoder)
-    warm_start(model, dict(weights))
     return model
 
 

@@ -126,7 +126,8 @@ def config_of(
             "config.json is neither ours nor Hugging Face's", path=folder, fix=fix
         )
     # SciBERT's config.json predates the key, when there was only BERT.
-    family = family_of({"model_type": "bert", **raw}, path)
+    raw.setdefault("model_type", "bert")
+    family = family_of(raw, path)
     folded = dict(raw.get(FOLDED_KEY) or {})
     own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
     try:

@@ -12,6 +12,7 @@ from scimult.checkpoints.fold import Known, settings_beyond
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released import BASE, CONTEXT, POSITION_IDS, QUESTION
 from scimult.checkpoints.released_keys import moe_type_of, to_released
+from scimult.checkpoints.warm_start import in_bank
 from scimult.errors import CheckpointError
 from scimult.files import atomic_file
 from scimult.models import EncoderConfig, ExpertLayout
@@ -106,16 +107,10 @@ def _released_order(config: PretrainedConfig) -> list[int]:
 
 
 def _reorder(weights: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
-    """Renumber the experts of every bank that has ``len(order)``."""
-    if order == sorted(order):
-        return weights
-    last = f".experts.{len(order) - 1}."
-    banks = {key.partition(".experts.")[0] for key in weights if last in key}
+    """Renumber the experts of every bank that has several, ``len(order)``."""
     changed = {}
     for key, value in weights.items():
-        bank, mark, rest = key.partition(".experts.")
-        if mark and bank in banks:
-            number, _, name = rest.partition(".")
-            key = f"{bank}.experts.{order.index(int(number))}.{name}"
+        if match := in_bank(key, weights):
+            key = f"{match[1]}{order.index(int(match[2]))}{match[3]}"
         changed[key] = value
     return changed

@@ -112,7 +112,7 @@ def from_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str
         if all(name in source for name in names):
             joined = torch.cat([source.pop(name) for name in names])
             ours[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"] = joined
-    return ours | from_bert(source, config.num_blocks)
+    return ours | from_bert(source, config)
 
 
 def to_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ def to_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, 
         for block, expert, kind in _experts(config, sublayer)
         for name in names
     )
-    bert = to_bert(weights, config.num_blocks)
+    bert = to_bert(weights, config)
     released = {key: value for key, value in bert.items() if not key.startswith(replaced)}
     released |= {their_key: weights[our_key] for our_key, their_key in _pairs(config)}
     for block, expert, kind in _experts(config, "attention"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -13,10 +13,19 @@ from scimult.errors import CheckpointError
 from scimult.models import Encoder
 
 # The last bank in a name is the routed one (an adapter's inside a feed-forward layer).
-EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
+_EXPERT = re.compile(r"^(.*\.experts\.)(\d+)(\..*)$")
 _CODES = "embeddings.codes.weight"
 # Weights that a base may lack: they start neutral or random.
 _ADDED = re.compile(r"\.adapter\.|\.lora\.|\.pal\.|^pal_projections\.|^embeddings\.codes\.")
+
+
+def in_bank(name: str, weights: Mapping[str, object]) -> re.Match[str] | None:
+    """Return the parts of a weight's name, if it is in a bank of several experts.
+
+    They are what precedes the expert's number, the number, and what follows it.
+    """
+    match = _EXPERT.match(name)
+    return match if match and f"{match[1]}1{match[3]}" in weights else None
 
 
 def warm_start(
@@ -55,7 +64,7 @@ def warm_start(
     if _CODES in used and routes is not None:
         filled[_CODES] = weights[_CODES][list(routes)]
     extra = sorted(weights.keys() - used)
-    routed = [key for key in extra if EXPERT.match(key) or _ADDED.search(key)]
+    routed = [key for key in extra if _EXPERT.match(key) or _ADDED.search(key)]
     if routed:
         raise CheckpointError(
             "checkpoint has experts or added layers that the model does not",
@@ -71,7 +80,7 @@ def _sources(key: str, weights: dict[str, Tensor], routes: Sequence[int] | None)
     if key.startswith("instruction_encoder."):
         return [key, key.removeprefix("instruction_encoder.")]
     names = [key]
-    if match := EXPERT.match(key):
+    if match := _EXPERT.match(key):
         head, number, tail = match[1], int(match[2]), match[3]
         if f"{head}1{tail}" in weights:
             source = number if routes is None or number >= len(routes) else routes[number]

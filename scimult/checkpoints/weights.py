@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
+from scimult.files import read_json
 from scimult.models import Encoder, EncoderConfig
 
 WEIGHTS_FILE = "model.safetensors"
@@ -74,17 +75,37 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read ``model.safetensors`` or ``pytorch_model.bin`` of a folder, without running code.
 
+    Hugging Face's shards of either are read, too.
+
     Raises
     ------
     CheckpointError
-        If there is none, if it is damaged, or if the pickle holds anything but tensors.
+        If there is none, if a file is damaged or absent, or if a pickle holds anything but tensors.
     """
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
         if (folder / name).exists():
             return read_weights_file(folder / name)
+        if (index := folder / f"{name}.index.json").is_file():
+            return _read_shards(index)
     raise CheckpointError(
         "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
     )
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """Read the shards of an index, which names the file of every tensor."""
+    content = read_json(index)
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    # A name from outside must not lead out of the folder.
+    if not isinstance(files, dict) or not all(
+        str(file) == Path(file).name for file in files.values()
+    ):
+        fix = "copy or download the folder again"
+        raise CheckpointError("names no files of this folder by weight", path=index, fix=fix)
+    weights: dict[str, Tensor] = {}
+    for file in sorted(set(files.values())):
+        weights |= read_weights_file(index.parent / file)
+    return weights
 
 
 def read_weights_file(path: Path) -> dict[str, Tensor]:

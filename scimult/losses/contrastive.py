@@ -24,14 +24,9 @@ class InBatchScores:
 
 
 def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return each query's negative log-probability of its positive.
+    """Return each query's negative log-probability of its positive, shape ``(B,)``.
 
     ``temperature`` divides the similarities; 1 for the dot product of the paper.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``, float32, not reduced.
     """
     logits_BC = batch.scores_BC / temperature
     logits_BC = logits_BC.masked_fill(batch.masked_BC, float("-inf"))
@@ -39,15 +34,10 @@ def info_nce(batch: InBatchScores, temperature: float | Tensor = 1.0) -> Tensor:
 
 
 def similarity_matrix(q_BD: Tensor, c_CD: Tensor, similarity: Similarity) -> Tensor:
-    """Return all scores, larger for closer pairs.
+    """Return all scores, larger for closer pairs: shape ``(B, C)``, in float32 at least.
 
     ``dot`` is equation 1 of SciMult; ``cosine`` normalises both sides; ``l2`` is the
     negative Euclidean distance that SPECTER ranks by.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B, C)``, float32, or float64 for embeddings in float64.
     """
     wide = torch.promote_types(q_BD.dtype, torch.float32)
     q_BD, c_CD = q_BD.to(wide), c_CD.to(wide)
@@ -83,11 +73,7 @@ def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
 
     A distance is a negated score: with similarity ``l2``, d is the L2 norm of SPECTER's
     equation 3; with ``cosine`` the hinge is that of d = 1 - cosine. The margin is 1 in SPECTER.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``, float32, not reduced; 0 for a query without negatives.
+    The shape is ``(B,)``; a query without negatives has 0.
     """
     positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
     negative_BC = (~batch.masked_BC).scatter(1, batch.targets_B[:, None], False)

@@ -35,12 +35,7 @@ def listwise_kl(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1
 
     Each is a softmax over the candidates that the teacher scored for the query (RocketQAv2,
     Ren et al., 2021). ``temperature`` divides the student's scores; the teacher's are already
-    divided by its own.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``, float32, not reduced; 0 for a query with fewer than two known scores.
+    divided by its own. The shape is ``(B,)``; a query with fewer than two known scores has 0.
     """
     known_BC = ~teacher_BC.isnan()
     usable_B = known_BC.sum(1) > 1
@@ -59,12 +54,8 @@ def margin_mse(batch: InBatchScores, teacher_BC: Tensor, temperature: float = 1.
     """Return each query's mean squared error between the student's and the teacher's margins.
 
     A margin is the positive's score minus a negative's (Hofstätter et al., 2020); the mean is
-    over the negatives that the teacher scored. Temperatures are as in `listwise_kl`.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``, float32, not reduced; 0 for a query without a known margin.
+    over the negatives that the teacher scored. Temperatures are as in `listwise_kl`. The shape is
+    ``(B,)``; a query without a known margin has 0.
     """
     scores_BC, targets_B1 = batch.scores_BC / temperature, batch.targets_B[:, None]
     teacher_margins_BC = teacher_BC.gather(1, targets_B1) - teacher_BC

@@ -17,15 +17,10 @@ from scimult.types import FloatArray
 
 
 def cosine_distance(student_UE: Tensor, teacher_UE: Tensor) -> Tensor:
-    """Return 1 - cosine of each text's two embeddings.
+    """Return 1 - cosine of each text's two embeddings: shape ``(U,)``, in float32 at least.
 
     Computed as half the squared distance of the unit vectors: the same number, but exact near 0
     and with zero gradient where they agree.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(U,)``, float32, or float64 for embeddings in float64.
     """
     wide = torch.promote_types(student_UE.dtype, torch.float32)
     student_UE, teacher_UE = (
@@ -42,12 +37,7 @@ def relational_distance(
     This is similarity-preserving distillation (Tung and Mori, 2019) of cosines, the similarity
     loss of embedding models (Zhang et al., 2024, "Jasper and Stella", arXiv 2412.19048): widths
     may differ, and a rotation costs nothing. Distances (Park et al., 2019) would need scaling by
-    their batch mean; cosines share one scale.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(U,)``, float32, or float64 for embeddings in float64.
+    their batch mean; cosines share one scale. The shape is ``(U,)``, in float32 at least.
     """
     student_UK = similarity_matrix(student_UD, student_KD, "cosine")
     teacher_UK = similarity_matrix(teacher_UE, teacher_KE, "cosine")
@@ -57,16 +47,11 @@ def relational_distance(
 def mean_over_pairs(
     losses_U: Tensor, query_B: Tensor, candidate_C: Tensor, negative_rows_H: Tensor
 ) -> Tensor:
-    """Return, for each query, the mean loss of its pair's texts.
+    """Return, for each query, the mean loss of its pair's texts, shape ``(B,)``.
 
     A pair's texts are the query, its positive, and its hard negative if it has one. The mean over
     queries does not depend on how pairs are distributed over ranks, though each rank encodes a
     text only once. The last three are those of `data.batches.Batch`.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``.
     """
     positives, negatives = candidate_C[: len(query_B)], candidate_C[len(query_B) :]
     sums_B = losses_U[query_B] + losses_U[positives]
@@ -98,14 +83,9 @@ class Projection(nn.Module):
 def fitted_projection(student_ND: FloatArray, teacher_NE: FloatArray) -> Tensor:
     """Fit a linear map from embeddings to a teacher's vectors by ridge regression.
 
-    Both sides have length 1. Training with a random map would first bend the model towards
-    chance; fitting the map to the model first preserves what it knows (Kumar et al., 2022,
-    "Fine-Tuning can Distort Pretrained Features").
-
-    Returns
-    -------
-    Tensor
-        float32, shape ``(E, D)``.
+    The weights are float32, shape ``(E, D)``. Both sides have length 1. Training with a random map
+    would first bend the model towards chance; fitting the map to the model first preserves what it
+    knows (Kumar et al., 2022, "Fine-Tuning can Distort Pretrained Features").
     """
     student_ND, teacher_NE = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)

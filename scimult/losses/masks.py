@@ -4,6 +4,8 @@ Known false negatives are masked by id, likely ones by score. Masks of all queri
 candidates are the largest tensors of a big batch: nothing of that size here takes more than
 one byte per element.
 
+Masks have shape ``(B, C)`` and are true for what must not count.
+
 Shape legend: B queries, C candidates, P known positives of all B queries, flattened,
 H hard negatives of this rank's queries.
 """
@@ -24,11 +26,6 @@ def false_negatives(
     Only the one column of the query's positive in the batch, ``targets_B``, stays unmasked: copies
     of it in other columns are masked too. ``known_rows_P`` and ``known_ids_P`` are pairs (query
     row, id of a known positive), including the positive in the batch.
-
-    Returns
-    -------
-    Tensor of bool
-        Shape ``(B, C)``.
     """
     mask_BC = known_pairs(candidate_ids_C, len(targets_B), known_rows_P, known_ids_P)
     return mask_BC.scatter_(1, targets_B[:, None], False)
@@ -37,13 +34,7 @@ def false_negatives(
 def known_pairs(
     candidate_ids_C: Tensor, rows: int, known_rows_P: Tensor, known_ids_P: Tensor
 ) -> Tensor:
-    """Return which candidates are known positives of each of ``rows`` queries.
-
-    Returns
-    -------
-    Tensor of bool
-        Shape ``(B, C)`` with B ``rows``.
-    """
+    """Return which candidates are known positives of each of ``rows`` queries."""
     columns = len(candidate_ids_C)
     if not columns:
         return torch.zeros(rows, 0, dtype=torch.bool, device=candidate_ids_C.device)
@@ -77,11 +68,6 @@ def repeated_candidates(
     first. Without this mask, a label that is the positive of 85 queries of a batch counts 85
     times in the loss of every other query, like a score higher by log 85. A query has at most one
     hard negative, in its row ``rows_H`` and column ``columns_H``.
-
-    Returns
-    -------
-    Tensor of bool
-        Shape ``(B, C)``.
     """
     first_C = first_columns(candidate_ids_C)
     columns_C = torch.arange(len(first_C), device=first_C.device)
@@ -98,11 +84,7 @@ def above_margin(batch: InBatchScores, margin: float) -> Tensor:
 
     They are likely unlisted positives (NV-Retriever, Moreira et al., 2024, section 3, with the
     model's own scores). A negative margin masks only what beats the positive by more than that.
-
-    Returns
-    -------
-    Tensor of bool
-        Shape ``(B, C)``; the positive itself is never masked.
+    The positive itself is never masked.
     """
     positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
     likely_BC = batch.scores_BC > positive_B1 - margin
@@ -115,11 +97,6 @@ def foreign_negatives(
     """Return the candidates that are neither a query's positive nor its hard negative.
 
     A query without a hard negative has none: it keeps the easy ones. ``candidates`` is C.
-
-    Returns
-    -------
-    Tensor of bool
-        Shape ``(B, C)``.
     """
     own_BC = torch.zeros(len(targets_B), candidates, dtype=torch.bool, device=targets_B.device)
     own_BC[rows_H, columns_H] = True

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def head_losses(kind: str, outputs_BK: Tensor, targets_B: Tensor) -> Tensor:
-    """Return each paper's loss.
+    """Return each paper's loss, shape ``(B,)``.
 
     Parameters
     ----------
@@ -21,11 +21,6 @@ def head_losses(kind: str, outputs_BK: Tensor, targets_B: Tensor) -> Tensor:
         The head's outputs.
     targets_B : Tensor
         See `TargetFile.targets`.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B,)``, not reduced.
     """
     if kind == "multi_class":
         return F.cross_entropy(outputs_BK, targets_B, reduction="none")

@@ -29,6 +29,8 @@ def attend(
 ) -> Tensor:
     """Let every token attend to the tokens of its own row, and to its route's context.
 
+    The shape of the result is ``(T, H, K)``.
+
     Parameters
     ----------
     qkv_T3HK : Tensor
@@ -41,11 +43,6 @@ def attend(
         A token sees this many tokens on each side and itself; None: the whole row.
     context : Context, optional
         Extra keys and values; not together with a window.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(T, H, K)``.
     """
     assert window is None or context is None, "windowed attention takes no context"
     if window is not None and plan.longest <= window + 1:

@@ -45,13 +45,7 @@ def embed_tokens(
     route: int = 0,
     sharded: bool = False,
 ) -> FloatArray:
-    """Embed arrays of token ids for one route, as `embed_tokens_each`.
-
-    Returns
-    -------
-    array
-        float32, shape ``(N, D)``, in the given order.
-    """
+    """Embed arrays of token ids for one route, shape ``(N, D)``; see `embed_tokens_each`."""
     embedded_ND: FloatArray = embed_tokens_each(model, tokens, routes=[route], sharded=sharded)[0]
     return embedded_ND
 
@@ -70,7 +64,7 @@ def embed_tokens_each(
 ) -> FloatArray:
     """Embed arrays of token ids for several routes, running the blocks they share only once.
 
-    Without dropout, and bit-identical to embedding route by route.
+    Without dropout, and bit-identical to embedding route by route: float32, shape ``(R, N, D)``.
 
     Parameters
     ----------
@@ -87,11 +81,6 @@ def embed_tokens_each(
     sharded : bool
         Divide the work over ranks; every rank must call with the same texts, runs the
         same number of forward passes, and gets all embeddings.
-
-    Returns
-    -------
-    array
-        float32, shape ``(R, N, D)``.
     """
     device = next(model.parameters()).device
     default = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS

@@ -75,7 +75,7 @@ class Encoder(nn.Module):
         routes: int | Sequence[int] = 0,
         states: InstructionStates | None = None,
     ) -> Tensor:
-        """Return one embedding per row.
+        """Return one embedding per row, shape ``(B, D)``.
 
         Parameters
         ----------
@@ -85,11 +85,6 @@ class Encoder(nn.Module):
             The route of all rows, or one per row.
         states : InstructionStates, optional
             The result of ``read_instructions`` for these routes, if it is reused.
-
-        Returns
-        -------
-        Tensor
-            Shape ``(B, D)``, in the order of the rows.
         """
         device = texts.tokens_T.device
         if not len(texts):
@@ -103,7 +98,7 @@ class Encoder(nn.Module):
         routes: Sequence[int],
         states: Sequence[InstructionStates | None] | None = None,
     ) -> list[Tensor]:
-        """Return the embeddings of all rows for each of several routes.
+        """Return the embeddings of all rows, shape ``(B, D)``, for each of several routes.
 
         Blocks before the first that differs by route run once. Every product has the same shape
         as for one route, so that embeddings equal those of `forward` bit for bit.
@@ -116,11 +111,6 @@ class Encoder(nn.Module):
             At least one.
         states : sequence, optional
             The result of ``read_instructions`` for each route alone.
-
-        Returns
-        -------
-        list of Tensor
-            One of shape ``(B, D)`` for each route.
         """
         shared = self.config.shared_blocks
         if shared == 0 or len(routes) == 1 or not len(texts):

@@ -67,6 +67,25 @@ def test_weights_and_config_survive_the_way_to_transformers_and_back(
     assert (states - found).abs().max() <= tolerance
 
 
+def test_shards_are_one_model(tmp_path: Path) -> None:
+    folder = save_base_model(tmp_path / "hf", "bert")
+    whole = load_pretrained(folder).model.state_dict()
+    (folder / "model.safetensors").unlink()
+    hf_model("bert").save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    sharded = load_pretrained(folder).model.state_dict()
+    assert sharded.keys() == whole.keys()
+    assert all(torch.equal(sharded[key], whole[key]) for key in whole)
+
+    index = folder / "model.safetensors.index.json"
+    write_json(index, {"weight_map": {"a": "../model.safetensors"}})
+    with pytest.raises(CheckpointError, match=r"index\.json: names no files of this folder"):
+        load_pretrained(folder)
+    write_json(index, {"weight_map": {"a": "model-9.safetensors"}})
+    with pytest.raises(CheckpointError, match=r"model-9\.safetensors.*No such file"):
+        load_pretrained(folder)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_heads_beside_the_encoder_are_left_out(tmp_path: Path, family: str) -> None:
     folder = save_base_model(tmp_path / "hf", family)

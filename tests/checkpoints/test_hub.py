@@ -10,6 +10,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from scimult.checkpoints import load_pretrained
+from scimult.checkpoints.card import own_card
 from scimult.errors import CheckpointError
 from scimult.inference import SciMult
 from tests.tiny import save_tiny_model
@@ -53,7 +54,7 @@ def test_pickled_weights_are_asked_for_only_without_safetensors(
     found = served(monkeypatch, folder)
     with pytest.raises(CheckpointError, match="no weights here"):
         load_pretrained("someone/old")
-    assert "pytorch_model.bin" in found.asked[1][1]
+    assert "pytorch_model*.bin" in found.asked[1][1]
 
 
 def test_both_readings_are_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +91,12 @@ def test_offline_client_gives_our_error(tmp_path: Path, monkeypatch: pytest.Monk
     )
     with pytest.raises(CheckpointError, match="neither a folder nor reachable on the hub"):
         load_pretrained("someone/not-downloaded")
+
+
+def test_cards_name_bases_on_the_hub_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = load_pretrained(save_tiny_model(Path("work/base")))
+    for base, named in (("someone/encoder", True), ("work/base", False), ("./base/x", False)):
+        model.config.provenance = {"base": base}
+        card = own_card(model.config, model.model.state_dict(), "m")
+        assert (f"base_model: {base}\n" in card) == named

@@ -197,6 +197,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: merge([], method="task_vectors", base=model), "at least two models"),
         (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
         (lambda: merge([model, plain], [1.0, -1.0]), "not be negative"),
+        (lambda: merge([model, plain], [1.0, math.inf]), "a share is not a finite number"),
         (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
         (lambda: merge([model, plain], by_depth=(1, 0)), "scale task vectors only"),
         (

@@ -38,7 +38,7 @@ def small_bert(seed: int) -> BertModel:
 def ours_from(bert: BertModel) -> Encoder:
     config = bert_config(bert.config.to_dict(), "cls", "test")
     encoder = Encoder(config).double()
-    encoder.load_state_dict(from_bert(bert.state_dict(), config.num_blocks))
+    encoder.load_state_dict(from_bert(bert.state_dict(), config))
     return encoder
 
 
@@ -75,7 +75,7 @@ def test_gradients_equal_those_of_padded_bert() -> None:
     states = bert(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
     (states * weights).sum().backward()
     (encoder.token_states(pack(rows)) * weights).sum().backward()
-    theirs = from_bert({n: p.grad for n, p in bert.named_parameters()}, 3)
+    theirs = from_bert({n: p.grad for n, p in bert.named_parameters()}, encoder.config)
     for name, parameter in encoder.named_parameters():
         assert parameter.grad is not None, name
         # Sums over 200 tokens: relative to the largest entry of the tensor.
@@ -100,7 +100,7 @@ def test_real_checkpoint_gives_bert_embeddings(minilm: Path, pooling: str) -> No
 def test_weights_survive_the_way_to_bert_and_back() -> None:
     bert = small_bert(3)
     encoder = ours_from(bert)
-    returned = to_bert(encoder.state_dict(), 3)
+    returned = to_bert(encoder.state_dict(), encoder.config)
     original = bert.state_dict()
     assert returned.keys() == {k for k in original if k != "embeddings.position_ids"}
     assert all(torch.equal(returned[key], original[key]) for key in returned)
