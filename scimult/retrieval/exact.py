@@ -189,7 +189,7 @@ class ExactIndex:
         """Return a ranking's scores for people: for ``l2`` minus the distance, else as they are."""
         if self.similarity != "l2":
             return ranking.scores_QK
-        scores_QK = ranking.scores_QK.copy()
+        scores_QK: FloatArray = ranking.scores_QK.copy()
         for scores_K, rows_K, query_D in zip(scores_QK, ranking.rows_QK, queries_QD, strict=True):
             found_D = self._embeddings_CD[rows_K[rows_K >= 0]].astype(np.float64)
             scores_K[rows_K >= 0] = 0.0 - np.linalg.norm(found_D - query_D, axis=1)
