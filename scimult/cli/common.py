@@ -93,6 +93,7 @@ def ranked(
     index = ExactIndex(candidates.ids, candidates_CD, model.similarity, device=model.device)
     exclude_Q = np.full(len(queries_QD), own_row, dtype=np.int64)
     ranking = index.search(queries_QD, top, exclude_Q=exclude_Q)
+    scores_QK = index.shown_scores(queries_QD, ranking)
     return [
         [
             {
@@ -104,7 +105,7 @@ def ranked(
             for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
             if row >= 0
         ]
-        for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True)
+        for rows, scores in zip(ranking.rows_QK, scores_QK, strict=True)
     ]
 
 

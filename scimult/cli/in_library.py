@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -15,6 +15,9 @@ from scimult.cli.checks import only_with
 from scimult.cli.common import show_list
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError, StorageError
+
+if TYPE_CHECKING:
+    from scimult.library.results import Hit
 
 KEY = "SCIMULT_API_KEY"
 _SECONDS = 120
@@ -65,7 +68,8 @@ def show_answer(
     fields = {name: value for name, value in question.items() if value is not None}
     if isinstance(target, str):
         answer = _ask(target, verb, fields)
-        _show_rows(_rows_of(answer), answer["score"], answer["exact"], title, as_json)
+        rows = [_hit(paper).as_dict() for paper in answer["papers"]]
+        _show_rows(rows, answer["score"], answer["exact"], title, as_json)
         return
     from scimult.library import Library
 
@@ -128,15 +132,14 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _rows_of(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return an answer's papers in the form of a library's own hits."""
-    rows = []
-    for paper in answer["papers"]:
-        row = {"rank": paper["rank"], "score": round(paper["score"], 4)}
-        if paper.get("percentile") is not None:
-            row["percentile"] = round(paper["percentile"], 2)
-        rows.append({**row, "id": paper["id"], "title": paper["title"], **paper["columns"]})
-    return rows
+def _hit(paper: Mapping[str, Any]) -> Hit:
+    """Return a paper of an answer as a library would."""
+    from scimult.library.results import Hit
+    from scimult.types import Text
+
+    text = Text("paper", paper["title"], paper["abstract"])
+    number, columns = paper.get("percentile"), paper["columns"]
+    return Hit(paper["rank"], paper["score"], paper["id"], text, columns, number)
 
 
 def _refusal(error: HTTPError, url: str) -> DataError:

@@ -31,7 +31,7 @@ def compact(state: State, *, everything: bool = False) -> State:
     then renumbered, and approximate indexes dropped. While papers are unreadable nothing changes,
     since their files may be restored.
     """
-    if not np.array_equal(state.live_N, ~state.removed_N):
+    if not state.is_whole:
         return state
     rows, dead = state.manifest.rows, int(state.removed_N.sum())
     # All live papers are readable, so damaged files hold only removed ones.

@@ -17,9 +17,8 @@ from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tun
 from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
 from scimult.library.manifest import INDEXES, write_manifest
-from scimult.library.state import State
+from scimult.library.state import State, check_whole
 from scimult.progress import note
-from scimult.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -50,12 +49,15 @@ def make_index(
     ConfigError
         If there are too few papers, the target is not between 0 and 1, or the kind cannot be
         built in parts.
+    DataError
+        If papers are unreadable.
     StorageError
         If another process writes the library.
     """
     if not 0 < target < 1:
         raise ConfigError("not a valid target recall", value=target, fix="use one such as 0.95")
     state = State(folder)
+    check_whole(state)
     if len(state.live_rows()) < LEAST:
         fix = f"search exactly, or add papers: at least {LEAST:,}"
         raise ConfigError("too few papers for an index", value=len(state.live_rows()), fix=fix)
@@ -66,21 +68,20 @@ def make_index(
             facts = build(path, kind, state.shards(task), state.live_N)
             return _tuned(state, path, facts, model, task, target)
     # Parts filled from different papers belong in different folders.
-    content = f"{state.manifest.content}-{state.manifest.rows}"
-    meeting = folder / INDEXES / f"{task}.{kind}.{content}.{part.count}"
+    meeting = folder / INDEXES / f"{task}.{kind}.{state.numbering}.{part.count}"
     for stale in folder.glob(f"{INDEXES}/{task}.*.*.*"):
-        if content not in stale.name:
+        if state.numbering not in stale.name:
             shutil.rmtree(stale, ignore_errors=True)
     parts = Parts(meeting, kind, state.shards(task), state.live_N, part.count)
     if not parts.fill(part):
         return parts.missing()
     with only_writer(folder):
-        current = State(folder).manifest
-        if (current.content, current.rows) != (state.manifest.content, state.manifest.rows):
+        current = State(folder)
+        if current.numbering != state.numbering:
             parts.remove()
             fix = "run every part again"
             raise StorageError("library changed while its index was built", path=folder, fix=fix)
-        state = State(folder)
+        state = current
         if parts.missing():
             # Another process saw all parts too, and has merged them.
             return IndexFacts(**state.manifest.indexes[task])
@@ -92,8 +93,11 @@ def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
     """Bring indexes up to date with their present settings; the caller holds the lock.
 
     Newer papers are added once they exceed a share of those in the index; an index whose rows
-    were renumbered is rebuilt.
+    were renumbered is rebuilt. Nothing happens while papers are unreadable: rows that an index
+    passes over would not be found once their file is restored.
     """
+    if not state.is_whole:
+        return
     indexes = dict(state.manifest.indexes)
     for task, known in before.items():
         facts = IndexFacts(**known)
@@ -127,7 +131,10 @@ def _tuned(
     exact = ExactSearch(shards, state.manifest.longest[task], state.papers.ids_of)
     search = ApproximateSearch(path, facts, shards, exact, state.papers.ids_of)
     sample = np.random.default_rng(1).permutation(state.live_rows())[:_QUERIES]
-    queries_QD = queries_of(state, model, task, sample)
+    texts: list[Any] = state.papers.texts_of(sample)
+    if model.kind(task, "query") != "paper":
+        texts = [text.title or text.body for text in texts]
+    queries_QD = model.encode(texts, task=task, role="query")
     live_N = state.live_N.copy()
     live_N[sample] = False
     facts = tuned(search, queries_QD, exact.best(queries_QD, 10, live_N), live_N, target)
@@ -144,11 +151,3 @@ def _publish(state: State, indexes: Mapping[str, Mapping[str, Any]]) -> None:
     for task, known in before.items():
         if known["file"] != indexes.get(task, {}).get("file"):
             Path(state.folder, INDEXES, str(known["file"])).unlink(missing_ok=True)
-
-
-def queries_of(state: State, model: SciMult, task: str, rows: IntArray) -> FloatArray:
-    """Encode papers as a task's queries: by title if the task's queries are words."""
-    texts = state.papers.texts_of(rows)
-    if model.kind(task, "query") == "paper":
-        return model.encode(texts, task=task, role="query")
-    return model.encode([text.title or text.body for text in texts], task=task, role="query")

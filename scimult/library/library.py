@@ -25,7 +25,7 @@ from scimult.library.records import Paper, as_papers
 from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
 from scimult.library.state import State, facts_of, summary
-from scimult.library.tagging import as_labels, tag_rows
+from scimult.library.tagging import LabelIndex, tag_rows
 from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
 from scimult.retrieval.shards import Precision
@@ -225,8 +225,8 @@ class Library:
         Labels are names, or mappings with ``id``, ``name`` and ``definition``. Raises a
         ``DataError`` if an id is not in the library, or a label is invalid.
         """
-        (names, texts), rows = as_labels(labels), self.state.live_rows(where, ids)
-        return list(tag_rows(self.state, self._opened.own, rows, names, texts, k=k, task=task))
+        rows = self.state.live_rows(where, ids)
+        return list(tag_rows(self.state, LabelIndex(self._opened.own, labels, task), rows, k))
 
     def add(
         self,

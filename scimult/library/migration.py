@@ -27,7 +27,7 @@ from scimult.library.encoding import (
     spaces_of,
 )
 from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, Manifest, write_manifest
-from scimult.library.state import State
+from scimult.library.state import State, check_whole
 from scimult.library.writing import longest_of
 from scimult.progress import bar
 from scimult.retrieval.shards import (
@@ -72,9 +72,7 @@ def migrate(
     ConfigError, UnknownNameError
         If the model does not have the library's tasks.
     """
-    if not np.array_equal(state.live_N, ~state.removed_N):
-        fix = "repair it first: scimult library check names the files, sync encodes them again"
-        raise DataError("the library is damaged", path=state.folder, fix=fix)
+    check_whole(state)
     state = compact(state, everything=True)
     manifest = state.manifest
     sides = sides_of(model, manifest.sides)

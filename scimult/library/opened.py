@@ -107,7 +107,7 @@ class Opened:
         if not (given is None or isinstance(given, (str, Path))):
             return given
         reference, newer, tokenizer = manifest.model, manifest.adapter.get("model"), self._tokenizer
-        if newer and given is not None and Path(given).resolve() == Path(newer["path"]):
+        if newer and given and newer["path"] in (str(given), str(Path(given).resolve())):
             # As it was opened to fit the adapter.
             reference, tokenizer = newer, None
         return open_model(reference, given, self._device, tokenizer)

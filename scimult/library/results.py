@@ -11,6 +11,7 @@ from scimult.types import Text
 
 SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 """Name of each similarity's score; larger is closer for all."""
+_OWN = ("rank", "score", "percentile")
 _TITLE_CHARACTERS = 72
 _SHOWN = 20
 
@@ -53,11 +54,16 @@ class Hit:
         return self.text.body
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the abstract, for a table or JSON."""
+        """Return everything but the abstract, for a table or JSON.
+
+        A column called ``rank``, ``score`` or ``percentile`` is ``rank_``, ``score_`` or
+        ``percentile_`` here.
+        """
         row = {"rank": self.rank, "score": round(self.score, 4)}
         if self.percentile is not None:
             row["percentile"] = round(self.percentile, 2)
-        return {**row, "id": self.id, "title": self.title, **self.columns}
+        columns = {f"{n}_" if n in _OWN else n: value for n, value in self.columns.items()}
+        return {**row, "id": self.id, "title": self.title, **columns}
 
     def __repr__(self) -> str:
         return f"Hit({self.rank}, {self.score:.4f}, {self.id!r}, {self.title!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ class State:
     """Opens a library without reading its vectors.
 
     ``papers`` has all rows, of which current papers are the live ones; ``removed_N`` marks the
-    rows of removed papers.
+    rows of removed papers. All files are of one moment, also while another process rewrites them.
 
     Raises
     ------
@@ -33,11 +34,26 @@ class State:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.manifest = folder, read_manifest(folder)
-        manifest = self.manifest
+        self.folder, former = folder, None
+        while True:
+            self.manifest = read_manifest(folder)
+            # What is missing may have been rewritten since the manifest was read.
+            is_current, former = self.manifest == former, self.manifest
+            try:
+                self._open()
+            except DataError:
+                if is_current:
+                    raise
+                continue
+            if is_current or not self.damage():
+                return
+
+    def _open(self) -> None:
+        folder, manifest = self.folder, self.manifest
         self.papers = PaperTable(folder / PAPERS, manifest.segments, manifest.columns)
         self.removed_N = read_removed(folder, manifest)
-        self._shards: dict[str, Shards] = {}
+        names = [part.name for part in manifest.segments]
+        self._shards = {task: Shards(self.space_folder(task), names) for task in manifest.sides}
 
     def space_folder(self, task: str) -> Path:
         """Return the folder of a task's vectors."""
@@ -46,36 +62,46 @@ class State:
 
     def shards(self, task: str) -> Shards:
         """Return the vectors of a task, one shard per segment."""
-        if task not in self._shards:
-            names = [part.name for part in self.manifest.segments]
-            self._shards[task] = Shards(self.space_folder(task), names)
         return self._shards[task]
 
     @property
     def spaces(self) -> dict[str, Space]:
         """The space of each task's vectors."""
-        return {task: self.shards(task).space for task in self.manifest.sides}
+        return {task: shards.space for task, shards in self._shards.items()}
 
     @cached_property
     def live_N(self) -> BoolArray:
         """Mask of the rows that are papers of the library and readable, shape ``(N,)``."""
         usable_N = self.papers.usable() & ~self.removed_N
-        for task in self.manifest.sides:
-            usable_N &= self.shards(task).usable()
+        for shards in self._shards.values():
+            usable_N &= shards.usable()
         return usable_N
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every paper is readable."""
+        return np.array_equal(self.live_N, ~self.removed_N)
+
+    @cached_property
+    def numbering(self) -> str:
+        """Fingerprint of the current papers and their rows, which a rewrite may exchange."""
+        digest = hashlib.sha256(np.packbits(self.live_N).tobytes())
+        for part in self.manifest.segments:
+            digest.update(part.sha256.encode())
+        return digest.hexdigest()[:32]
 
     def damage(self) -> list[DataError]:
         """Return the damage that is evident without reading everything."""
         errors = list(self.papers.damaged.values())
-        for task in self.manifest.sides:
-            errors += self.shards(task).damaged.values()
+        for shards in self._shards.values():
+            errors += shards.damaged.values()
         return errors
 
     def check(self) -> list[DataError]:
         """Read everything and return all damage."""
         errors = list(self.papers.check().values())
-        for task in self.manifest.sides:
-            errors += self.shards(task).check().values()
+        for shards in self._shards.values():
+            errors += shards.check().values()
         return errors
 
     def live_rows(self, where: Where | None = None, ids: Sequence[str] | None = None) -> IntArray:
@@ -112,6 +138,19 @@ class State:
             fix = f"use ids of the library{suggest(missing[0], known)}"
             raise DataError("no paper has this id", value=missing[0], fix=fix)
         return np.array([row_of[name] for name in ids], dtype=np.int64)
+
+
+def check_whole(state: State) -> None:
+    """Check that every paper is readable.
+
+    Raises
+    ------
+    DataError
+        If not.
+    """
+    if not state.is_whole:
+        fix = "repair it first: scimult library check names the files, sync encodes them again"
+        raise DataError("the library is damaged", path=state.folder, fix=fix)
 
 
 def summary(state: State) -> str:

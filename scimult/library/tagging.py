@@ -5,7 +5,7 @@ Shape legend: N papers, C labels, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,66 +22,74 @@ if TYPE_CHECKING:
 _BLOCK = 4096
 
 
-def as_labels(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
-    """Return ids and texts of labels; a string is both name and id.
+class LabelIndex:
+    """Labels, encoded by ``model``: names, or mappings with ``id``, ``name`` and ``definition``.
 
     Raises
     ------
+    ConfigError
+        If the task does not rank labels for papers.
     DataError
         If there are no labels, one has no name, or an id repeats.
     """
-    ids, texts = [], []
+
+    def __init__(
+        self, model: SciMult, labels: Iterable[str | Mapping[str, Any]], task: str
+    ) -> None:
+        from scimult.retrieval.exact import ExactIndex
+
+        model.tasks.check_labels(task)
+        self.model, self.task = model, task
+        self.ids, self.texts = _read(labels)
+        labels_CD = model.encode(self.texts, task=task, role="candidate")
+        self._index = ExactIndex(self.ids, labels_CD, model.similarity)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def best(self, papers_ND: FloatArray, k: int) -> list[list[tuple[int, float]]]:
+        """Return rows and scores of the best ``k`` labels of each paper."""
+        ranking = self._index.search(papers_ND, k)
+        scores_NK = self._index.shown_scores(papers_ND, ranking)
+        lists = zip(ranking.rows_QK.tolist(), scores_NK.tolist(), strict=True)
+        return [list(zip(rows, scores, strict=True)) for rows, scores in lists]
+
+
+def _read(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
+    """Return ids and texts of labels; a string is both name and id."""
+    texts: dict[str, Text] = {}
     for index, label in enumerate(labels):
         text = as_text(label, "label", index)
         name = label.get("id", text.title) if isinstance(label, Mapping) else text.title
-        ids.append(str(name))
-        texts.append(text)
-    if not ids:
+        if texts.setdefault(str(name), text) is not text:
+            fix = "give every label its own id"
+            raise DataError("label is given twice", value=str(name), fix=fix)
+    if not texts:
         raise DataError("no labels given", fix="pass names, or mappings with id and name")
-    if len(set(ids)) != len(ids):
-        twice = next(name for name in ids if ids.count(name) > 1)
-        raise DataError("label is given twice", value=twice, fix="give every label its own id")
-    return ids, texts
+    return list(texts), list(texts.values())
 
 
-def tag_rows(
-    state: State,
-    model: SciMult,
-    rows: IntArray,
-    ids: Sequence[str],
-    labels: Sequence[Text],
-    *,
-    k: int,
-    task: str,
-) -> Iterator[Tagged]:
+def tag_rows(state: State, labels: LabelIndex, rows: IntArray, k: int) -> Iterator[Tagged]:
     """Yield papers with their best ``k`` labels, using stored vectors if the task has them.
 
     Raises
     ------
     ConfigError
-        If the task does not rank labels for papers, or ``k`` is not positive.
+        If ``k`` is not positive.
     """
-    model.tasks.check_labels(task)
     if k < 1:
         raise ConfigError("k must be at least 1", value=k, fix="request one label or more")
-    from scimult.retrieval.exact import ExactIndex
-
-    labels_CD = model.encode(labels, task=task, role="candidate")
-    index = ExactIndex(ids, labels_CD, model.similarity)
+    model, task = labels.model, labels.task
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
         texts, names = state.papers.texts_of(part), state.papers.ids_of(part)
-        ranking = index.search(_vectors(state, model, part, texts, task), k)
-        lists = zip(names, texts, ranking.rows_QK, ranking.scores_QK, strict=True)
-        for name, text, rows_K, scores_K in lists:
-            ranked = enumerate(zip(rows_K, scores_K, strict=True), start=1)
-            hits = [Hit(rank, float(score), ids[row], labels[row]) for rank, (row, score) in ranked]
+        if state.manifest.sides.get(task) == "query":
+            papers_ND = np.ascontiguousarray(state.shards(task).rows(part))
+        else:
+            papers_ND = model.encode(texts, task=task, role="query")
+        for name, text, best in zip(names, texts, labels.best(papers_ND, k), strict=True):
+            hits = [
+                Hit(rank, score, labels.ids[row], labels.texts[row])
+                for rank, (row, score) in enumerate(best, start=1)
+            ]
             yield Tagged(name, text.title, Hits(hits, SCORES[model.similarity]))
-
-
-def _vectors(
-    state: State, model: SciMult, rows: IntArray, texts: Sequence[Text], task: str
-) -> FloatArray:
-    if state.manifest.sides.get(task) == "query":
-        return np.ascontiguousarray(state.shards(task).rows(rows))
-    return model.encode(texts, task=task, role="query")

@@ -15,14 +15,13 @@ from scimult.library.exact import RowScores, ranked
 from scimult.library.state import State
 from scimult.progress import note, warn
 from scimult.retrieval.analysis import WORDS
-from scimult.types import BoolArray, IntArray
+from scimult.types import BoolArray
 
 if TYPE_CHECKING:
     import bm25s
 
 FOLDER = "words"
-_ROWS = "rows.npy"
-_KIND = FolderKind("an index of words", lambda folder: (folder / _ROWS).is_file())
+_KIND = FolderKind("an index of words", lambda folder: True)
 
 
 class WordIndex:
@@ -33,17 +32,12 @@ class WordIndex:
     """
 
     def __init__(self, state: State) -> None:
-        self._state = state
-        folder = state.folder / FOLDER / state.manifest.content
-        # A rewrite renumbers rows without changing the content.
-        rows = state.live_rows()
-        stored = _stored(folder, rows)
+        self._state, self._rows = state, state.live_rows()
+        folder = state.folder / FOLDER / state.numbering
+        stored = _stored(folder)
+        self._model = self._build() if stored is None else stored
         if stored is None:
-            self._model = self._build(rows)
-            self._store(folder, rows)
-        else:
-            self._model = stored
-        self._rows = rows
+            self._store(folder)
 
     def best(self, query: str, k: int, allowed_N: BoolArray) -> RowScores:
         """Return the best ``k`` allowed rows that share a token with the query."""
@@ -54,11 +48,12 @@ class WordIndex:
         index_P = np.flatnonzero((scores_C > 0) & allowed_N[self._rows])
         return ranked(self._rows[index_P], scores_C[index_P], self._state.papers.ids_of, k)
 
-    def _build(self, rows: IntArray) -> bm25s.BM25:
+    def _build(self) -> bm25s.BM25:
         import bm25s
 
         from scimult.retrieval.bm25 import K1, B
 
+        rows = self._rows
         note(f"BM25: indexing {len(rows):,} papers")
         tokens = []
         for start in range(0, len(rows), 1 << 14):
@@ -69,11 +64,10 @@ class WordIndex:
         model.index(tokens if any(tokens) else [[" "]] * max(1, len(tokens)), show_progress=False)
         return model
 
-    def _store(self, folder: Path, rows: IntArray) -> None:
+    def _store(self, folder: Path) -> None:
         try:
             with atomic_folder(folder, _KIND) as temporary:
                 self._model.save(temporary, show_progress=False)
-                np.save(temporary / _ROWS, rows)
         except StorageError as error:
             warn(f"{folder}: cannot store the word index ({error.problem})")
             return
@@ -83,13 +77,13 @@ class WordIndex:
                     shutil.rmtree(other)
 
 
-def _stored(folder: Path, rows: IntArray) -> bm25s.BM25 | None:
-    """Return the index of these rows; None if there is none, or it is damaged."""
-    try:
-        if not np.array_equal(np.load(folder / _ROWS, allow_pickle=False), rows):
-            return None
-        import bm25s  # loads scipy, which a dense search does not need
+def _stored(folder: Path) -> bm25s.BM25 | None:
+    """Return a stored index; None if there is none, or it is damaged."""
+    if not folder.is_dir():
+        return None
+    import bm25s  # loads scipy, which a dense search does not need
 
+    try:
         return bm25s.BM25.load(folder, mmap=True)
     except (OSError, ValueError, EOFError, KeyError, TypeError):
         return None

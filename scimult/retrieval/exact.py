@@ -125,6 +125,7 @@ class ExactIndex:
         self.order_C = id_order(ids)
         self.place_C = places_of(self.order_C)
         self._order_C = torch.from_numpy(self.order_C)
+        self._embeddings_CD = embeddings_CD
         self._vectors = Vectors(embeddings_CD, similarity, self.device)
         self._width = embeddings_CD.shape[1]
         self._first_pass = first_pass
@@ -183,6 +184,16 @@ class ExactIndex:
                     scores_QK[rows] = scores
                     rows_QK[rows] = np.where(places < 0, -1, self.order_C[places])
         return Ranking(rows_QK, scores_QK)
+
+    def shown_scores(self, queries_QD: FloatArray, ranking: Ranking) -> FloatArray:
+        """Return a ranking's scores for people: for ``l2`` minus the distance, else as they are."""
+        if self.similarity != "l2":
+            return ranking.scores_QK
+        scores_QK: FloatArray = ranking.scores_QK.copy()
+        for scores_K, rows_K, query_D in zip(scores_QK, ranking.rows_QK, queries_QD, strict=True):
+            found_D = self._embeddings_CD[rows_K[rows_K >= 0]].astype(np.float64)
+            scores_K[rows_K >= 0] = 0.0 - np.linalg.norm(found_D - query_D, axis=1)
+        return scores_QK
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:
         """Rank only the candidate rows that ``lists`` gives each query.

@@ -134,8 +134,10 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Form()] = 0.0,
     ) -> Response:
         """Suggest labels for a text."""
-        tags = find(project_id).tags()
-        return await answer(lambda: Subjects(results=_suggested(tags, [text], limit, threshold)[0]))
+        found = find(project_id)
+        return await answer(
+            lambda: Subjects(results=_suggested(found, [text], limit, threshold)[0])
+        )
 
     @router.post("/projects/{project_id}/suggest-batch", response_model=Batch, responses=_ERRORS)
     async def suggest_batch(
@@ -145,11 +147,11 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Query()] = 0.0,
     ) -> Response:
         """Suggest labels for up to 32 texts."""
-        tags = find(project_id).tags()
+        found = find(project_id)
 
         def work() -> Batch:
             texts = [document.text for document in body.documents]
-            subjects = _suggested(tags, texts, limit, threshold)
+            subjects = _suggested(found, texts, limit, threshold)
             names = [document.document_id for document in body.documents]
             return Batch(
                 [SubjectsOf(results=r, document_id=n) for r, n in zip(subjects, names, strict=True)]
@@ -171,14 +173,16 @@ def _facts(project: Project) -> ProjectFacts:
     return ProjectFacts(project_id=project.id, name=project.name, language=project.language)
 
 
-def _suggested(tags: Tags, texts: list[str], limit: int, threshold: float) -> list[list[Subject]]:
+def _suggested(
+    project: Project, texts: list[str], limit: int, threshold: float
+) -> list[list[Subject]]:
     """Return labels with scores from 0 to 1; empty texts have none, as in Annif."""
     rows = [row for row, text in enumerate(texts) if text.strip()]
     subjects: list[list[Subject]] = [[] for _ in texts]
     if not rows or not limit:
         return subjects
     papers = [_paper(texts[row]) for row in rows]
-    lists = tags.suggest(papers, k=limit, threshold=threshold, exclude=())
+    lists = project.tags().suggest(papers, k=limit, threshold=threshold, exclude=())
     for row, suggestions in zip(rows, lists, strict=True):
         subjects[row] = [_subject(one) for one in suggestions]
     return subjects

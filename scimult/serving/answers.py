@@ -16,6 +16,7 @@ from scimult.errors import DataError, one_of
 from scimult.inference import SciMult
 from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
+from scimult.library.results import SCORES
 from scimult.matching.affinity import Rule, affinities
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
@@ -216,19 +217,9 @@ def _page(
             vectors_QD = library.model.encode(queries, task=request.task, role="query")
             vector = vectors_QD.mean(axis=0)
         sentences = evidence_for(library.model, request.task, vector, hits.texts)
-    papers = [
-        schemas.Found(
-            rank=hit.rank,
-            score=hit.score,
-            id=hit.id,
-            title=hit.title,
-            abstract=hit.abstract,
-            columns=dict(hit.columns),
-            percentile=hit.percentile,
-            evidence=sentence,
-        )
-        for hit, sentence in zip(hits, sentences, strict=True)
-    ]
+    papers = [schemas.Found.model_validate(hit) for hit in hits]
+    for paper, sentence in zip(papers, sentences, strict=True):
+        paper.evidence = sentence
     return schemas.Page(score=hits.score, exact=hits.exact, papers=papers)
 
 
@@ -282,8 +273,8 @@ def _match_candidates(
             raise DataError("repeated id", fix="give every candidate its own id")
         index = ExactIndex(ids, candidates_CD, model.similarity)
         ranking = index.search(queries_ND, min(request.k, len(ids)))
-        rows, scores_QK = ranking.rows_QK, ranking.scores_QK
-        return _matches("papers", model.similarity, ids, rows, scores_QK)
+        scores_QK = index.shown_scores(queries_ND, ranking)
+        return _matches("papers", SCORES[model.similarity], ids, ranking.rows_QK, scores_QK)
     names = sorted({str(name) for name in reviewers})
     entries = sorted((names.index(str(name)), row) for row, name in enumerate(reviewers))
     counts = [len(list(group)) for _, group in itertools.groupby(entries, lambda entry: entry[0])]

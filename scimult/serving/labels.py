@@ -9,8 +9,7 @@ import numpy as np
 
 from scimult.errors import DataError, suggest
 from scimult.inference import SciMult
-from scimult.library.tagging import as_labels
-from scimult.retrieval.exact import ExactIndex
+from scimult.library.tagging import LabelIndex
 from scimult.tagging.tagger import SuggestedTag, Tagger
 from scimult.types import Text
 
@@ -27,18 +26,8 @@ class Tags(Protocol):
         ...
 
 
-class LabelSpace:
-    """Labels and their embeddings; ``model`` encodes labels now, and papers on request.
-
-    Labels are names, or mappings with ``id``, ``name`` and ``definition``.
-
-    Raises
-    ------
-    ConfigError
-        If the task does not rank labels.
-    DataError
-        If there are no labels, one has no name, or an id is repeated.
-    """
+class LabelSpace(LabelIndex):
+    """Labels and their embeddings; ``model`` encodes labels now, and papers on request."""
 
     def __init__(
         self,
@@ -46,19 +35,12 @@ class LabelSpace:
         labels: Iterable[str | Mapping[str, Any]],
         task: str = "classification",
     ) -> None:
-        model.tasks.check_labels(task)
-        self.model, self._task, self._labels = model, task, list(labels)
-        self._ids, self._texts = as_labels(self._labels)
-        labels_CD = model.encode(self._texts, task=task, role="candidate")
-        self._index = ExactIndex(self._ids, labels_CD, model.similarity)
-        self._rows = {name: row for row, name in enumerate(self._ids)}
-
-    def __len__(self) -> int:
-        return len(self._ids)
+        self._labels = list(labels)
+        super().__init__(model, self._labels, task)
 
     def on(self, model: SciMult) -> LabelSpace:
         """Return the same labels, encoded by another model."""
-        return LabelSpace(model, self._labels, self._task)
+        return LabelSpace(model, self._labels, self.task)
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
@@ -70,23 +52,22 @@ class LabelSpace:
         DataError
             If an excluded label is unknown.
         """
-        unknown = [name for name in exclude if name not in self._rows]
+        unknown = set(exclude).difference(self.ids)
         if unknown:
-            fix = f"exclude labels by their ids{suggest(unknown[0], self._ids)}"
-            raise DataError("no label has this id", value=unknown[0], fix=fix)
-        excluded = {self._rows[name] for name in exclude}
-        vectors_ND = self.model.encode(papers, task=self._task, role="query")
-        ranking = self._index.search(vectors_ND, min(k + len(excluded), len(self)))
+            name = min(unknown)
+            fix = f"exclude labels by their ids{suggest(name, self.ids)}"
+            raise DataError("no label has this id", value=name, fix=fix)
+        excluded = {row for row, name in enumerate(self.ids) if name in set(exclude)}
+        vectors_ND = self.model.encode(papers, task=self.task, role="query")
         least = -np.inf if threshold is None else threshold
-        by_paper = []
-        for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True):
-            suggestions = [
-                SuggestedTag(self._ids[row], self._texts[row].title, float(score))
-                for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
-                if row >= 0 and row not in excluded and score >= least
-            ]
-            by_paper.append(suggestions[:k])
-        return by_paper
+        return [
+            [
+                SuggestedTag(self.ids[row], self.texts[row].title, score)
+                for row, score in best
+                if row not in excluded and score >= least
+            ][:k]
+            for best in self.best(vectors_ND, k + len(excluded))
+        ]
 
 
 class TaggerLabels:

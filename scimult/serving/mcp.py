@@ -159,10 +159,11 @@ async def _call(answers: Answers, work: Callable[[], _T]) -> _T:
         value = "" if error.value is None else f" ({str(error.value)[:200]!r})"
         raise ToolError(f"{error.problem}{value}.{fix}") from None
     except ValidationError as error:
-        # Other arguments were checked before, so it is the filters.
-        message = error.errors()[0]["msg"]
-        fix = 'write filters as {"year": {"from": 2019}, "venue": ["ACL"]}'
-        raise ToolError(f"filters: {message}. Fix: {fix}") from None
+        problem, fix = error.errors()[0], "correct or leave out this argument"
+        name = str(problem["loc"][0])
+        if name == "where":
+            name, fix = "filters", 'write filters as {"year": {"from": 2019}, "venue": ["ACL"]}'
+        raise ToolError(f"{name}: {problem['msg']}. Fix: {fix}") from None
 
 
 def _listing(k: int, page: int, filters: dict[str, Any] | None) -> dict[str, Any]:

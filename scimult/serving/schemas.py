@@ -59,7 +59,7 @@ class Range(Strict):
 
 
 Where = Annotated[
-    dict[Name, Scalar | Range | list[Scalar] | None],
+    dict[Name, Scalar | Range | list[Scalar | None] | None],
     Field(
         max_length=50,
         description="Per column: a value, null (absent), a list (any of these) or "
@@ -129,8 +129,9 @@ class Recommend(Listing):
 
 
 class Found(BaseModel):
-    """A paper in a result."""
+    """A paper in a result, read from a `scimult.library.Hit`."""
 
+    model_config = ConfigDict(from_attributes=True)
     rank: int
     score: float
     id: str

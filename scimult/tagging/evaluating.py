@@ -15,7 +15,7 @@ from scimult.errors import DataError
 from scimult.evaluation.metrics import compute, judge
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.tagging.calibration import expected_calibration_error
-from scimult.tagging.incoming import TagReader, tagged_papers
+from scimult.tagging.incoming import tagged_papers
 from scimult.tagging.tagger import SuggestedTag, Tagger
 from scimult.types import BoolArray, FloatArray
 
@@ -65,8 +65,9 @@ def evaluate_tagger(
         As in `Tagger.tag`.
     """
     closed = tagger.hierarchy != "flat"
-    reader = TagReader(tagger.vocabulary, closed=closed, drop_unknown=drop_unknown)
-    ids, texts, tags_QC = tagged_papers(papers, reader)
+    ids, texts, tags_QC = tagged_papers(
+        papers, tagger.vocabulary, closed=closed, drop_unknown=drop_unknown
+    )
     if not ids:
         raise DataError("no papers to evaluate on", fix="give papers with labels")
     if precision is not None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scimult.inference import SciMult
+from scimult.retrieval.embeddings import unit_rows
 from scimult.tagging.names import NameFinder
 from scimult.tagging.signals import similarities
 from scimult.tagging.vocabulary import Vocabulary
@@ -92,17 +93,9 @@ def evidence_for(
     if not texts:
         return []
     vectors_SD = model.encode(texts, task=task, role="candidate")
-    scores_S = _scores(model, query_D, vectors_SD)
+    if model.similarity == "cosine":
+        vectors_SD = unit_rows(vectors_SD)
+    scores_S = similarities(query_D[None], vectors_SD, model.similarity)[0]
     ends = np.cumsum([len(part) for part in parts])
     best = [int(np.argmax(scores)) for scores in np.split(scores_S, ends[:-1])]
     return [part[index] for part, index in zip(parts, best, strict=True)]
-
-
-def _scores(model: SciMult, query_D: FloatArray, vectors_SD: FloatArray) -> FloatArray:
-    """Return scores in the order of the model's similarity, shape ``(S,)``."""
-    if model.similarity == "l2":
-        near_S: FloatArray = -np.linalg.norm(vectors_SD - query_D, axis=1)
-        return near_S
-    lengths_S = np.linalg.norm(vectors_SD, axis=1) if model.similarity == "cosine" else 1.0
-    scores_S: FloatArray = (vectors_SD @ query_D) / np.maximum(lengths_S, 1e-30)
-    return scores_S

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.tagging.signals import SOURCES, ZERO_SHOT
+from scimult.tagging.words import log_odds_of_all
 from scimult.types import BoolArray, FloatArray, IntArray
 
 _HIDDEN = 5
@@ -107,7 +108,7 @@ class FusionSample:
         """Return the weights of seen and unseen concepts.
 
         A group without right pairs, or without wrong ones, gets the weights of taggers without
-        tagged papers.
+        tagged papers; in the latter, high log odds.
         """
         signals_PS, right_P, concepts_P, weight_P = (
             np.concatenate(x) for x in zip(*self._parts, strict=True)
@@ -125,8 +126,10 @@ def fit_weights(
     signals_PS: FloatArray, right_P: BoolArray, weight_P: NDArray[np.float64], sources: Any
 ) -> Weights:
     """Fit a logistic regression to weighted pairs, with little regularisation."""
-    if not right_P.any() or right_P.all():
+    if not right_P.any():
         return ZERO_SHOT_WEIGHTS
+    if right_P.all():
+        return Weights(log_odds_of_all(len(right_P)), ZERO_SHOT_WEIGHTS.weights)
     from sklearn.linear_model import LogisticRegression
 
     mean_S, spread_S = signals_PS.mean(axis=0), signals_PS.std(axis=0)

@@ -17,56 +17,31 @@ from scimult.types import Text
 _NAMED = 3
 
 
-class TagReader:
-    """Looks up the concepts of papers' tags; if ``closed``, with all broader ones.
-
-    With ``drop_unknown``, tags that are not in the vocabulary, or ambiguous there, are ignored and
-    counted.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, *, closed: bool, drop_unknown: bool) -> None:
-        self.vocabulary, self._closed, self._drop = vocabulary, closed, drop_unknown
-        self.unknown: Counter[str] = Counter()
-
-    def rows(self, tags: Iterable[str]) -> list[int]:
-        """Return the rows of tags, which are ids or names of concepts.
-
-        Raises
-        ------
-        DataError
-            If one is unknown, unless those are ignored.
-        """
-        concepts: set[int] = set()
-        for tag in tags:
-            if self._drop and not self.vocabulary.knows(tag):
-                self.unknown[tag] += 1
-                continue
-            concepts.add(self.vocabulary.row(tag))
-        return sorted(self.vocabulary.closed(concepts) if self._closed else concepts)
-
-    def report_unknown(self) -> None:
-        """Warn about ignored tags."""
-        if self.unknown:
-            examples = ", ".join(repr(tag) for tag, _ in self.unknown.most_common(_NAMED))
-            count = sum(self.unknown.values())
-            warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
-
-
 def tagged_papers(
-    papers: Iterable[Mapping[str, Any]], reader: TagReader
+    papers: Iterable[Mapping[str, Any]],
+    vocabulary: Vocabulary,
+    *,
+    closed: bool,
+    drop_unknown: bool,
 ) -> tuple[list[str], list[Text], Any]:
     """Return ids, texts and tags, a sparse array of shape ``(N, C)``.
+
+    Tags are ids or names of concepts; if ``closed``, a paper also has all broader ones. With
+    ``drop_unknown``, tags that are not in the vocabulary, or ambiguous there, are ignored and
+    counted.
 
     Raises
     ------
     DataError
-        If a paper has no id, text or list ``labels``, an id is repeated, or no paper has a tag.
+        If a paper has no id, text or list ``labels``, an id is repeated, a tag is unknown, or no
+        paper has a tag.
     """
     import scipy.sparse as sparse
 
     ids: dict[str, None] = {}
     texts: list[Text] = []
     tags: list[list[int]] = []
+    unknown: Counter[str] = Counter()
     for index, paper in enumerate(papers):
         name = paper.get("id", paper.get("_id"))
         name = str(name) if isinstance(name, int) else name
@@ -79,13 +54,21 @@ def tagged_papers(
             raise DataError(f"paper {name!r} has no list 'labels'", value=labels, fix=fix)
         ids[name] = None
         texts.append(as_text(paper, "paper", index))
+        named = list(map(str, labels))
+        if drop_unknown:
+            unknown.update(tag for tag in named if not vocabulary.knows(tag))
+            named = [tag for tag in named if tag not in unknown]
         try:
-            tags.append(reader.rows(map(str, labels)))
+            concepts = {vocabulary.row(tag) for tag in named}
         except DataError as error:
             problem = f"paper {name!r}: {error.problem}"
             fix = f"{error.fix}; drop_unknown (--drop-unknown) ignores unknown tags"
             raise DataError(problem, value=error.value, fix=fix) from None
-    reader.report_unknown()
+        tags.append(sorted(vocabulary.closed(concepts) if closed else concepts))
+    if unknown:
+        examples = ", ".join(repr(tag) for tag, _ in unknown.most_common(_NAMED))
+        count = sum(unknown.values())
+        warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
         fix = "check that labels are ids or names in the vocabulary, or give no papers"
@@ -93,5 +76,5 @@ def tagged_papers(
     owners = np.repeat(np.arange(len(tags)), counts)
     columns = np.array([row for rows in tags for row in rows], dtype=np.int64)
     ones = np.ones(len(columns), dtype=np.float32)
-    shape = (len(tags), len(reader.vocabulary))
+    shape = (len(tags), len(vocabulary))
     return list(ids), texts, sparse.csr_array((ones, (owners, columns)), shape=shape)

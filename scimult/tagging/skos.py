@@ -34,7 +34,10 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     from rdflib.namespace import OWL, RDF, SKOS
 
     graph = _parsed(path, format)
-    named = set(graph.subjects(RDF.type, SKOS.Concept)) | set(graph.subjects(SKOS.prefLabel))
+    named = set(graph.subjects(SKOS.prefLabel))
+    for kind in (SKOS.ConceptScheme, SKOS.Collection, SKOS.OrderedCollection):
+        named -= set(graph.subjects(RDF.type, kind))
+    named |= set(graph.subjects(RDF.type, SKOS.Concept))
     old = {node for node in named if (_words(graph, node, OWL.deprecated, "") or "") == "true"}
     concepts: dict[str, Concept] = {}
     outside = 0
@@ -109,8 +112,10 @@ def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> li
     from rdflib import Literal
 
     literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
-    for code in (language, ""):
-        words = [word for word in literals if (word.language or "").split("-")[0] == code]
+    for code in (language.casefold(), ""):
+        words = [
+            word for word in literals if (word.language or "").casefold().split("-")[0] == code
+        ]
         if words:
             return sorted({" ".join(str(word).split()) for word in words} - {""})
     return []

@@ -22,14 +22,14 @@ from scimult.tagging.calibration import Calibration, Curve, Numbers
 from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
-from scimult.tagging.incoming import TagReader, tagged_papers
+from scimult.tagging.incoming import tagged_papers
 from scimult.tagging.sets import Hierarchy, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import (
+    LEAST_PAPERS,
     LISTED,
     TaggedPapers,
     blocks,
-    check_enough,
     fit_tagger,
 )
 from scimult.tagging.vocabulary import Vocabulary
@@ -139,10 +139,12 @@ class Tagger:
         overrides = {} if isinstance(model, SciMult) else dict(settings or {})
         encoder = _opened(model, device, dtype, overrides)
         encoder.tasks.check_labels(task)
-        reader = TagReader(vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown)
-        ids, texts, tags_NC = tagged_papers(papers, reader)
-        if ids:
-            check_enough(ids)
+        ids, texts, tags_NC = tagged_papers(
+            papers, vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown
+        )
+        if 0 < len(ids) < LEAST_PAPERS:
+            fix = f"give {LEAST_PAPERS} or more, or none for a tagger that only matches labels"
+            raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
         labels = [concept.text for concept in vocabulary]
         labels_CD = encoder.encode(labels, task=task, role="candidate", show_progress=show_progress)
         if vectors is None:
@@ -152,7 +154,7 @@ class Tagger:
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
             vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
-        location = {} if isinstance(model, SciMult) else {"path": str(Path(model).absolute())}
+        location = {} if isinstance(model, SciMult) else {"path": _lasting(model)}
         reference = {**location, "dtype": encoder.dtype, "settings": overrides, "task": task,
                      "fingerprint": encoder.fingerprint}  # fmt: skip
         common = vocabulary, labels_CD
@@ -369,6 +371,11 @@ class Tagger:
             fix = f"{lower}train with more tagged papers, or use only k"
             raise ConfigError("no threshold guarantees this precision", value=precision, fix=fix)
         return cutoff
+
+
+def _lasting(model: Path | str) -> str:
+    """Return a model's path from any current folder; names of the hub and of packages stay."""
+    return str(Path(model).absolute() if Path(model).exists() else model)
 
 
 def _opened(

@@ -69,19 +69,6 @@ def split_papers(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
     )
 
 
-def check_enough(ids: Sequence[str]) -> None:
-    """Check that there are enough papers to learn from.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than 50.
-    """
-    if len(ids) < LEAST_PAPERS:
-        fix = f"give {LEAST_PAPERS} or more, or none for a tagger that only matches labels"
-        raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
-
-
 def fit_tagger(
     papers: TaggedPapers,
     vocabulary: Vocabulary,

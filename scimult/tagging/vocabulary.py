@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import overload
 
@@ -199,31 +200,18 @@ class Vocabulary(Sequence[Concept]):
         return DataError(problem, path=self.path, line=line, value=value, fix=fix)
 
     def _topological_order(self) -> IntArray:
-        """Return all rows, each after those above it (Kahn 1962)."""
-        missing_C = self.parents.lengths.copy()
-        children: list[list[int]] = [[] for _ in self]
+        """Return all rows, each after those above it."""
+        sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(self)), ()))
         for row, parent in zip(self.parents.owners, self.parents.values, strict=True):
-            children[parent].append(int(row))
-        order = np.flatnonzero(missing_C == 0).tolist()
-        for row in order:  # grows during the iteration
-            for child in children[row]:
-                missing_C[child] -= 1
-                if missing_C[child] == 0:
-                    order.append(child)
-        if len(order) < len(self):
-            raise self._cycle(int(np.flatnonzero(missing_C)[0]), missing_C)
-        return np.array(order, dtype=np.int64)
-
-    def _cycle(self, row: int, missing_C: IntArray) -> DataError:
-        """Return the error for the cycle that ``row`` leads to."""
-        path = [row]
-        while True:
-            row = next(p for p in self.parents[row].tolist() if missing_C[p])
-            if row in path:
-                cycle = [self[i].id for i in (*path[path.index(row) :], row)]
-                fix = "remove one of these broader links"
-                return self._error("broader concepts form a cycle", row, " > ".join(cycle), fix)
-            path.append(row)
+            sorter.add(int(row), int(parent))
+        try:
+            return np.array([*sorter.static_order()], dtype=np.int64)
+        except CycleError as error:
+            rows = error.args[1][::-1]
+            cycle = " > ".join(self[row].id for row in rows)
+            fix = "remove one of these broader links"
+            problem = "broader concepts form a cycle"
+            raise self._error(problem, rows[0], cycle, fix) from None
 
 
 def _plain(name: str) -> str:

@@ -70,7 +70,11 @@ class Words:
 
         least = min(2, len(texts))
         fitted = TfidfVectorizer(min_df=least, max_features=_MOST_TERMS, **_OPTIONS)
-        fitted.fit(map(_joined, texts))
+        try:
+            fitted.fit(map(_joined, texts))
+        except ValueError:
+            # No two papers share a term, as in languages without spaces: one that none has.
+            return cls([" "], np.ones(1, dtype=np.float32))
         return cls(fitted.get_feature_names_out().tolist(), fitted.idf_.astype(np.float32))
 
     def rows(self, texts: Sequence[Text]) -> Sparse:
@@ -187,7 +191,7 @@ def _fit(words_NT: Sparse, right_N: FloatArray, weight_N: FloatArray) -> tuple[F
     from sklearn.linear_model import LogisticRegression
 
     if right_N.all():
-        return np.zeros(words_NT.shape[1], dtype=np.float32), 0.0
+        return np.zeros(words_NT.shape[1], dtype=np.float32), log_odds_of_all(len(right_N))
     # Only terms that occur, as the solver keeps a number for every column.
     occurs_T = np.zeros(words_NT.shape[1], dtype=bool)
     occurs_T[words_NT.indices] = True
@@ -200,6 +204,11 @@ def _fit(words_NT: Sparse, right_N: FloatArray, weight_N: FloatArray) -> tuple[F
     weights_T = np.zeros(words_NT.shape[1], dtype=np.float32)
     weights_T[columns] = model.coef_[0][: len(columns)]
     return weights_T, float(model.intercept_[0])
+
+
+def log_odds_of_all(count: int) -> float:
+    """Return the log odds of what was right ``count`` times and never wrong, half counts added."""
+    return float(np.log(2 * count + 1))
 
 
 def _joined(text: Text) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scimult.errors import ConfigError, DataError, StorageError
+from scimult.inference import SciMult
 from scimult.inference.bulk import Part
 from scimult.library import Library, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
@@ -259,3 +260,22 @@ def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Libra
         make(dated(10)).index()
     with pytest.raises(ConfigError, match="not a valid target recall"):
         make(dated(3), "other").index(target_recall=1.5)
+
+
+def test_no_index_passes_over_papers_whose_file_may_return(
+    library: Library, model: SciMult
+) -> None:
+    library.index()
+    names = [f"p{number}" for number in range(5000, 5040)]
+    library.add([paper(5000 + i) for i in range(40)])
+    (path,) = library.path.glob("papers/000001.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content[:50])
+    damaged = Library.open(library.path, model=model)
+    with pytest.raises(DataError, match="the library is damaged"):
+        damaged.index()
+    damaged.add([paper(6000 + i) for i in range(150)])
+    path.write_bytes(content)
+    restored = Library.open(library.path, model=model)
+    found = [restored.search("a", only=[name], method="approximate").ids for name in names]
+    assert found == [[name] for name in names]

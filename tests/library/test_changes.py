@@ -24,7 +24,7 @@ import scimult.files
 from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import only_writer
 from scimult.inference import SciMult
-from scimult.library import Library, compaction, writing
+from scimult.library import Library, compaction, state, writing
 from tests.library.conftest import dated, made, paper
 
 Make = Callable[..., Library]
@@ -367,3 +367,30 @@ def test_a_library_is_created_only_in_an_empty_folder(make: Make, tmp_path: Path
     with pytest.raises(UnknownNameError, match="unknown task.*'serach'.*did you mean 'search'"):
         make(dated(2), "other", tasks=["serach"])
     assert repr(library).startswith(f"Library({str(library.path)!r}: 2 papers by 'tiny'; search")
+
+
+def test_a_reader_survives_a_rewrite_while_it_opens(
+    make: Make, model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = make(dated(6))
+    read = state.read_manifest
+
+    def read_then_rewritten(folder: Path) -> Any:
+        found = read(folder)
+        monkeypatch.setattr(state, "read_manifest", read)
+        library.remove(["p001"])
+        library.compact()
+        return found
+
+    monkeypatch.setattr(state, "read_manifest", read_then_rewritten)
+    reader = Library.open(library.path, model=model)
+    assert len(reader) == len(reader.search("graph", k=9)) == 5
+
+
+def test_a_rewrite_after_opening_is_named(make: Make, model: SciMult) -> None:
+    library = make(dated(6))
+    reader = Library.open(library.path, model=model)
+    library.remove(["p001"])
+    library.compact()
+    with pytest.raises(DataError, match="open the library again; another process has rewritten"):
+        reader.search("graph")

@@ -274,3 +274,34 @@ def _ndcg(library: Library, questions: list[Question], share: float | str) -> fl
     qrels = {str(i): dict.fromkeys(one.ids, 1) for i, one in enumerate(questions)}
     scored = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
     return float(np.mean([scored[str(i)]["ndcg_cut_10"] for i in range(len(questions))]))
+
+
+def test_words_follow_papers_that_a_rewrite_renumbers(make: Callable[..., Library]) -> None:
+    library = make(PAPERS[:9])
+    wanted = library.search("network 7", words=1.0)
+    library.remove(["p000"])
+    library.add(PAPERS[:1])
+    library.compact()
+    assert library.search("network 7", words=1.0).as_dicts() == wanted.as_dicts()
+
+
+def test_columns_named_like_scores_hide_no_score(make: Callable[..., Library]) -> None:
+    library = make([paper(i, score=50 + i, rank="A", percentile=None) for i in range(3)])
+    (row,) = library.search("graph", k=1).as_dicts()
+    hit = library.search("graph", k=1)[0]
+    assert (row["rank"], row["score"]) == (1, round(hit.score, 4))
+    assert (row["rank_"], row["score_"]) == ("A", hit.columns["score"])
+
+
+def test_scores_of_tags_by_distance_are_distances(tmp_path: Path) -> None:
+    model = SciMult.from_pretrained(save_tiny_model(tmp_path / "l2", similarity="l2"))
+    library = made(tmp_path / "library", model, PAPERS[:3])
+    papers_ND = model.encode(PAPERS[:3], task="classification", role="query")
+    labels_ND = model.encode(
+        [{"name": "Graphs"}, {"name": "Plasma"}], task="classification", role="candidate"
+    )
+    for tagged, paper_D in zip(library.tag(["Graphs", "Plasma"], k=9), papers_ND, strict=True):
+        distances = np.linalg.norm(labels_ND - paper_D, axis=1).tolist()
+        wanted = dict(zip(["Graphs", "Plasma"], distances, strict=True))
+        found = {hit.id: -hit.score for hit in tagged.labels}
+        assert found == pytest.approx(wanted, abs=1e-5)

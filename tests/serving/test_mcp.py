@@ -118,6 +118,8 @@ def test_answers_are_bounded(answers: Answers) -> None:
         ("search_papers", {"query": "a", "k": 51}, "less than or equal to 50"),
         ("search_papers", {}, "query"),
         ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
+        ("recommend_papers", {"ids": [""]}, "ids: String should have at least 1 character. Fix"),
+        ("tag_papers", {"title": "a", "labels": []}, "labels: List should have at least 1 item"),
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
         ("recommend_papers", {}, "nothing to search for"),
         ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),

@@ -65,6 +65,12 @@ def test_answers_are_the_librarys_under_concurrency(server: Running, library: Li
     assert wrong == []
 
 
+def test_a_list_may_ask_for_papers_without_a_value(server: Running, library: Library) -> None:
+    found = server.post("/search", {"text": "graph", "k": 99, "where": {"venue": ["x", None]}})
+    wanted = library.search("graph", k=99, where={"venue": ["x", None]}).ids
+    assert [one["id"] for one in found.json()["papers"]] == wanted != []
+
+
 def test_a_page_has_hits_with_their_columns(server: Running, library: Library) -> None:
     found = server.post("/search", {"text": "graph", "k": 2, "percentile": True}).json()
     hits = library.search("graph", k=2, percentile=True)

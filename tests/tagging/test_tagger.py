@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
-from scimult.tagging import Tagger
+from scimult.tagging import Concept, Tagger, Vocabulary
 from scimult.tagging.training import split_papers
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
@@ -219,3 +220,40 @@ def test_another_model_and_damage_are_reported(
     (copy / "tagger.json").write_text(json.dumps({**kept, "version": 9}))
     with pytest.raises(DataError, match="another version"):
         Tagger.open(copy, model=model)
+
+
+@pytest.mark.parametrize("title", ["of the", "{}"])
+def test_papers_that_share_no_word(model: SciMult, tmp_path: Path, title: str) -> None:
+    tagged = papers(60)
+    words = [{**one, "title": title.format("x" * (i + 2)), "abstract": ""} for i, one in
+             enumerate(tagged)]  # fmt: skip
+    tagger = Tagger.train(tmp_path / "tagger", VOCABULARY, words, model=model)
+    ours = tagger.tag(NEW[:2], evidence=False)
+    again = Tagger.open(tmp_path / "tagger", model=model).tag(NEW[:2], evidence=False)
+    assert [len(tags) for tags in ours] == [5, 5]
+    assert again == ours
+
+
+def test_a_concept_of_all_papers_is_likely(model: SciMult, tmp_path: Path) -> None:
+    name = VOCABULARY.ids[0]
+    tagged = [{**one, "labels": [name]} for one in papers(100)]
+    one = Vocabulary([Concept(name, VOCABULARY[0].label)])
+    tagger = Tagger.train(tmp_path / "tagger", one, tagged, model=model)
+    assert tagger.facts["expected_calibration_error"] < 0.1
+    assert all(tags[0].score > 0.9 for tags in tagger.tag(NEW[:20], evidence=False))
+
+
+def test_a_model_by_name_is_opened_by_its_name(
+    folder: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = SciMult.from_pretrained
+    names = []
+
+    def by_name(name: Path | str, **options: Any) -> SciMult:
+        names.append(str(name))
+        return opened(model_folder, **options)
+
+    monkeypatch.setattr(SciMult, "from_pretrained", by_name)
+    Tagger.train(tmp_path / "tagger", VOCABULARY, model="package:tiny")
+    Tagger.open(tmp_path / "tagger")
+    assert names == ["package:tiny", "package:tiny"]

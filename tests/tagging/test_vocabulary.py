@@ -198,3 +198,16 @@ def test_order_and_ancestors(links: list[set[int]]) -> None:
     position = np.argsort(vocabulary.order_C)
     for row, above in enumerate(parents):
         assert all(position[p] < position[row] for p in above)
+
+
+def test_language_tags_ignore_case_and_only_concepts_are_concepts(tmp_path: Path) -> None:
+    others = """
+e:scheme a skos:ConceptScheme ; skos:prefLabel "The scheme"@en .
+e:list a skos:OrderedCollection ; skos:prefLabel "A list"@en ; skos:member e:upper .
+e:upper skos:prefLabel "Upper"@EN ; skos:altLabel "Top"@En-gb, "Oben"@de .
+"""
+    vocabulary = read_vocabulary(write(tmp_path / "v.ttl", TURTLE + others))
+    usual = read_vocabulary(write(tmp_path / "usual.ttl", TURTLE))
+    upper = Concept("http://example.org/upper", "Upper", ("Top",))
+    assert list(vocabulary) == sorted([*usual, upper], key=lambda concept: concept.id)
+    assert list(read_vocabulary(tmp_path / "v.ttl", language="EN")) == list(vocabulary)
