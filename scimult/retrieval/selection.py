@@ -286,6 +286,19 @@ def check_length(k: int) -> int:
     return k
 
 
+def check_excluded(exclude_Q: IntArray | None, queries: int) -> None:
+    """Check that there is one candidate to leave out, or -1, for each query.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer.
+    """
+    if exclude_Q is not None and np.shape(exclude_Q) != (queries,):
+        problem = f"excluded rows of shape {np.shape(exclude_Q)} for {queries} queries"
+        raise DataError(problem, fix="give one per query, -1 for none")
+
+
 def _peaks(scores_BQ: Tensor, k: int) -> Tensor:
     """Return the largest score of each group (every N-th row), shape ``(N, Q)``.
 

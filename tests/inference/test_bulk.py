@@ -108,6 +108,24 @@ def test_parts_write_the_bytes_of_one_process(tmp_path: Path, model: SciMult) ->
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
 
 
+def test_a_part_publishes_no_shard_of_an_earlier_input(tmp_path: Path, model: SciMult) -> None:
+    out, before, after = tmp_path / "e", some_texts(20, seed=1), some_texts(20, seed=2)
+    for index in (0, 1):
+        encode(out, model, before, rows=4, part=Part(index, 2))
+    assert encode(out, model, after, rows=4, part=Part(0, 2)).missing == [1, 3]
+    assert len(Shards(out)) == 0
+    assert encode(out, model, after, rows=4, part=Part(1, 2)).missing == []
+    encode(tmp_path / "fresh", model, after, rows=4)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_a_pipe_is_refused_before_any_of_it_is_lost(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (None, "jsonl", "csv"):
+        with pytest.raises(DataError, match="is a pipe, and files are read more than once.*Fix:"):
+            list(read_texts([tmp_path / "pipe"], "paper", Rejects(skip_bad=True), format=name))
+
+
 def test_only_what_is_missing_or_changed_is_encoded_again(tmp_path: Path, model: SciMult) -> None:
     texts = some_texts(30)
     assert encode(tmp_path / "e", model, texts, rows=8).encoded == 30
