@@ -93,19 +93,23 @@ def ranked(
     index = ExactIndex(candidates.ids, candidates_CD, model.similarity, device=model.device)
     exclude_Q = np.full(len(queries_QD), own_row, dtype=np.int64)
     ranking = index.search(queries_QD, top, exclude_Q=exclude_Q)
-    return [
-        [
-            {
-                "rank": rank,
-                "score": round(float(score), 4),
-                "id": candidates.ids[row],
-                "title": candidates.texts[row].title,
-            }
-            for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
-            if row >= 0
-        ]
-        for rows, scores in zip(ranking.rows_QK, ranking.scores_QK, strict=True)
-    ]
+    lists = []
+    for query_D, rows, scores in zip(queries_QD, ranking.rows_QK, ranking.scores_QK, strict=True):
+        if model.similarity == "l2":  # the index's scores only order as distances do
+            scores = -np.linalg.norm(candidates_CD[rows] - query_D, axis=1)
+        lists.append(
+            [
+                {
+                    "rank": rank,
+                    "score": round(float(score), 4),
+                    "id": candidates.ids[row],
+                    "title": candidates.texts[row].title,
+                }
+                for rank, (row, score) in enumerate(zip(rows, scores, strict=True), start=1)
+                if row >= 0
+            ]
+        )
+    return lists
 
 
 def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:

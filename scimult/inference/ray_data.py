@@ -59,9 +59,16 @@ class ShardActor:
                     encoded = self._bulk.encode(window)
             except SciMultError as error:
                 message = f"error: {error}"
-            facts = {"number": window.number, "texts": len(texts), "encoded": len(texts) * encoded}
-            facts |= {"spaces": self._spaces, "fingerprint": window.fingerprint}
-            done.append({**facts, "message": message})
+            done.append(
+                {
+                    "number": window.number,
+                    "texts": len(texts),
+                    "encoded": len(texts) * encoded,
+                    "spaces": self._spaces,
+                    "fingerprint": window.fingerprint,
+                    "message": message,
+                }
+            )
         return pa.Table.from_pylist(done)
 
 

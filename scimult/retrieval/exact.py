@@ -42,7 +42,6 @@ from scimult.retrieval.rounded import (
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     NO_KEY,
-    Best,
     FixedBest,
     ThresholdBest,
     check_excluded,
@@ -310,7 +309,7 @@ class ExactIndex:
         error_Q: Tensor | None,
         rounded: Rounded | None,
         on_host: bool,
-    ) -> Best:
+    ) -> ThresholdBest | FixedBest:
         slack_Q = None if error_Q is None else 2 * error_Q
         rounding = 0.0 if rounded is None else rounded.rounding
         if not on_host:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,12 +17,10 @@ from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
     FORMAT,
     MANIFEST,
-    Shard,
     Shards,
     Space,
     find_shard,
     publish,
-    read_ids,
 )
 
 _OURS = re.compile(r"\.?(\d{6})\.(npy|arrow)(\..*)?")
@@ -97,17 +93,12 @@ def _create(root: Path, spaces: Mapping[Path, Space]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def fingerprint_of_texts(ids: Sequence[str], hashes: Sequence[str]) -> str:
-    """Hash the ids and texts that belong into a shard."""
-    return hashlib.sha256(json.dumps([ids, hashes]).encode()).hexdigest()
-
-
 def holds(folder: Path, number: int, space: Space, texts: str) -> bool:
-    """Return whether a shard is complete and of these texts; otherwise withdraw the manifest.
+    """Return whether `find_shard` finds a shard; otherwise withdraw the manifest.
 
     Readers of a published folder thus never see one shard replaced by another's texts.
     """
-    if _find(folder, number, space, texts) is not None:
+    if find_shard(folder, number, space, texts) is not None:
         return True
     if Shards(folder).shards:
         publish(folder, space, [])
@@ -119,7 +110,7 @@ def publish_if_whole(folder: Path, space: Space, texts: Sequence[str]) -> list[i
 
     Removes left-over shards of a longer input.
     """
-    found = [_find(folder, number, space, one) for number, one in enumerate(texts)]
+    found = [find_shard(folder, number, space, one) for number, one in enumerate(texts)]
     missing = [number for number, shard in enumerate(found) if shard is None]
     if not missing:
         publish(folder, space, filter(None, found))
@@ -128,13 +119,3 @@ def publish_if_whole(folder: Path, space: Space, texts: Sequence[str]) -> list[i
             if name and not path.name.startswith(".") and int(name[1]) >= len(texts):
                 path.unlink(missing_ok=True)
     return missing
-
-
-def _find(folder: Path, number: int, space: Space, texts: str) -> Shard | None:
-    """Return a complete shard; None for one of another input, which a part may have left."""
-    shard = find_shard(folder, number, space)
-    if shard is None:
-        return None
-    table = read_ids(folder, number)
-    found = fingerprint_of_texts(table["id"].to_pylist(), table["hash"].to_pylist())
-    return shard if found == texts else None

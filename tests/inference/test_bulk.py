@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +23,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.lines import Rejects
+from scimult.data.text_files import RAW_FORMAT
 from scimult.distributed import free_port
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
@@ -160,6 +164,8 @@ def test_all_tasks_are_those_of_a_call_of_each(tmp_path: Path, model: SciMult) -
     texts = some_texts(20)
     encode(tmp_path / "all", model, texts, task="all", rows=8)
     assert {path.name for path in (tmp_path / "all").iterdir()} == set(model.tasks.names)
+    with pytest.raises(DataError, match="one for each task.*name one of classification, link_pred"):
+        read_embeddings(tmp_path / "all")
     for task in ("search", "link_prediction"):
         encode(tmp_path / task, model, texts, task=task, rows=8)
         assert contents(tmp_path / "all" / task) == contents(tmp_path / task)
@@ -238,6 +244,26 @@ def test_common_paper_formats_are_read(tmp_path: Path) -> None:
     assert count_records(files, "paper", None) == 4
     assert count_records([tmp_path / "a.csv"], "paper", None) == 3
     assert count_records([tmp_path / "b.bib"], "paper", None) is None
+
+
+def test_a_cut_off_file_is_named_by_the_reader_not_by_the_count(tmp_path: Path) -> None:
+    """typer prints "Aborted." for the EOFError of gzip."""
+    lines = "".join(f'{{"id": "p{number}", "title": "Graphs"}}\n' for number in range(9))
+    path = tmp_path / "papers.jsonl.gz"
+    path.write_bytes(gzip.compress(lines.encode())[:-12])
+    assert count_records([path], "paper", None) in range(10)
+    with pytest.raises(DataError, match=r"papers\.jsonl\.gz:.*gzip file is cut off or damaged"):
+        list(read_texts([path], "paper", Rejects()))
+
+
+def test_labels_are_counted_and_read_in_all_their_formats(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("id,name,definition\r\n1,Graphs,Nodes\r\n2,Trees,\r\n")
+    table = pa.table({"id": ["1", "2"], "name": ["Graphs", "Trees"], "definition": ["Nodes", ""]})
+    pq.write_table(table.replace_schema_metadata({RAW_FORMAT: "1"}), tmp_path / "labels.parquet")
+    for path in tmp_path.iterdir():
+        assert count_records([path], "label", None) == 2
+        read = list(read_texts([path], "label", Rejects()))
+        assert read == [("1", Text("label", "Graphs", "Nodes")), ("2", Text("label", "Trees"))]
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=9), max_size=12))
