@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -69,7 +70,8 @@ def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -
         else:
             container = "csv" if is_table(path) else "json"
         if container == "parquet":
-            total += pq.ParquetFile(path).metadata.num_rows
+            with suppress(pa.ArrowException, OSError):
+                total += pq.ParquetFile(path).metadata.num_rows
         elif container in ("csv", "tsv") or (container == "json" and find_objects(path) is None):
             total += _lines(path) - (container != "json")
         else:

@@ -251,9 +251,13 @@ def test_a_cut_off_file_is_named_by_the_reader_not_by_the_count(tmp_path: Path) 
     lines = "".join(f'{{"id": "p{number}", "title": "Graphs"}}\n' for number in range(9))
     path = tmp_path / "papers.jsonl.gz"
     path.write_bytes(gzip.compress(lines.encode())[:-12])
-    assert count_records([path], "paper", None) in range(10)
-    with pytest.raises(DataError, match=r"papers\.jsonl\.gz:.*gzip file is cut off or damaged"):
-        list(read_texts([path], "paper", Rejects()))
+    pq.write_table(pa.table({"id": ["1"], "title": ["Graphs"]}), tmp_path / "papers.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes((tmp_path / "papers.parquet").read_bytes()[:-30])
+    for file, problem in ((path, "gzip file is cut off"), (cut, "Parquet file is cut off")):
+        assert count_records([file], "paper", None) in range(10)
+        with pytest.raises(DataError, match=f"{file.name}.*{problem} or damaged"):
+            list(read_texts([file], "paper", Rejects()))
 
 
 def test_labels_are_counted_and_read_in_all_their_formats(tmp_path: Path) -> None:
