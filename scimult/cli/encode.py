@@ -24,7 +24,7 @@ def encode(
         typer.Argument(
             help="Papers: JSON lines or one JSON array, CSV, TSV, Parquet, BibTeX, RIS, dumps of "
             "OpenAlex and others (.gz; patterns such as 'works/*.gz'), or a folder. Labels or "
-            "queries: JSON lines, or a folder of them."
+            "queries: JSON lines (labels also CSV or TSV), or a folder of them."
         ),
     ],
     model: opt.Model,

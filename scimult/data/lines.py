@@ -322,6 +322,9 @@ def read_lines(
 
 def open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
     """Open a file, which must exist, for reading bytes; ``.gz`` is decompressed."""
+    if path.is_fifo():
+        fix = "write what it gives to a file first"
+        raise DataError("is a pipe, and files are read more than once", path=path, fix=fix)
     try:
         if path.suffix == ".gz":
             return gzip.open(path, "rb")

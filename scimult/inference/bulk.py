@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from typing import NamedTuple
 
 from scimult import distributed
 from scimult.errors import ConfigError, DataError
@@ -24,7 +24,7 @@ from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
 from scimult.progress import note
 from scimult.retrieval.shard_folders import holds, open_folder, publish_if_whole
-from scimult.retrieval.shards import Precision, Space, write_shard
+from scimult.retrieval.shards import Precision, Space, fingerprint_of_texts, write_shard
 from scimult.retrieval.store import key_of
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
@@ -61,17 +61,23 @@ class Part:
         return number % self.count == self.index
 
 
-class Window(NamedTuple):
+@dataclass(frozen=True)
+class Window:
     """The texts of one shard, with their ids."""
 
     number: int
     ids: list[str]
     texts: list[Text]
 
-    @property
+    @cached_property
     def hashes(self) -> list[str]:
         """Hash of each text."""
         return [key_of(text).hex() for text in self.texts]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of all ids and texts."""
+        return fingerprint_of_texts(self.ids, self.hashes)
 
 
 @dataclass(frozen=True)
@@ -138,25 +144,24 @@ class BulkEncoder:
 
     def encode(self, window: Window) -> bool:
         """Write a window's shard for every task; return False if all exist."""
-        hashes = window.hashes
         left = [
             name
             for name, folder in self.folders.items()
-            if not holds(folder, window.number, self.spaces[name], window.ids, hashes)
+            if not holds(folder, window.number, self.spaces[name], window.fingerprint)
         ]
         if not left:
             return False
         for name, vectors_ND in self._vectors(window.texts).items():
             if name in left:
                 shard = self.folders[name], window.number, self.spaces[name]
-                write_shard(*shard, window.ids, vectors_ND, hashes)
+                write_shard(*shard, window.ids, vectors_ND, window.hashes)
         return True
 
-    def finish(self, shards: int) -> list[int]:
-        """Publish the manifests if all shards exist; return the numbers of missing ones."""
+    def finish(self, fingerprints: Sequence[str]) -> list[int]:
+        """Publish the manifests if all windows have shards; return the numbers of missing ones."""
         missing: set[int] = set()
         for name, folder in self.folders.items():
-            missing.update(publish_if_whole(folder, self.spaces[name], shards))
+            missing.update(publish_if_whole(folder, self.spaces[name], fingerprints))
         return sorted(missing)
 
     def _vectors(self, texts: list[Text]) -> dict[str, FloatArray]:
@@ -202,10 +207,12 @@ def encode_shards(
     if rows < 1:
         raise ConfigError("a shard has no rows", value=rows, fix="use 1 or more")
     part = part or Part()
-    shards = read = encoded = 0
+    read = encoded = 0
+    fingerprints: list[str] = []
     pace = _Pace(None if total is None else -(-total // part.count), rows)
     for window in _read_ahead(windows(texts, rows)):
-        shards, read = window.number + 1, read + len(window.ids)
+        fingerprints.append(window.fingerprint)
+        read += len(window.ids)
         if not part.has(window.number):
             continue
         if encoder.encode(window):
@@ -213,9 +220,9 @@ def encode_shards(
             pace.encoded(window)
         else:
             pace.skipped(window)
-    if not shards:
+    if not fingerprints:
         raise DataError("no text is left", fix="add one that has an id and a text")
-    return Encoded(read, shards, encoded, encoder.finish(shards))
+    return Encoded(read, len(fingerprints), encoded, encoder.finish(fingerprints))
 
 
 def local_device(device: str | None) -> str | None:

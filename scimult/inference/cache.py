@@ -12,7 +12,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,33 +126,6 @@ class EmbeddingCache:
             total -= size
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """The origin of embeddings: fingerprints of model and texts, task and side.
-
-    Equal provenance means equal embeddings.
-    """
-
-    model: str
-    texts: str
-    task: str
-    role: Role
-
-    @property
-    def key(self) -> str:
-        """Hash of all fields, usable as a file name."""
-        return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:16]
-
-
-def provenance(model: SciMult, collection: Collection, task: str, role: Role) -> Provenance:
-    """Describe the embeddings of ``collection`` by ``model`` for one side of ``task``."""
-    digest = hashlib.sha256()
-    for name, text in zip(collection.ids, collection.texts, strict=True):
-        for part in (name, text.kind, text.title, text.body):
-            digest.update(f"{len(part)} {part}".encode())
-    return Provenance(model.fingerprint, digest.hexdigest()[:16], task, role)
-
-
 def encode_collection(
     model: SciMult,
     collection: Collection,
@@ -177,8 +149,11 @@ def encode_collection(
         raise DataError(problem, path=collection.path, fix="choose another task or role")
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
-    origin = provenance(model, collection, task, role)
-    cached_ND = cache.read(origin.key, collection.ids, model.width)
+    texts = _fingerprint(collection)
+    # Equal origins mean equal embeddings.
+    origin = {"model": model.fingerprint, "texts": texts, "task": task, "role": role}
+    key = hashlib.sha256(repr(origin).encode()).hexdigest()[:16]
+    cached_ND = cache.read(key, collection.ids, model.width)
     if cached_ND is not None:
         return cached_ND
     embeddings_ND = model.encode(collection.texts, task=task, role=role, show_progress=True)
@@ -189,7 +164,15 @@ def encode_collection(
         "dtype": model.dtype,
         "source": collection.path.name,
         "scimult": __version__,
-        **asdict(origin),
+        **origin,
     }
-    cache.keep(origin.key, collection.ids, embeddings_ND, meta)
+    cache.keep(key, collection.ids, embeddings_ND, meta)
     return embeddings_ND
+
+
+def _fingerprint(collection: Collection) -> str:
+    digest = hashlib.sha256()
+    for name, text in zip(collection.ids, collection.texts, strict=True):
+        for part in (name, text.kind, text.title, text.body):
+            digest.update(f"{len(part)} {part}".encode())
+    return digest.hexdigest()[:16]

@@ -22,7 +22,7 @@ from scimult.hardware import (
     products_in_tf32,
     usable_device,
 )
-from scimult.inference.origin import fingerprint_of, stored_tensors
+from scimult.inference.origin import Configured, fingerprint_of, stored_tensors
 from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype
 from scimult.inference.texts import Texts, as_texts, in_blocks, made_ahead
 from scimult.models import embed_tokens_each
@@ -30,15 +30,15 @@ from scimult.models.config import Pooling
 from scimult.products import pack_linears, round_linears
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
-from scimult.tasks import ALL, TaskSet
-from scimult.types import FloatArray, Kind, Role, Similarity, Text, TokenIds
+from scimult.tasks import ALL
+from scimult.types import FloatArray, Role, Similarity, Text, TokenIds
 
 _CUDA_TEXTS = 1 << 14  # tokenised at once, while a GPU embeds those before
 # Texts in memory, and sorted by length, together in `encode_blocks`.
 BLOCK = 1 << 16
 
 
-class SciMult:
+class SciMult(Configured):
     """A bi-encoder of papers, labels and queries; a ``TextEncoder``.
 
     Parameters
@@ -165,26 +165,6 @@ class SciMult:
     def dtype(self) -> str:
         """Type of the computation, never ``auto``."""
         return self._dtype
-
-    @property
-    def tasks(self) -> TaskSet:
-        """Tasks that the model knows."""
-        return self._pretrained.tasks
-
-    @property
-    def similarity(self) -> Similarity:
-        """How two embeddings are compared."""
-        return self._pretrained.config.similarity
-
-    @property
-    def unit_vectors(self) -> bool:
-        """Whether embeddings have length 1."""
-        return self._pretrained.config.unit_vectors
-
-    @property
-    def width(self) -> int:
-        """Number of dimensions of an embedding."""
-        return self._pretrained.config.encoder.width
 
     @overload
     def encode(  # type: ignore[overload-overlap]
@@ -359,15 +339,11 @@ class SciMult:
         return embeddings_RND
 
     def _tokenise(self, texts: Sequence[Text]) -> Sequence[TokenIds]:
-        return self._pretrained.tokenizer.encode(texts, self._pretrained.config.max_length)
+        return self._pretrained.tokenizer.encode(texts, self.config.max_length)
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if the model knows it, else ``fallback``."""
         return task if task in self.tasks else fallback
-
-    def kind(self, task: str, role: Role) -> Kind:
-        """Return the kind of text on one side of a task; see `TaskSet.kind`."""
-        return self.tasks.kind(task, role)
 
     def paper_sides(self, role: Role) -> dict[str, Role]:
         """Return the tasks for which ``task="all"`` embeds papers, with the side of each.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scimult.data.importers import guess_format
-from scimult.data.lines import Rejects, find_objects, open_binary
+from scimult.data.lines import CUT_OFF, Rejects, find_objects, open_binary
+from scimult.data.text_files import is_table, raw_columns
 from scimult.inference.collection import given_twice, read_located, text_files
 from scimult.types import Kind, Text
 
@@ -53,13 +56,19 @@ def read_texts(
 def count_records(files: Sequence[Path | str], kind: Kind, format: str | None) -> int | None:
     """Estimate the number of records without parsing files; None if that takes parsing.
 
-    Also counts empty and bad lines, and lines within cells.
+    Also counts empty and bad lines, and lines within cells; not what follows damage in a file.
     """
     total = 0
     for path in text_files(files, kind):
-        container = guess_format(path, format).container if kind == "paper" else "json"
+        if kind == "paper":
+            container = guess_format(path, format).container
+        elif raw_columns(path) is not None:
+            container = "parquet"
+        else:
+            container = "csv" if is_table(path) else "json"
         if container == "parquet":
-            total += pq.ParquetFile(path).metadata.num_rows
+            with suppress(pa.ArrowException, OSError):
+                total += pq.ParquetFile(path).metadata.num_rows
         elif container in ("csv", "tsv") or (container == "json" and find_objects(path) is None):
             total += _lines(path) - (container != "json")
         else:
@@ -97,7 +106,7 @@ class SeenIds:
 
 def _lines(path: Path) -> int:
     count, last = 0, b"\n"
-    with open_binary(path) as file:
+    with open_binary(path) as file, suppress(*CUT_OFF):
         while block := file.read(_BYTES):
             count, last = count + block.count(b"\n"), block
     return count + (not last.endswith(b"\n"))

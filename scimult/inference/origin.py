@@ -10,13 +10,50 @@ from typing import TYPE_CHECKING, get_args
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.errors import one_of
 from scimult.retrieval.shards import Precision, Space
-from scimult.types import Role
+from scimult.tasks import TaskSet
+from scimult.types import Kind, Role, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from scimult.inference.encoder import SciMult
     from scimult.inference.query_encoder import QueryEncoder
+
+
+class Configured:
+    """What both encoders of a model know from its configuration.
+
+    Attributes
+    ----------
+    config : PretrainedConfig
+        The model's tasks and settings.
+    """
+
+    config: PretrainedConfig
+
+    @property
+    def similarity(self) -> Similarity:
+        """How two embeddings are compared."""
+        return self.config.similarity
+
+    @property
+    def unit_vectors(self) -> bool:
+        """Whether embeddings have length 1."""
+        return self.config.unit_vectors
+
+    @property
+    def width(self) -> int:
+        """Number of dimensions of an embedding."""
+        return self.config.encoder.width
+
+    @property
+    def tasks(self) -> TaskSet:
+        """Tasks that the model knows."""
+        return TaskSet(self.config.tasks)
+
+    def kind(self, task: str, role: Role) -> Kind:
+        """Return the kind of text on one side of a task; see `TaskSet.kind`."""
+        return self.tasks.kind(task, role)
 
 
 def space_of(

@@ -24,19 +24,18 @@ from scimult.checkpoints.reading import chosen_config, find_model_folder
 from scimult.checkpoints.sentence_folder import lowercases
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError
-from scimult.inference.origin import OF_FLOAT32, Stored, fingerprint_of
+from scimult.inference.origin import OF_FLOAT32, Configured, Stored, fingerprint_of
 from scimult.inference.texts import Texts, as_texts
 from scimult.models.one_text import Weights, embedding_of, is_covered
 from scimult.retrieval.embeddings import check_finite, unit_rows
-from scimult.tasks import TaskSet
-from scimult.types import FloatArray, Kind, Role, Similarity
+from scimult.types import FloatArray, Role
 
 WEIGHTS_FILE = "model.safetensors"
 # Numbers rounded at once: few enough for a processor's cache.
 _ROUNDED = 1 << 16
 
 
-class QueryEncoder:
+class QueryEncoder(Configured):
     """Embeds queries with a model that is memory-mapped from its folder.
 
     Parameters
@@ -88,30 +87,6 @@ class QueryEncoder:
         if family is not None:
             weights = family.from_hf(weights, self.config.encoder)
         self._weights: Weights = weights
-
-    @property
-    def similarity(self) -> Similarity:
-        """How two embeddings are compared."""
-        return self.config.similarity
-
-    @property
-    def unit_vectors(self) -> bool:
-        """Whether embeddings have length 1."""
-        return self.config.unit_vectors
-
-    @property
-    def width(self) -> int:
-        """Number of dimensions of an embedding."""
-        return self.config.encoder.width
-
-    @property
-    def tasks(self) -> TaskSet:
-        """Tasks that the model knows."""
-        return TaskSet(self.config.tasks)
-
-    def kind(self, task: str, role: Role) -> Kind:
-        """Return the kind of text on one side of a task, like ``SciMult``."""
-        return self.tasks.kind(task, role)
 
     def encode(self, texts: Texts, *, task: str, role: Role = "query") -> FloatArray:
         """Embed texts for one side of a task, float32, shape ``(N, D)``, like ``SciMult``.

@@ -52,14 +52,23 @@ class ShardActor:
         for row in batch.to_pylist():
             parts = zip(row["titles"], row["bodies"], strict=True)
             texts = [Text("paper", title, body) for title, body in parts]
+            window = Window(row["number"], row["ids"], texts)
             encoded, message = False, row["message"]
             try:
                 if texts:
-                    encoded = self._bulk.encode(Window(row["number"], row["ids"], texts))
+                    encoded = self._bulk.encode(window)
             except SciMultError as error:
                 message = f"error: {error}"
-            facts = {"number": row["number"], "texts": len(texts), "encoded": len(texts) * encoded}
-            done.append({**facts, "spaces": self._spaces, "message": message})
+            done.append(
+                {
+                    "number": window.number,
+                    "texts": len(texts),
+                    "encoded": len(texts) * encoded,
+                    "spaces": self._spaces,
+                    "fingerprint": window.fingerprint,
+                    "message": message,
+                }
+            )
         return pa.Table.from_pylist(done)
 
 
@@ -164,8 +173,9 @@ def _finish(results: list[dict[str, Any]]) -> Encoded:
         raise DataError(problem, fix=fix)
     for message in messages:
         warn(message)
-    shards = sum(row["number"] >= 0 for row in results)
-    if not shards:
+    by_number = {row["number"]: row["fingerprint"] for row in results if row["number"] >= 0}
+    fingerprints = [by_number[number] for number in sorted(by_number)]
+    if not fingerprints:
         raise DataError("no text is left", fix="add one that has an id and a text")
     spaces = {row["spaces"] for row in results}
     if len(spaces) > 1:
@@ -173,6 +183,6 @@ def _finish(results: list[dict[str, Any]]) -> Encoded:
         raise ConfigError("machines of the cluster made vectors of different spaces", fix=fix)
     missing: set[int] = set()
     for folder, space in json.loads(spaces.pop()).items():
-        missing.update(publish_if_whole(Path(folder), Space(**space), shards))
+        missing.update(publish_if_whole(Path(folder), Space(**space), fingerprints))
     texts, encoded = (sum(row[name] for row in results) for name in ("texts", "encoded"))
-    return Encoded(texts, shards, encoded, sorted(missing))
+    return Encoded(texts, len(fingerprints), encoded, sorted(missing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
@@ -68,6 +69,8 @@ def _items(items: Texts) -> Iterable[Any]:
     rows = rows_of(items)
     if rows is not None:
         return rows
+    if type(items).__module__.startswith("pyarrow") and hasattr(items, "to_pylist"):
+        return (value.as_py() for value in items)
     if isinstance(items, (str, bytes, Text, Mapping)):
         raise DataError("texts is a single text", value=items, fix="pass a list of texts")
     if hasattr(items, "columns"):
@@ -189,19 +192,28 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     Raises
     ------
     DataError
-        If columns of a mapping have different lengths.
+        If columns of a mapping have different lengths, or two of a table have the same name.
     """
     library = type(table).__module__.partition(".")[0]
     if library == "pandas" and hasattr(table, "columns"):
+        _check_names(table.columns)
         return _of_pandas(table)
     if library == "polars" and hasattr(table, "iter_rows"):
         rows: Iterator[Mapping[str, Any]] = table.iter_rows(named=True)
         return rows
     if library == "pyarrow" and hasattr(table, "schema"):
+        _check_names(table.schema.names)
         return _of_arrow(table)
     if isinstance(table, Mapping) and table and all(map(_is_column, table.values())):
         return _of_columns(table)
     return None
+
+
+def _check_names(names: Iterable[Any]) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        fix = "rename or drop all but one"
+        raise DataError("columns have the same name", value=repeated, fix=fix)
 
 
 def _is_column(values: Any) -> bool:

@@ -35,6 +35,7 @@ from scimult.retrieval.shards import (
     Shard,
     Shards,
     find_shard,
+    fingerprint_of_texts,
     publish,
     write_shard,
 )
@@ -94,7 +95,8 @@ def migrate(
             number, table = int(segment.name), state.papers.table(rows, ["id", "text_hash"])
             ids, hashes = (table[name].to_pylist() for name in ("id", "text_hash"))
             # Those of an earlier attempt, if all tasks have one.
-            shards = [find_shard(folders[task], number, spaces[task], hashes) for task in sides]
+            texts = fingerprint_of_texts(ids, hashes)
+            shards = [find_shard(folders[task], number, spaces[task], texts) for task in sides]
             if None in shards:
                 vectors = encode_papers(model, state.papers.texts_of(rows), sides)
                 done.texts_encoded += len(rows)

@@ -18,7 +18,7 @@ from scimult.errors import DataError
 from scimult.progress import progress
 from scimult.retrieval.analysis import WORDS, Analyser
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
-from scimult.retrieval.selection import ThresholdBest, check_length, lists_of
+from scimult.retrieval.selection import ThresholdBest, check_excluded, check_length, lists_of
 from scimult.types import FloatArray, IntArray
 
 K1, B = 0.9, 0.4
@@ -88,8 +88,14 @@ class BM25Index:
             Length of the lists.
         exclude_Q : IntArray, optional
             One candidate row per query to leave out of its list; -1 for none.
+
+        Raises
+        ------
+        DataError
+            If ``k`` is negative, or ``exclude_Q`` has no number per query.
         """
         k = min(check_length(k), len(self.ids))
+        check_excluded(exclude_Q, len(queries))
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
         scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
         places_C = torch.arange(len(self.ids))

@@ -170,6 +170,9 @@ def read_embeddings(folder: Path | str) -> StoredEmbeddings:
     if (folder / "manifest.json").is_file():
         return _of_shards(folder)
     meta = read_meta(folder)
+    if by_task := sorted(path.parent.name for path in folder.glob("*/manifest.json")):
+        problem = "not one folder of embeddings but one for each task"
+        raise DataError(problem, path=folder, fix=f"name one of {', '.join(by_task)} in it")
     fix = f"write {MATRIX_FILE} with numpy.save and {IDS_FILE} with one id per line"
     ids = _read_ids(folder / IDS_FILE, fix)
     return _checked(folder, ids, map_matrix(folder / MATRIX_FILE), meta)

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from scimult.data.ragged import Ragged
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, one_of
 from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
@@ -42,9 +42,9 @@ from scimult.retrieval.rounded import (
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     NO_KEY,
-    Best,
     FixedBest,
     ThresholdBest,
+    check_excluded,
     check_finite,
     check_length,
     keys_of,
@@ -97,6 +97,8 @@ class ExactIndex:
     ------
     DataError
         If ids repeat, their number differs from the rows, or the array is not a matrix.
+    UnknownNameError
+        If there is no such similarity or first pass.
     ConfigError
         If int8 is requested where it is not supported.
     """
@@ -115,6 +117,8 @@ class ExactIndex:
         if embeddings_CD.ndim != 2 or len(ids) != len(embeddings_CD) or not len(ids):
             problem = f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}"
             raise DataError(problem, fix="pass one row of equal width per id, and at least one")
+        one_of("similarity", similarity, get_args(Similarity))
+        one_of("first pass", first_pass, get_args(FirstPass))
         self.ids, self.similarity, self.device = ids, similarity, torch.device(device)
         if first_pass == "int8" and not (self.device.type == "cpu" and multiplies_bytes()):
             problem = f"int8 products are not supported on {self.device} here"
@@ -160,10 +164,12 @@ class ExactIndex:
         Raises
         ------
         DataError
-            If widths differ, an embedding or a product is not finite, or ``k`` is negative.
+            If widths differ, an embedding or a product is not finite, ``k`` is negative, or
+            ``exclude_Q`` has no number per query.
         """
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
+        check_excluded(exclude_Q, len(queries))
         if self._few is not None:
             return self._few.search(queries, k, exclude_Q, show_progress=show_progress)
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
@@ -314,7 +320,7 @@ class ExactIndex:
         error_Q: Tensor | None,
         rounded: Rounded | None,
         on_host: bool,
-    ) -> Best:
+    ) -> ThresholdBest | FixedBest:
         slack_Q = None if error_Q is None else 2 * error_Q
         rounding = 0.0 if rounded is None else rounded.rounding
         if not on_host:

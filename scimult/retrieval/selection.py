@@ -10,7 +10,6 @@ N groups of columns, G columns of a group, S survivors: (query, candidate) pairs
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,19 +27,6 @@ _SPARSE = 128
 _LOW = 0xFFFFFFFF
 NO_KEY = torch.iinfo(torch.int64).min
 _LOWEST = torch.finfo(torch.float32).min
-
-
-class Best(Protocol):
-    """Collects the best candidates of Q queries."""
-
-    def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Add the scores of one block of candidates, and their positions among equal scores.
-
-        Columns beyond the last position hold -inf.
-        """
-
-    def keys(self) -> Tensor | None:
-        """Return ascending keys, shape ``(Q, W)``; None if they may miss one of the best."""
 
 
 class ThresholdBest:
@@ -87,7 +73,10 @@ class ThresholdBest:
         return self._k // 2 + _ROOM
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Add the scores of one block; -inf is never listed."""
+        """Add the scores of one block, and its candidates' positions among equal scores.
+
+        -inf is never listed; columns beyond the last position hold it.
+        """
         if self._crowded or not self._k or not scores_QB.numel():
             return
         # Queries are contiguous, as in products on the host.
@@ -175,7 +164,7 @@ class FixedBest:
         self._keys_QW = torch.full((n_queries, self._kept), NO_KEY, device=device)
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
-        """Add the scores of one block; -inf is never listed."""
+        """Add the scores of one block, as `ThresholdBest.add`."""
         queries, columns = scores_QB.shape
         columns_QW = torch.arange(columns, device=scores_QB.device)[None]
         groups, left = divmod(columns, GROUP)
@@ -284,6 +273,19 @@ def check_length(k: int) -> int:
         fix = "request 0 or more results"
         raise DataError("length of a list is negative", value=k, fix=fix)
     return k
+
+
+def check_excluded(exclude_Q: IntArray | None, queries: int) -> None:
+    """Check that there is one candidate to leave out, or -1, for each query.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer.
+    """
+    if exclude_Q is not None and np.shape(exclude_Q) != (queries,):
+        problem = f"excluded rows of shape {np.shape(exclude_Q)} for {queries} queries"
+        raise DataError(problem, fix="give one per query, -1 for none")
 
 
 def _peaks(scores_BQ: Tensor, k: int) -> Tensor:

@@ -17,12 +17,10 @@ from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
     FORMAT,
     MANIFEST,
-    Shard,
     Shards,
     Space,
     find_shard,
     publish,
-    read_ids,
 )
 
 _OURS = re.compile(r"\.?(\d{6})\.(npy|arrow)(\..*)?")
@@ -95,39 +93,29 @@ def _create(root: Path, spaces: Mapping[Path, Space]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def holds(
-    folder: Path, number: int, space: Space, ids: Sequence[str], hashes: Sequence[str]
-) -> bool:
-    """Return whether a shard is complete and of these texts; otherwise withdraw the manifest.
+def holds(folder: Path, number: int, space: Space, texts: str) -> bool:
+    """Return whether `find_shard` finds a shard; otherwise withdraw the manifest.
 
     Readers of a published folder thus never see one shard replaced by another's texts.
     """
-    if find_shard(folder, number, space) is not None:
-        table = read_ids(folder, number)
-        if table["id"].to_pylist() == list(ids) and table["hash"].to_pylist() == list(hashes):
-            return True
+    if find_shard(folder, number, space, texts) is not None:
+        return True
     if Shards(folder).shards:
         publish(folder, space, [])
     return False
 
 
-def publish_if_whole(folder: Path, space: Space, count: int) -> list[int]:
-    """Publish ``count`` shards if all are there; return the numbers of missing ones.
+def publish_if_whole(folder: Path, space: Space, texts: Sequence[str]) -> list[int]:
+    """Publish the shards of these fingerprints if all are there; return the numbers of others.
 
     Removes left-over shards of a longer input.
     """
-    shards: list[Shard] = []
-    missing = []
-    for number in range(count):
-        shard = find_shard(folder, number, space)
-        if shard is None:
-            missing.append(number)
-        else:
-            shards.append(shard)
+    found = [find_shard(folder, number, space, one) for number, one in enumerate(texts)]
+    missing = [number for number, shard in enumerate(found) if shard is None]
     if not missing:
-        publish(folder, space, shards)
+        publish(folder, space, filter(None, found))
         for path in folder.iterdir():
             name = _OURS.fullmatch(path.name)
-            if name and not path.name.startswith(".") and int(name[1]) >= count:
+            if name and not path.name.startswith(".") and int(name[1]) >= len(texts):
                 path.unlink(missing_ok=True)
     return missing

@@ -148,22 +148,30 @@ def write_shard(
     check_finite(stored_ND, f"{space.model or 'their model'} in {space.dtype}")
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"
     ids_path.unlink(missing_ok=True)
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        np.save(file, stored_ND)
-    facts = {_SPACE: space.fingerprint.encode(), _VECTORS: sha256(path).encode()}
+    # Hashed before they have their names: another process may replace the same shard.
+    with atomic_file(path) as temporary:
+        with temporary.open("wb") as file:
+            np.save(file, stored_ND)
+        vectors = sha256(temporary)
+    facts = {_SPACE: space.fingerprint.encode(), _VECTORS: vectors.encode()}
     table = pa.table([list(ids), list(hashes or [""] * len(ids))], schema=_SCHEMA)
     table = table.replace_schema_metadata(facts)
-    with atomic_file(ids_path) as temporary, pa.ipc.new_file(temporary, table.schema) as writer:
-        writer.write_table(table)
-    return Shard(name, len(ids), facts[_VECTORS].decode(), sha256(ids_path))
+    with atomic_file(ids_path) as temporary:
+        with pa.ipc.new_file(temporary, table.schema) as writer:
+            writer.write_table(table)
+        return Shard(name, len(ids), vectors, sha256(temporary))
 
 
-def find_shard(
-    folder: Path, number: int, space: Space, hashes: Sequence[str] | None = None
-) -> Shard | None:
-    """Return shard ``number`` if it is complete, of this space and of these ``hashes``, if given.
+def fingerprint_of_texts(ids: Sequence[str], hashes: Sequence[str]) -> str:
+    """Hash the ids and texts that belong into a shard."""
+    return hashlib.sha256(json.dumps([ids, hashes]).encode()).hexdigest()
 
-    Reads the ids but not the vectors; `Shards.check` reads both.
+
+def find_shard(folder: Path, number: int, space: Space, texts: str | None = None) -> Shard | None:
+    """Return shard ``number`` if it is complete, of this space and of these ``texts``, if given.
+
+    ``texts`` is a `fingerprint_of_texts`. Reads the ids but not the vectors; `Shards.check` reads
+    both.
     """
     name = shard_name(number)
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"
@@ -171,13 +179,15 @@ def find_shard(
         table = _read_ids(ids_path)
         facts = table.schema.metadata or {}
         mapped_ND = np.load(path, mmap_mode="r", allow_pickle=False)
+        ids_sha256 = sha256(ids_path)
     except (OSError, ValueError, EOFError, pa.ArrowException):
         return None
     if facts.get(_SPACE) != space.fingerprint.encode() or len(mapped_ND) != len(table):
         return None
-    if hashes is not None and table["hash"].to_pylist() != list(hashes):
+    columns = (table[column].to_pylist() for column in ("id", "hash"))
+    if texts is not None and texts != fingerprint_of_texts(*columns):
         return None
-    return Shard(name, len(table), facts[_VECTORS].decode(), sha256(ids_path))
+    return Shard(name, len(table), facts[_VECTORS].decode(), ids_sha256)
 
 
 def read_ids(folder: Path, number: int) -> pa.Table:

@@ -51,9 +51,8 @@ class Vectors:
         self.shape, self.device = embeddings_CD.shape, device
         # The first rows, up to here, were checked to be finite.
         self._checked = 0
-        flags = embeddings_CD.flags
         self.in_memory = not _is_mapped(embeddings_CD)
-        direct = self.in_memory and flags.c_contiguous and flags.writeable
+        direct = self.in_memory and _is_shareable(embeddings_CD)
         self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
 
     def queries(self, queries_QD: FloatArray) -> Tensor:
@@ -62,7 +61,7 @@ class Vectors:
         if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
             problem = f"queries of shape {queries_QD.shape} against candidates of width {width}"
             raise DataError(problem, fix="encode queries and candidates with the same model")
-        x_QD = torch.from_numpy(np.require(queries_QD, np.float32, ["C", "W"])).to(self.device)
+        x_QD = _shared(queries_QD.astype(np.float32, copy=False)).to(self.device)
         check_finite(x_QD, "a query embedding")
         if self._similarity == "cosine":
             return torch.nn.functional.normalize(x_QD, dim=1)
@@ -173,7 +172,7 @@ class Vectors:
         if self._matrix_CD is not None:
             x_BD = self._matrix_CD[first:last]
         else:
-            x_BD = torch.from_numpy(np.require(self._embeddings_CD[first:last], None, ["C", "W"]))
+            x_BD = _shared(self._embeddings_CD[first:last])
         x_BD = x_BD.to(self.device, torch.float32)
         if last > self._checked:
             check_finite(x_BD, "a candidate embedding")
@@ -187,6 +186,17 @@ class Vectors:
             x_BD = x_BD - self._centre_D
             return Block(x_BD, -0.5 * x_BD.square().sum(dim=1))
         return Block(x_BD, None)
+
+
+def _is_shareable(array: FloatArray) -> bool:
+    """Return whether a tensor can use an array's memory; one row backwards counts as contiguous."""
+    flags = array.flags
+    return flags.c_contiguous and flags.writeable and min(array.strides) >= 0
+
+
+def _shared(array: FloatArray) -> Tensor:
+    """Return an array as a tensor, copied only where it must be."""
+    return torch.from_numpy(array if _is_shareable(array) else array.copy())
 
 
 def _is_mapped(array: FloatArray) -> bool:

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from scimult.inference import SciMult
 from tests.tiny import save_tiny_model
 
 # Arguments of verbs besides --out, in a folder with papers.jsonl, labels.jsonl and model.
@@ -147,6 +149,12 @@ def test_scores_name_their_similarity(folder: Path) -> None:
     search = ("search", "graphs", "--model", "model", "--papers", ".")
     assert "cosine" in _run(*search, "--similarity", "cosine").stdout
     assert "minus L2" in _run(*search, "--similarity", "l2").stdout
+    listed = _run(*search, "--similarity", "l2", "--dtype", "float32", "--json").stdout
+    model = SciMult.from_pretrained(folder / "model")
+    query_1D = model.encode(["graphs"], task="search")
+    for row in map(json.loads, listed.splitlines()):
+        paper_1D = model.encode([{"title": row["title"]}], task="search", role="candidate")
+        assert row["score"] == pytest.approx(-np.linalg.norm(query_1D - paper_1D), abs=1e-3)
     assert set(json.loads(_run(*search, "--json").stdout.splitlines()[0])) == {
         "rank",
         "score",

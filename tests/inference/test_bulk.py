@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +23,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.lines import Rejects
+from scimult.data.text_files import RAW_FORMAT
 from scimult.distributed import free_port
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
@@ -108,6 +112,24 @@ def test_parts_write_the_bytes_of_one_process(tmp_path: Path, model: SciMult) ->
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
 
 
+def test_a_part_publishes_no_shard_of_an_earlier_input(tmp_path: Path, model: SciMult) -> None:
+    out, before, after = tmp_path / "e", some_texts(20, seed=1), some_texts(20, seed=2)
+    for index in (0, 1):
+        encode(out, model, before, rows=4, part=Part(index, 2))
+    assert encode(out, model, after, rows=4, part=Part(0, 2)).missing == [1, 3]
+    assert len(Shards(out)) == 0
+    assert encode(out, model, after, rows=4, part=Part(1, 2)).missing == []
+    encode(tmp_path / "fresh", model, after, rows=4)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_a_pipe_is_refused_before_any_of_it_is_lost(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (None, "jsonl", "csv"):
+        with pytest.raises(DataError, match="is a pipe, and files are read more than once.*Fix:"):
+            list(read_texts([tmp_path / "pipe"], "paper", Rejects(skip_bad=True), format=name))
+
+
 def test_only_what_is_missing_or_changed_is_encoded_again(tmp_path: Path, model: SciMult) -> None:
     texts = some_texts(30)
     assert encode(tmp_path / "e", model, texts, rows=8).encoded == 30
@@ -142,6 +164,8 @@ def test_all_tasks_are_those_of_a_call_of_each(tmp_path: Path, model: SciMult) -
     texts = some_texts(20)
     encode(tmp_path / "all", model, texts, task="all", rows=8)
     assert {path.name for path in (tmp_path / "all").iterdir()} == set(model.tasks.names)
+    with pytest.raises(DataError, match="one for each task.*name one of classification, link_pred"):
+        read_embeddings(tmp_path / "all")
     for task in ("search", "link_prediction"):
         encode(tmp_path / task, model, texts, task=task, rows=8)
         assert contents(tmp_path / "all" / task) == contents(tmp_path / task)
@@ -220,6 +244,30 @@ def test_common_paper_formats_are_read(tmp_path: Path) -> None:
     assert count_records(files, "paper", None) == 4
     assert count_records([tmp_path / "a.csv"], "paper", None) == 3
     assert count_records([tmp_path / "b.bib"], "paper", None) is None
+
+
+def test_a_cut_off_file_is_named_by_the_reader_not_by_the_count(tmp_path: Path) -> None:
+    """typer prints "Aborted." for the EOFError of gzip."""
+    lines = "".join(f'{{"id": "p{number}", "title": "Graphs"}}\n' for number in range(9))
+    path = tmp_path / "papers.jsonl.gz"
+    path.write_bytes(gzip.compress(lines.encode())[:-12])
+    pq.write_table(pa.table({"id": ["1"], "title": ["Graphs"]}), tmp_path / "papers.parquet")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes((tmp_path / "papers.parquet").read_bytes()[:-30])
+    for file, problem in ((path, "gzip file is cut off"), (cut, "Parquet file is cut off")):
+        assert count_records([file], "paper", None) in range(10)
+        with pytest.raises(DataError, match=f"{file.name}.*{problem} or damaged"):
+            list(read_texts([file], "paper", Rejects()))
+
+
+def test_labels_are_counted_and_read_in_all_their_formats(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("id,name,definition\r\n1,Graphs,Nodes\r\n2,Trees,\r\n")
+    table = pa.table({"id": ["1", "2"], "name": ["Graphs", "Trees"], "definition": ["Nodes", ""]})
+    pq.write_table(table.replace_schema_metadata({RAW_FORMAT: "1"}), tmp_path / "labels.parquet")
+    for path in tmp_path.iterdir():
+        assert count_records([path], "label", None) == 2
+        read = list(read_texts([path], "label", Rejects()))
+        assert read == [("1", Text("label", "Graphs", "Nodes")), ("2", Text("label", "Trees"))]
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=9), max_size=12))

@@ -8,7 +8,7 @@ import pytest
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
-from scimult.inference.cache import EmbeddingCache, encode_collection, provenance
+from scimult.inference.cache import EmbeddingCache, encode_collection
 from scimult.inference.collection import Collection
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.types import Text
@@ -26,15 +26,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SciMult:
     return SciMult.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
 
 
-def test_the_key_distinguishes_every_difference(model: SciMult) -> None:
-    def key(collection: Collection, task: str = "search") -> str:
-        return provenance(model, collection, task, "candidate").key
-
+def test_the_key_distinguishes_every_difference(tmp_path: Path, model: SciMult) -> None:
+    cache = EmbeddingCache(tmp_path, 10_000)
     swapped = replace(PAPERS, ids=["a", "b", PAPERS.ids[2]])
     moved = replace(PAPERS, texts=[Text("paper", "GraphsDrawn"), *PAPERS.texts[1:]])
-    keys = [key(PAPERS), key(swapped), key(moved), key(PAPERS, "link_prediction")]
-    assert len(set(keys)) == 4
-    assert key(PAPERS) == key(replace(PAPERS, path=Path("elsewhere.jsonl")))
+    elsewhere = replace(PAPERS, path=Path("elsewhere.jsonl"))
+    for collection, entries in ((PAPERS, 1), (swapped, 2), (moved, 3), (elsewhere, 3)):
+        encode_collection(model, collection, task="search", role="candidate", cache=cache)
+        assert len(list(tmp_path.iterdir())) == entries
+    encode_collection(model, PAPERS, task="link_prediction", role="candidate", cache=cache)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_the_cache_spares_the_second_encoding(

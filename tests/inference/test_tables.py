@@ -51,10 +51,21 @@ def test_columns_and_other_tables(model: SciMult) -> None:
     titles_ND = model.encode(list(FRAME["title"]), task=LINK)
     assert np.array_equal(model.encode(FRAME["title"], task=LINK), titles_ND)
     assert np.array_equal(model.encode((title for title in FRAME["title"]), task=LINK), titles_ND)
+    for column in (pa.array(FRAME["title"]), pa.chunked_array([["graphs"], ["trees"]])):
+        assert np.array_equal(model.encode(column, task=LINK), titles_ND)
     with pytest.raises(DataError, match="columns have different lengths .*'title': 2.*Fix: "):
         model.encode({"title": ["a", "b"], "abstract": ["c"]}, task=LINK)
     with pytest.raises(DataError, match=r"is a table \(Frame\)\. Fix: pass its rows"):
         model.encode(type("Frame", (), {"columns": ["title"]})(), task=LINK)
+
+
+def test_two_columns_of_one_name_are_refused(model: SciMult) -> None:
+    """Rows become mappings, in which only the last of them would be left."""
+    twice = pd.concat([FRAME[["title"]], FRAME[["title"]]], axis=1)
+    arrow = pa.table([pa.array(["graphs"])] * 2, names=["title", "title"])
+    for table in (twice, arrow, arrow.to_batches()[0]):
+        with pytest.raises(DataError, match=r"columns have the same name .value: \['title'\]"):
+            model.encode(table, task=LINK)
 
 
 def test_a_generator_is_read_a_block_at_a_time(model: SciMult) -> None:

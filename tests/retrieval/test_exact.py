@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
-from scimult.errors import DataError
+from scimult.errors import DataError, UnknownNameError
 from scimult.products import multiplies_bytes, products
 from scimult.retrieval import rounded
 from scimult.retrieval.bm25 import BM25Index
@@ -167,6 +167,31 @@ def test_numbers_of_any_machine_are_ranked(dtype: str) -> None:
     found = ExactIndex(ids, candidates_CD.astype(dtype), "dot").search(queries_QD.astype(dtype), 5)
     np.testing.assert_array_equal(found.rows_QK, wanted.rows_QK)
     np.testing.assert_array_equal(found.scores_QK, wanted.scores_QK)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_row_or_a_column_seen_backwards_is_ranked(width: int) -> None:
+    """numpy calls such a view contiguous; torch refuses its negative stride."""
+    column = np.arange(5, dtype=np.float32).reshape(5, 1)
+    row = np.arange(width, dtype=np.float32).reshape(1, width)
+    for backwards, queries_QD in ((column[:, ::-1], column[:1, ::-1]), (row[::-1], row[::-1])):
+        ids = list("abcde"[: len(backwards)])
+        found = ExactIndex(ids, backwards, "dot").search(queries_QD, 1)
+        assert found.scores_QK == (queries_QD @ backwards.T).max()
+
+
+def test_what_would_be_read_as_another_search_is_refused() -> None:
+    candidates_CD = np.eye(3, dtype=np.float32)
+    with pytest.raises(UnknownNameError, match=r"unknown similarity .value: 'cos'.*'cosine'"):
+        ExactIndex(list("abc"), candidates_CD, "cos")  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match="unknown first pass"):
+        ExactIndex(list("abc"), candidates_CD, "dot", first_pass="fp8")  # type: ignore[arg-type]
+    index, words = ExactIndex(list("abc"), candidates_CD, "dot"), BM25Index(list("ab"), ["xx"] * 2)
+    for excluded in (np.array([1]), np.zeros((2, 1), np.int64)):
+        with pytest.raises(DataError, match="excluded rows of shape .* for 2 queries"):
+            index.search(candidates_CD[:2], 1, exclude_Q=excluded)
+        with pytest.raises(DataError, match="excluded rows of shape .* for 2 queries"):
+            words.search(["xx", "xx"], 1, exclude_Q=excluded)
 
 
 def test_memory_is_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:

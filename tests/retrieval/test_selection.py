@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scimult.errors import DataError
 from scimult.retrieval.selection import (
     GROUP,
-    Best,
     FixedBest,
     ThresholdBest,
     keys_of,
@@ -61,7 +60,7 @@ def test_the_best_of_blocks_are_the_best_of_all(
     if rising:
         scores_QC.sort(axis=1)
     places_C = rng.permutation(total)
-    best: Best = FixedBest(n_queries, k) if fixed else ThresholdBest(n_queries, k)
+    best = FixedBest(n_queries, k) if fixed else ThresholdBest(n_queries, k)
     start = 0
     for width in blocks:
         padded_QB = np.full((n_queries, -(-width // GROUP) * GROUP), -np.inf, np.float32)
@@ -113,7 +112,7 @@ def test_a_device_never_waits_for_the_host() -> None:
 def test_scores_that_are_not_finite_are_refused(bad: float, fixed: bool) -> None:
     scores_QB = torch.randn(2, 64)
     scores_QB[1, 37] = bad
-    best: Best = FixedBest(2, 3) if fixed else ThresholdBest(2, 3)
+    best = FixedBest(2, 3) if fixed else ThresholdBest(2, 3)
     with pytest.raises(DataError, match="a score is not finite in 1 of"):
         best.add(scores_QB, torch.arange(64))
         best.keys()
@@ -122,7 +121,7 @@ def test_scores_that_are_not_finite_are_refused(bad: float, fixed: bool) -> None
 def test_scores_within_the_slack_are_kept() -> None:
     scores_QB = torch.tensor([[5.0, 4.0, 3.0, 2.5, 1.0, 0.0, -1.0, -9.0]])
     for kind in (ThresholdBest, FixedBest):
-        best: Best = kind(1, 2, slack_Q=torch.tensor([1.5]))
+        best = kind(1, 2, slack_Q=torch.tensor([1.5]))
         best.add(scores_QB, torch.arange(8))
         keys = best.keys()
         assert keys is not None

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import DataError
+from scimult.files import sha256
 from scimult.retrieval.shard_folders import open_folder
 from scimult.retrieval.shards import (
     Shards,
     Space,
     find_shard,
+    fingerprint_of_texts,
     publish,
     shard_name,
     write_shard,
@@ -85,8 +87,26 @@ def test_only_complete_shards_of_the_same_space_are_found(tmp_path: Path) -> Non
     assert find_shard(tmp_path, 0, replace(SPACE, model="by another name")) == written
     other = replace(SPACE, made_by={"weights": "def", "task": "search"})
     assert find_shard(tmp_path, 0, other) is None
+    assert find_shard(tmp_path, 0, SPACE, fingerprint_of_texts(["a", "b"], ["", ""])) == written
+    for ids, hashes in ((["a", "c"], ["", ""]), (["a", "b"], ["", "h"])):
+        assert find_shard(tmp_path, 0, SPACE, fingerprint_of_texts(ids, hashes)) is None
     (tmp_path / "000000.arrow").unlink()
     assert find_shard(tmp_path, 0, SPACE) is None
+
+
+def test_another_process_may_replace_a_shard_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a command is started twice: the other one first removes the file of ids."""
+
+    def removed_before(path: Path) -> str:
+        (tmp_path / "000000.arrow").unlink(missing_ok=True)
+        return sha256(path)
+
+    wanted = write_shard(tmp_path, 0, SPACE, ["a", "b"], _vectors(2))
+    monkeypatch.setattr("scimult.retrieval.shards.sha256", removed_before)
+    assert find_shard(tmp_path, 0, SPACE) is None
+    assert write_shard(tmp_path, 0, SPACE, ["a", "b"], _vectors(2)) == wanted
 
 
 @pytest.mark.parametrize("killed", ["vectors", "ids"])
