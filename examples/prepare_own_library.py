@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scimult.config import load_config, validate
 from scimult.preparation.dataset import DatasetConfig, build_dataset
-from scimult.preparation.hygiene.examples import draw_examples
+from scimult.preparation.hygiene.statistics import draw_examples
 from scimult.preparation.sources import SOURCES, convert
 from scimult.preparation.world import WorldSettings, make_world
 

@@ -85,8 +85,9 @@ def one_of(what: str, value: object, known: Iterable[str], **location: Any) -> s
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return f" (did you mean {folded[close[0]]!r}?)" if close else ""
 
 
 def shown(value: Any, limit: int = 120) -> str:

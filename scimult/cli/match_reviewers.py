@@ -143,7 +143,7 @@ def _read(
 
 def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
     from scimult.data.lines import Record
-    from scimult.data.rows import read_delimited
+    from scimult.data.tables import read_delimited
 
     def parse(row: Record) -> tuple[str, float]:
         weight = row.number("weight")

@@ -89,31 +89,30 @@ def prepare(
     source = "" if "=" in first else first
     overrides = rest if source else list(arguments or ())
     _check(source, config, source_folder, raw, out, root)
+    own = [item for item in overrides if source and item.startswith(DATASET_PREFIX)]
+    options = [item for item in overrides if source and item not in own]
+    overrides = [item.removeprefix(DATASET_PREFIX) for item in own] if source else overrides
     if download:
-        _download(source, source_folder, overrides)
-    _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
+        _download(source, source_folder, options)
     inputs = {
         "file": config,
         "downloaded folder": source_folder,
         "tokenizer folder": tokenizer,
         "folder of evaluation sets": decontaminate,
     }
+    _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
     _check_paths(out, inputs)
     from scimult.data.prepared import PREPARED
     from scimult.preparation.sources.base import SOURCES_FILE
 
     if out is not None:
         check_replaceable(out, PREPARED)
-    cleaning = _decontaminate(decontaminate)
+    if decontaminate is not None:  # explicit overrides take precedence
+        short_for = [f"hygiene.evaluation={decontaminate}", "hygiene.decontaminate=[query]"]
+        overrides = [*short_for, *overrides]
     if source:
         raw = raw or Path(f"{out}.raw")
-        options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
-        overrides = [
-            item.removeprefix(DATASET_PREFIX)
-            for item in overrides
-            if item.startswith(DATASET_PREFIX)
-        ]
-        _check_overrides(source, [*cleaning, *overrides])
+        _check_overrides(source, overrides)
         by_itself = any(item.startswith("self_supervision") for item in overrides)
         for_training = out is not None and not by_itself
         flags = {"skip_bad": skip_bad, "for_training": for_training, "verify": verify}
@@ -121,7 +120,7 @@ def prepare(
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
-        changes = [*cleaning, *overrides, *([] if root is None else [f"root={root}"])]
+        changes = [*overrides, *([] if root is None else [f"root={root}"])]
         cache = steps or out.with_name(f".{out.name}.steps")
         flags = {"skip_bad": skip_bad, "verify": verify}
         _build(config, changes, out, tokenizer, cache, workers, memory, **flags)
@@ -150,6 +149,13 @@ def _check(
         raise ConfigError("--config and --out are needed", fix=fix)
 
 
+def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
+    """Refuse options of a prepared folder if none is written."""
+    for name, value in options.items():
+        if out is None and value is not None:
+            raise ConfigError(f"--{name} needs --out", value=value, fix="add --out or remove it")
+
+
 def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
     """Check, before torch is loaded, that inputs exist and the output can be a new folder."""
     for noun, path in inputs.items():
@@ -159,7 +165,14 @@ def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
         check_replaceable(out)
 
 
-def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
+def _list_sources() -> None:
+    from scimult.cli.output import print_sources
+    from scimult.preparation.sources import SOURCES
+
+    print_sources([SOURCES[name] for name in SOURCES])
+
+
+def _download(name: str, folder: Path | None, options: Sequence[str]) -> None:
     """Download the missing files that a public source needs for its options."""
     from scimult.config import apply_overrides, validate
     from scimult.downloads import download
@@ -173,23 +186,8 @@ def _download(name: str, folder: Path | None, overrides: Sequence[str]) -> None:
         others = ", ".join(key for key in SOURCES if SOURCES[key].download is not None)
         fix = f"get the files from {source.url} into {folder}; --download works for {others}"
         raise ConfigError("this source cannot be downloaded automatically", value=name, fix=fix)
-    options = [item for item in overrides if not item.startswith(DATASET_PREFIX)]
     settings = validate(source.options, apply_overrides({}, options))
     download(source.download(settings), folder, lambda path: echo(f"downloading {path}", err=True))
-
-
-def _list_sources() -> None:
-    from scimult.cli.output import print_sources
-    from scimult.preparation.sources import SOURCES
-
-    print_sources([SOURCES[name] for name in SOURCES])
-
-
-def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:
-    """Refuse options of a prepared folder if none is written."""
-    for name, value in options.items():
-        if out is None and value is not None:
-            raise ConfigError(f"--{name} needs --out", value=value, fix="add --out or remove it")
 
 
 def _check_overrides(source: str, overrides: Sequence[str]) -> None:
@@ -277,10 +275,3 @@ def _build(
 def _report_rejects(rejects: Rejects, log: Path) -> None:
     if rejects.counts:
         echo(f"{rejects.summary()}\nfull list: {log}", err=True)
-
-
-def _decontaminate(folder: Path | None) -> list[str]:
-    """Return the overrides that the option is short for; explicit ones take precedence."""
-    if folder is None:
-        return []
-    return [f"hygiene.evaluation={folder}", "hygiene.decontaminate=[query]"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -109,6 +109,7 @@ class MicroBatch:
         return [part.task for part in self.parts]
 
 
+@dataclass(frozen=True)
 class BatchBuilder:
     """Turns planned rows of text ids into batches.
 
@@ -123,37 +124,24 @@ class BatchBuilder:
     decides, with epoch and row, how the texts of self-supervised sources are cut.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[PairFile | TargetFile],
-        tokens: TokenStore,
-        known: Mapping[str, KnownPositives],
-        *,
-        max_length: int,
-        hard_negatives: bool = True,
-        by_side: bool = False,
-        teacher: TeacherScores | None = None,
-        vectors_of: Callable[[PairFile], Vectors | None] = lambda source: None,
-        title_only_N: BoolArray | None = None,
-        seed: int = 0,
-    ) -> None:
-        self._sources = list(sources)
-        self._tokens = tokens
-        self._known = known
-        self._max_length = max_length
-        self._hard_negatives = hard_negatives
-        self._by_side = by_side
-        self._teacher = teacher
-        self._vectors_of = vectors_of
-        self._title_only_N = title_only_N
-        self._seed = seed
+    sources: Sequence[PairFile | TargetFile]
+    tokens: TokenStore
+    known: Mapping[str, KnownPositives]
+    _: KW_ONLY
+    max_length: int
+    hard_negatives: bool = True
+    by_side: bool = False
+    teacher: TeacherScores | None = None
+    vectors_of: Callable[[PairFile], Vectors | None] = lambda source: None
+    title_only_N: BoolArray | None = None
+    seed: int = 0
 
     def micro_batch(self, planned: Sequence[PlannedPart], rank: int) -> MicroBatch:
         """Return the part of a micro-batch that ``rank`` works on."""
         parts: list[Part] = []
         pairs_of: dict[str, int] = defaultdict(int)
         for part in planned:
-            source, rows = self._sources[part.source], part.rows.shard(rank)
+            source, rows = self.sources[part.source], part.rows.shard(rank)
             if isinstance(source, TargetFile):
                 parts.append(self._targets(source, rows))
             else:
@@ -184,7 +172,7 @@ class BatchBuilder:
     def _has_negative(self, planned: Rows) -> NDArray[np.bool_]:
         """Return which rows have a hard negative to use."""
         has_negative_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
-        return has_negative_R if self._hard_negatives else np.zeros_like(has_negative_R)
+        return has_negative_R if self.hard_negatives else np.zeros_like(has_negative_R)
 
     def _batch(self, source: PairFile, planned: Rows, sizes_W: Sequence[tuple[int, int]]) -> Batch:
         negative_rows = np.flatnonzero(self._has_negative(planned))
@@ -193,16 +181,16 @@ class BatchBuilder:
         num_queries = len(planned.queries_R)
         # A text's key is side * len(tokens) + id; without sides, all are on side 0.
         keys = np.concatenate([planned.queries_R, candidates])
-        if self._by_side or source.view is not None:
-            keys[num_queries:] += len(self._tokens)
+        if self.by_side or source.view is not None:
+            keys[num_queries:] += len(self.tokens)
         distinct_U, first_U, indices = np.unique(keys, return_index=True, return_inverse=True)
-        sides_U, ids_U = np.divmod(distinct_U, len(self._tokens))
+        sides_U, ids_U = np.divmod(distinct_U, len(self.tokens))
         if source.view is None:
             rows = self._texts(ids_U)
         else:  # without negatives, the keys are those of queries and positives
             epochs_U = np.tile(planned.epochs_R, 2)[first_U]
             rows = self._views(source.view, ids_U, sides_U, epochs_U)
-        vectors = self._vectors_of(source)
+        vectors = self.vectors_of(source)
         known = [
             self._not_negatives(source.task, int(query), int(negative))
             for query, negative in zip(planned.queries_R, planned.negatives_R, strict=True)
@@ -228,17 +216,17 @@ class BatchBuilder:
 
     def _not_negatives(self, task: str, query: int, hard_negative: int) -> IntArray:
         """Return the text rows that must not count as negatives of a query, itself included."""
-        lists = [self._known[task][query]]
-        for other, known in self._known.items():
+        lists = [self.known[task][query]]
+        for other, known in self.known.items():
             if other != task and (ids := known.get(query)) is not None:
                 lists.append(ids[ids != hard_negative])
         return np.concatenate([*lists, [query]])
 
     def _texts(self, ids_U: IntArray) -> list[IntArray]:
         """Return the tokens of each text, or of its title."""
-        rows = [self._tokens.tokens(int(row), self._max_length) for row in ids_U]
-        if self._title_only_N is not None:
-            for index in np.flatnonzero(self._title_only_N[ids_U]):
+        rows = [self.tokens.tokens(int(row), self.max_length) for row in ids_U]
+        if self.title_only_N is not None:
+            for index in np.flatnonzero(self.title_only_N[ids_U]):
                 rows[index] = title_tokens(rows[index])
         return rows
 
@@ -250,11 +238,11 @@ class BatchBuilder:
         for row, side, epoch in zip(ids_U, sides_U, epochs_U, strict=True):
             views = stored_views(
                 view,
-                self._tokens,
+                self.tokens,
                 int(row),
-                seed=self._seed,
+                seed=self.seed,
                 epoch=int(epoch),
-                max_length=self._max_length,
+                max_length=self.max_length,
             )
             rows.append(views[int(side)])
         return rows
@@ -262,10 +250,10 @@ class BatchBuilder:
     def _teacher_scores(
         self, queries_B: IntArray, negative_rows_H: IntArray, candidates_C: IntArray
     ) -> Tensor | None:
-        if self._teacher is None:
+        if self.teacher is None:
             return None
         queries_C = np.concatenate([queries_B, queries_B[negative_rows_H]])
-        return torch.from_numpy(self._teacher(queries_C, candidates_C))
+        return torch.from_numpy(self.teacher(queries_C, candidates_C))
 
 
 def all_known_positives(data: PreparedData) -> dict[str, KnownPositives]:

@@ -110,12 +110,8 @@ def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iter
     """Yield the elements of the array that starts after ``opening``, one at a time.
 
     Holds one element and a block of the following text in memory. Several pages may follow one
-    another, as when downloads are appended to one file.
-
-    Raises
-    ------
-    ValueError, RecursionError
-        If the array is cut off, is not valid JSON or is nested too deeply.
+    another, as when downloads are appended to one file. An array that is cut off, is not valid JSON
+    or is nested too deeply is a ValueError or RecursionError.
     """
     buffer = text.read(_BLOCK)
     match = opening.match(buffer)

@@ -35,12 +35,8 @@ CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)
 class Rejects:
     """Collects rejected records by reason.
 
-    Parameters
-    ----------
-    skip_bad : bool
-        Collect bad records instead of raising at the first.
-    log : path, optional
-        JSON lines file for every rejected record: reason, file, line and value.
+    With ``skip_bad`` bad records are collected instead of raising at the first. ``log`` is a JSON
+    lines file for every rejected record: reason, file, line and value.
     """
 
     def __init__(self, skip_bad: bool = False, log: Path | None = None) -> None:
@@ -214,14 +210,7 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
 
     Also reads a JSON array of objects, or a page of OpenAlex or Crossref; ``Record.line`` is then
     the element's number. With ``arrays`` a line may be an array, whose items become the fields
-    ``"0"``, ``"1"``, ...
-
-    Raises
-    ------
-    DataError
-        If the file does not exist, or is CSV, BibTeX or the like (the message has the command
-        that reads it); and, through ``rejects``, if it is empty or cut off, or a line is not
-        UTF-8, not JSON or not an object.
+    ``"0"``, ``"1"``, ... For CSV, BibTeX and the like the error has the command that reads them.
     """
     path = Path(path)
     opening = None if arrays else find_objects(path)
@@ -288,14 +277,7 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
 def read_lines(
     path: Path, rejects: Rejects, *, keep_blank: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield number and text of every line, by default without blank ones.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist, cannot be read or is of another format; and, through
-        ``rejects``, if a line is not UTF-8 or the gzip file is cut off.
-    """
+    """Yield number and text of every line, by default without blank ones."""
     number = 0
     try:
         with open_binary(path) as file:

@@ -200,13 +200,7 @@ class Manifest(_Entry):
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of a prepared folder.
-
-        Raises
-        ------
-        DataError
-            If there is none, it is of another version, or damaged.
-        """
+        """Read the manifest of a prepared folder."""
         path = folder / FILE_NAME
         if not path.is_file():
             raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")

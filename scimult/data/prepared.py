@@ -127,18 +127,14 @@ class PreparedData:
     ) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if needed.
 
-        Building uses ``workers`` processes.
-
-        Raises
-        ------
-        StorageError, DataError
-            On every rank, if the build failed on the main rank.
+        ``workers`` are the processes that build. If the build fails, every rank raises.
         """
         folder = self.folder / TOKENS / tokenizer.fingerprint
         problem: SciMultError | None = None
         if distributed.is_main():
             try:
-                if not _is_usable(folder, max_length):
+                # A store that exists but is damaged is an error.
+                if not folder.exists() or int(read_meta(folder)["max_length"]) < max_length:
                     build_token_store(
                         self.texts, tokenizer, folder, max(max_length, 512), workers=workers
                     )
@@ -173,10 +169,3 @@ def read_triples(folder: Path) -> IntArray:
         return np.empty((0, 3), np.int64)
     table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
     return np.stack([column.to_numpy() for column in table.columns], axis=1)
-
-
-def _is_usable(folder: Path, max_length: int) -> bool:
-    """Return whether a token store exists and is long enough; raise if it is damaged."""
-    if not folder.exists():
-        return False
-    return int(read_meta(folder)["max_length"]) >= max_length

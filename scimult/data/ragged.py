@@ -14,12 +14,7 @@ from scimult.types import IntArray
 class Ragged:
     """A sequence of integer lists.
 
-    Parameters
-    ----------
-    values : IntArray
-        The lists, concatenated.
-    offsets : IntArray
-        List ``i`` is ``values[offsets[i]:offsets[i + 1]]``, shape ``(len(self) + 1,)``.
+    ``values`` are the lists, concatenated; list ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
     """
 
     values: IntArray
@@ -70,14 +65,9 @@ class Ragged:
 
     @classmethod
     def from_pairs(cls, rows: IntArray, values: IntArray, count: int) -> Ragged:
-        """Group ``values`` by ``rows``; each list is sorted and unique.
+        """Group ``values`` by ``rows`` into ``count`` lists, each sorted and unique.
 
-        Parameters
-        ----------
-        rows, values : IntArray
-            Parallel arrays; ``0 <= rows < count`` and ``0 <= values``.
-        count : int
-            Number of lists.
+        ``rows`` and ``values`` are parallel arrays; ``0 <= rows < count`` and ``0 <= values``.
         """
         # Sorting a combined key is several times faster than lexsort or np.unique.
         span = int(values.max(initial=0)) + 1

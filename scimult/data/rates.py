@@ -28,31 +28,14 @@ def sampling_rates(
     temperature: float = 1.0,
     sizes: Sequence[int] | None = None,
 ) -> RateArray:
-    """Return each source's share of the pairs.
+    """Return each source's share of the pairs; shape ``(S,)``, sums to 1.
 
-    Every mode gives weights to groups of sources. The sources of a group share its weight in
-    proportion to n^(1/T), where n is the number of pairs of a source: T = 1 is proportional,
-    T = 2 uses the square root, and a large T approaches equal shares (Arivazhagan et al., 2019).
-
-    Parameters
-    ----------
-    sources : sequence of PairFile or TargetFile
-        The sources, in order; none may be empty.
-    mode : str
-        ``proportional`` and ``sequential``: one group of all sources. ``equal``: a group of
-        weight 1 per source. ``equal_tasks``: one per task. ``explicit``: as given.
-    explicit : mapping
-        For ``explicit``: weights of tasks, of ``source.task``, or of single-task sources. Every
-        source is in exactly one group.
-    temperature : float
-        T, positive.
-    sizes : sequence of int, optional
-        Pairs of each source per epoch; default: all.
-
-    Returns
-    -------
-    RateArray
-        Shape ``(S,)``; sums to 1.
+    Every mode gives weights to groups of sources: ``proportional`` and ``sequential`` have one
+    group of all, ``equal`` one of weight 1 per source, ``equal_tasks`` one per task, and
+    ``explicit`` those given, by task, by ``source.task`` or by single-task source; every source is
+    in exactly one. The sources of a group share its weight in proportion to n^(1/T), where n is the
+    number of pairs of a source (``sizes``, by default all): T = 1 is proportional, T = 2 uses the
+    square root, and a large T approaches equal shares (Arivazhagan et al., 2019).
 
     Raises
     ------

@@ -1,79 +1,43 @@
-"""Tables with a header line, split at tabs or commas."""
+"""Read delimited tables: CSV, TSV, and values separated by spaces."""
 
 from __future__ import annotations
 
 import csv
-from collections import Counter
+import re
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
-from scimult.errors import DataError
+from scimult.errors import DataError, suggest
 
 FIELD_LIMIT = 1 << 24
 """Longest value, in characters; the csv module's process-wide default is too low."""
+# Excel's own first line, which tells the delimiter.
+_EXCEL = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
+Line = tuple[int, str]
 
 
 def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
     """Yield the rows of a table with a header line; every value is a string.
 
-    ``.csv`` is split at commas (double quotes protect a comma), anything else at tabs without
-    quoting; ``.gz`` is decompressed and blank lines are skipped.
-
-    Parameters
-    ----------
-    path : path
-        The table.
-    columns : sequence of str
-        Required columns; ``"a|b"`` accepts either name and calls it ``a``. Other columns keep
-        their names.
-    rejects : Rejects
-        Collects bad rows.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist or lacks one of ``columns``; and, through ``rejects``, if it is
-        empty or cut off, or a row has the wrong number of values.
+    ``.csv`` is split at commas, anything else at tabs without quoting; see ``read_delimited``.
     """
     path = Path(path)
-    header = read_header(path, columns)
-    first, names, separator = header or (0, [], _separator(path))
-    for number, line in read_lines(path, rejects):
-        try:
-            values = _split(line, separator)
-        except csv.Error as error:
-            fix = "quote the value or shorten it"
-            rejects.refuse(f"line is not CSV: {error}", path, number, value=line, fix=fix)
-            continue
-        if number <= first:
-            continue
-        if len(values) != len(names):
-            fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
-            rejects.refuse("wrong number of values", path, number, value=line, fix=fix)
-            continue
-        yield Record(path, number, dict(zip(names, values, strict=True)))
-    if header is None:
-        rejects.reject(empty_file(path))
+    separator = _separator(path)
+    quoted = separator == ","
+    return read_delimited(path, separator, rejects, columns=columns, quoted=quoted)
 
 
 def read_header(path: Path, columns: Sequence[str]) -> tuple[int, list[str], str] | None:
     """Return a table's header line number, column names and separator; see ``read_table``.
 
     ``None`` if the file has no readable line.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist or lacks one of ``columns``.
     """
-    csv.field_size_limit(FIELD_LIMIT)
-    separator = _separator(path)
-    for number, line in read_lines(path, Rejects(skip_bad=True)):
-        with suppress(csv.Error):
-            values = _split(line, separator)
-            return number, _header(Record(path, number, {}), values, columns), separator
+    separator, rejects = _separator(path), Rejects(skip_bad=True)
+    for number, values in _rows(path, separator, rejects, quoted=separator == ","):
+        return number, check_columns(path, number, values, columns), separator
     return None
 
 
@@ -81,30 +45,122 @@ def _separator(path: Path) -> str:
     return "," if path.name.removesuffix(".gz").endswith(".csv") else "\t"
 
 
-def _split(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line])) if separator == "," else line.split(separator)
+def delimiter_of(path: Path) -> str:
+    """Return the delimiter of a ``.csv`` file: comma, semicolon or tab."""
+    first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    if (told := _EXCEL.fullmatch(first)) is not None:
+        return told[1]
+    try:
+        counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in ",;\t"}
+    except csv.Error:
+        return ","  # reading it reports the problem
+    return max(counts, key=lambda mark: counts[mark])
 
 
-def _header(location: Record, names: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """Return the header with accepted alternatives renamed; raise if a column is missing."""
-    header = [name.strip() for name in names]
-    refuse_repeated(location.path, location.line, header)
-    for column in columns:
-        hits = [name for name in column.split("|") if name in header]
-        if not hits:
-            wanted = ", ".join(column.replace("|", " or ") for column in columns)
-            raise location.error(
-                f"header lacks {column.replace('|', ' or ')}",
-                value=header,
-                fix=f"start the file with a header line with {wanted}",
-            )
-        header[header.index(hits[0])] = column.split("|")[0]
-    return header
+def read_delimited(
+    path: Path,
+    delimiter: str | None,
+    rejects: Rejects,
+    *,
+    columns: Sequence[str] = (),
+    header: Sequence[str] = (),
+    quoted: bool = True,
+) -> Iterator[Record]:
+    """Yield the rows of a delimited table; ``.gz`` is decompressed, blank lines are skipped.
+
+    Without a ``delimiter`` values are separated by any spaces. The table has all ``columns``;
+    ``"a|b"`` accepts either name and calls it ``a``, and other columns keep their names. A table
+    without a header line has the columns of ``header``.
+
+    If ``quoted``, double quotes protect delimiters and line ends. Between tabs, a value whose
+    quotes are not balanced is text as it stands all the same: many tables are just joined with
+    tabs.
+    """
+    names = list(header)
+    number = 0
+    for number, values in _rows(path, delimiter, rejects, quoted=quoted):
+        if not names:
+            names = check_columns(path, number, values, columns)
+        elif len(values) != len(names):
+            fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
+            text = (delimiter or " ").join(values)
+            rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
+        else:
+            yield Record(path, number, dict(zip(names, values, strict=True)))
+    if not number:
+        rejects.reject(empty_file(path))
 
 
-def refuse_repeated(path: Path, line: int | None, names: Sequence[str]) -> None:
-    """Raise if two columns have the same name; several may have none."""
+def _rows(
+    path: Path, delimiter: str | None, rejects: Rejects, *, quoted: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line number and the values of each row that is not blank."""
+    csv.field_size_limit(FIELD_LIMIT)
+    lines = read_lines(path, rejects, keep_blank=True)
+    # Lines that a quoted value seemed to continue on, but did not.
+    again: deque[Line] = deque()
+    is_first = True
+    while (line := again.popleft() if again else next(lines, None)) is not None:
+        if not line[1].strip() or (is_first and _EXCEL.fullmatch(line[1])):
+            continue
+        is_first = False
+        if delimiter is None or not quoted or not ('"' in line[1] or "\r" in line[1]):
+            yield line[0], line[1].split(delimiter)
+            continue
+        following = chain(iter(again.popleft, None), lines) if again else lines
+        used = [line]
+        try:
+            yield line[0], _quoted(used, following, delimiter)
+        except csv.Error as error:
+            again.extend(used[1:])
+            if delimiter == "\t":
+                yield line[0], line[1].split(delimiter)
+                continue
+            fix = "close its quote, write a quote inside it twice, or shorten it"
+            rejects.refuse(f"line is not CSV: {error}", path, line[0], value=line[1], fix=fix)
+
+
+def _quoted(used: list[Line], following: Iterator[Line], delimiter: str) -> list[str]:
+    """Return the values of the row that starts with the line in ``used``; add those it goes on in.
+
+    A quoted value that does not end, or is too long, is a csv.Error; between tabs, also one whose
+    quotes are not balanced, or that holds line ends and tabs: it would swallow rows.
+    """
+
+    def text() -> Iterator[str]:
+        yield f"{used[0][1]}\n"
+        for line in following:
+            used.append(line)
+            if delimiter == "\t" and "\t" in line[1].partition('"')[0]:
+                raise csv.Error("a quoted value holds a row")
+            yield f"{line[1]}\n"
+
+    values = next(csv.reader(text(), delimiter=delimiter, strict=delimiter == "\t"))
+    if delimiter != "\t" and len(used) > 1:
+        again = (f"{line}\n" for _, line in used)
+        next(csv.reader(again, delimiter=delimiter, strict=True))
+    return values
+
+
+def check_columns(
+    path: Path, line: int | None, values: Sequence[str], columns: Sequence[str]
+) -> list[str]:
+    """Return a table's column names, with accepted alternatives renamed; see ``read_delimited``."""
+    names = [value.strip() for value in values]
     repeated = [name for name, count in Counter(names).items() if name and count > 1]
     if repeated:
         problem, fix = "two columns have the same name", "rename or remove one of them"
         raise DataError(problem, path=path, line=line, value=repeated[0], fix=fix)
+    missing = []
+    for column in columns:
+        hits = [name for name in column.split("|") if name in names]
+        if hits:
+            names[names.index(hits[0])] = column.partition("|")[0]
+        else:
+            missing.append(column)
+    if missing:
+        wanted, lacking = (", ".join(some).replace("|", " or ") for some in (columns, missing))
+        problem = f"file lacks the column {lacking}"
+        fix = f"start the file with a header line with {wanted}{suggest(missing[0], names)}"
+        raise DataError(problem, path=path, line=line, value=names, fix=fix)
+    return names

@@ -83,11 +83,8 @@ class TargetFile:
     def targets(self, rows_B: IntArray) -> Tensor:
         """Return the targets of some papers of this file.
 
-        Returns
-        -------
-        Tensor
-            Class numbers, shape ``(B,)``; for ``multi_label`` 0 or 1, shape ``(B, K)``, float32;
-            for a regression float64 numbers, shape ``(B,)``.
+        Class numbers, shape ``(B,)``; for ``multi_label`` 0 or 1, shape ``(B, K)``, float32; for a
+        regression float64 numbers, shape ``(B,)``.
         """
         indices_B = np.searchsorted(self.rows, rows_B)
         if self.kind == "regression":
@@ -123,13 +120,7 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
 
 
 def read_targets(path: Path | str) -> TargetFile:
-    """Memory-map a target file.
-
-    Raises
-    ------
-    DataError
-        If it is missing, damaged or of another format version.
-    """
+    """Memory-map a target file."""
     table = open_arrow(Path(path), "targets", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     values: dict[str, Any] = {}

@@ -74,10 +74,7 @@ class TeacherScores:
         Pairs that become equal get their mean score: a teacher scores two copies of a text
         almost, but not quite, alike.
 
-        Parameters
-        ----------
-        new_rows : IntArray
-            New row of each text, -1 for removed ones.
+        ``new_rows`` has the new row of each text, -1 for removed ones.
         """
         queries, candidates = (new_rows[rows] for rows in self.pairs)
         stay = (queries >= 0) & (candidates >= 0) & (queries != candidates)
@@ -103,13 +100,7 @@ class TeacherScores:
 
 
 def read_teacher_scores(folder: Path) -> TeacherScores | None:
-    """Return the scores of a prepared folder; ``None`` if it has none.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged or of another format version.
-    """
+    """Return the scores of a prepared folder; ``None`` if it has none."""
     if not (folder / FILE_NAME).exists():
         return None
     table = open_arrow(folder / FILE_NAME, "teacher", VERSION)

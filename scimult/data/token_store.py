@@ -38,19 +38,8 @@ class TokenStore:
     ) -> TokenStore:
         """Memory-map a token store.
 
-        Parameters
-        ----------
-        folder : path
-            Holds ``tokens.bin``, ``offsets.npy`` and ``meta.json``.
-        texts : TextStore, optional
-            If given, the store must have been built from exactly these texts.
-        max_length : int
-            If given, texts must not have been cut shorter than this.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or damaged, or the store is not as required.
+        If given, it must have been built from exactly these ``texts``, not cut shorter than
+        ``max_length``.
         """
         folder = Path(folder)
         meta, fix = read_meta(folder), _fix(folder)
@@ -88,13 +77,7 @@ class TokenStore:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what a token store says of itself.
-
-    Raises
-    ------
-    DataError
-        If it is missing or damaged.
-    """
+    """Return what a token store says of itself."""
     meta = read_json(folder / "meta.json")
     if not isinstance(meta, dict) or not meta.keys() >= _META:
         raise DataError("damaged token store", path=folder / "meta.json", fix=_fix(folder))

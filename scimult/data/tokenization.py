@@ -195,12 +195,7 @@ class TextTokenizer:
     def encode(self, texts: Sequence[Text], max_length: int) -> list[TokenArray]:
         """Return the token ids of each text, cut to ``max_length`` with the last one ``[SEP]``.
 
-        Parameters
-        ----------
-        texts : sequence of Text
-            Texts of any kinds.
-        max_length : int
-            Largest number of tokens, special ones included; at least 3.
+        ``max_length`` counts special tokens; it is at least 3.
         """
         if not texts:
             return []

@@ -18,7 +18,7 @@ from typing import Any
 
 from scimult.data.importers import read_papers
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_delimited
+from scimult.data.tables import read_delimited
 from scimult.errors import DataError
 from scimult.types import Text
 

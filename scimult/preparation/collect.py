@@ -33,13 +33,7 @@ FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries"
 
 
 def source_files(config: PrepareConfig) -> dict[str, Path]:
-    """Return the path of every source file, by its name in the configuration.
-
-    Raises
-    ------
-    DataError
-        If a file is missing.
-    """
+    """Return the path of every source file, by its name in the configuration."""
     files = {}
     for source in config.sources:
         named = [(field, getattr(source, field)) for field in FILE_FIELDS]
@@ -149,12 +143,27 @@ def _read_all(
     for source in progress(config.sources, "pairs", unit="source"):
         raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
         raw.extend(_read_answers(config, source, corpus, counts[source.name], answers))
+    _refuse_empty(config, raw, counts, corpus)
+    return raw, edges, answers
+
+
+def _refuse_empty(
+    config: PrepareConfig,
+    raw: Sequence[RawPairs],
+    counts: Mapping[str, Mapping[str, int]],
+    corpus: Corpus,
+) -> None:
+    """Raise if nothing is left of a part of a source."""
     for part in raw:
         if not len(part.positives):
-            path = config.resolve(getattr(part.source, part.part))
+            path, fix = config.resolve(getattr(part.source, part.part)), NOTHING_LEFT
             problem = f"{part.part}: no pair is left{corpus.rejects.because()}"
-            raise DataError(problem, path=path, fix=NOTHING_LEFT)
-    return raw, edges, answers
+            dropped = counts[part.source.name].get(f"{part.part} without a text")
+            if dropped:
+                problem += f"; dropped {dropped:,} that name a paper without a text"
+                fix = f"check that its ids are those of the papers; dangling.{part.part}=error "
+                fix += "names the first"
+            raise DataError(problem, path=path, fix=fix)
 
 
 def _read_citations(

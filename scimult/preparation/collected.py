@@ -47,25 +47,10 @@ class RawPairs:
 class Collected:
     """Everything but the texts and metadata, which are files in the same folder.
 
-    Parameters
-    ----------
-    parts : list of RawPairs
-        Pairs of every part of every source.
-    citations, shown : pair of IntArray
-        ``(citing, cited)`` of all sources, including references for mining only, and
-        ``(query, paper)`` of shown papers; unique.
-    triples : IntArray
-        Query, positive and a hard negative of that pair only, shape ``(T, 3)``; unique.
-    teacher : TeacherScores or None
-        Scores from a teacher, if any.
-    label_rows : dict
-        Rows of the labels of each namespace.
-    counts : dict
-        Counts per source, from reading.
-    rejects : Rejects
-        Records left out.
-    targets : list of RawTargets
-        Classes and numbers that heads learn to predict.
+    ``citations`` are ``(citing, cited)`` of all sources, including references for mining only;
+    ``shown`` are ``(query, paper)`` of shown papers, and ``triples`` query, positive and a hard
+    negative of that pair only, shape ``(T, 3)``. All are unique rows. ``label_rows`` are by
+    namespace, ``counts`` by source, from reading.
     """
 
     parts: list[RawPairs]

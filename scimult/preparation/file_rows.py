@@ -56,21 +56,12 @@ MACROS = {
 
 @dataclass(frozen=True)
 class FileRows:
-    """How to read a file as rows.
+    """How to read a file as rows of a ``schema``.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    sql : str, optional
-        SELECT of the rows over ``lines (line, text)``; ``None`` if only Python can read the file.
-    schema : pyarrow.Schema
-        Columns of the rows.
-    records : callable, optional
-        Reads the file record by record; ``None`` for a file that a conversion wrote: ``sql`` is
-        then a SELECT over the file itself.
-    parse : callable, optional
-        Returns the row of a record; raises ``DataError`` if the record is unusable.
+    ``sql`` is a SELECT of the rows over ``lines (line, text)``, ``None`` if only Python can read
+    the file. ``records`` reads it record by record, and ``parse`` returns the row of a usable
+    record. A file that a conversion wrote has neither: ``sql`` is then a SELECT over the file
+    itself.
     """
 
     path: Path

@@ -46,6 +46,7 @@ from scimult.preparation.mining.memory import within
 from scimult.preparation.pair_columns import group_by_pair, group_by_query, masked, sample_per_value
 from scimult.preparation.steps import Steps
 from scimult.preparation.targets import SplitTargets, split_targets
+from scimult.progress import warn
 from scimult.types import BoolArray, IntArray, Text, ViewName
 
 # Linked unchanged from the last step into the folder; some are optional.
@@ -78,14 +79,8 @@ def prepare(
 
     Run this inside ``files.atomic_folder``, followed by ``mining.mine``; options are those of
     ``build_dataset``. Without ``steps``, nothing is kept for later runs. Return the records left
-    out; ``rejects.jsonl`` in the folder lists each of them.
-
-    Raises
-    ------
-    ConfigError
-        Before anything is read, if a task is unknown or a variable in ``root`` is unset.
-    DataError
-        If a file is missing, or at the first bad record.
+    out; ``rejects.jsonl`` in the folder lists each of them. An unknown task, or an unset variable
+    in ``root``, is a ConfigError before anything is read.
     """
     config.check_tasks()
     if config.hygiene.evaluation_folder is not None:
@@ -135,6 +130,12 @@ def _write(
         for pairs, too_short in view.pairs(dev_N):
             entries.append(PairEntry.of(pairs).model_copy(update={"too_short": too_short}))
             write_pairs(folder / entries[-1].file, pairs)
+    for entry in entries:
+        if entry.split == "train" and not entry.groups:
+            where = f"split.by {config.split.by}" + (
+                "" if config.split.dev_from_year is None else f" from {config.split.dev_from_year}"
+            )
+            warn(f"{entry.source}.{entry.task}: {where} leaves no training pair")
     trained = [*(p.task for p in collected.parts), *(c.task for c in config.self_supervision)]
     tasks = [config.task_set()[name] for name in dict.fromkeys(trained)]
     manifest = Manifest(
@@ -304,13 +305,7 @@ class ViewedPapers:
 
 
 def viewed_papers(config: PrepareConfig, store: TextStore, folder: Path) -> list[ViewedPapers]:
-    """Return the papers of each entry of ``self_supervision``.
-
-    Raises
-    ------
-    ConfigError
-        If no paper of a source is long enough.
-    """
+    """Return the papers of each entry of ``self_supervision``."""
     viewed = []
     for choice in config.self_supervision:
         namespace = next(s.space for s in config.sources if s.name == choice.source)

@@ -78,14 +78,7 @@ def target_task(config: TargetOptions) -> Task:
 
 
 def check_targets(by_source: Mapping[str, Sequence[TargetOptions]]) -> None:
-    """Check that the targets of all sources are consistent.
-
-    Raises
-    ------
-    ValueError
-        If a source has targets of a task twice, the sources of a task disagree about its
-        options, or ``times_mean_of`` names no other regression, or one that has it too.
-    """
+    """Raise a ValueError if the targets of all sources are not consistent."""
     first: dict[str, tuple[str, dict[str, object]]] = {}
     for source, targets in by_source.items():
         tasks = [target.task for target in targets]

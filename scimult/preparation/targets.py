@@ -99,9 +99,9 @@ class TargetReader:
         self._values.append(value)
 
     @property
-    def class_lines(self) -> Iterator[tuple[str, int, Path, int]]:
-        """Name, number of papers, file and first line of each class."""
-        return ((c, n, self.path, self._first_line[c]) for c, n in self._papers.items())
+    def classes(self) -> Iterator[tuple[str, int, int]]:
+        """Name, number of papers and first line of each class."""
+        return ((c, n, self._first_line[c]) for c, n in self._papers.items())
 
     def finish(self) -> RawTargets:
         """Return all targets."""
@@ -130,9 +130,9 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
     location: dict[tuple[str, str], tuple[Path, int]] = {}
     for reader in readers:
         if isinstance(reader.config, ClassTargetConfig) and reader.config.min_papers is None:
-            for name, count, path, line in reader.class_lines:
+            for name, count, line in reader.classes:
                 papers[reader.config.task, name] += count
-                location[reader.config.task, name] = (path, line)
+                location[reader.config.task, name] = (reader.path, line)
     for (task, name), count in papers.items():
         if count == 1:
             fix = "set min_papers of its targets to leave rare classes out, or remove it"
@@ -159,37 +159,20 @@ class SplitTargets:
 
 
 def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTargets]:
-    """Scale numbers, number classes by name and split papers into train and dev.
-
-    Parameters
-    ----------
-    raw : sequence of RawTargets
-        Targets of all sources.
-    dev_N : BoolArray
-        Texts of the dev split.
-
-    Returns
-    -------
-    list of SplitTargets
-        One per task, with a file per source and split.
-
-    Raises
-    ------
-    DataError
-        If a task has no training paper or fewer than two classes left, or identical numbers
-        cannot be scaled.
-    """
+    """Scale numbers, number classes by name and split papers: a file per source and split."""
     by_task: dict[str, list[RawTargets]] = {}
     for targets in raw:
         by_task.setdefault(targets.config.task, []).append(targets)
     means: dict[str, float] = {}
     result: dict[str, SplitTargets] = {}
     # Tasks without ``times_mean_of`` come first: the others need their means.
-    for task, parts in sorted(by_task.items(), key=lambda item: _depends(item[1][0]) is not None):
+    for task, parts in sorted(by_task.items(), key=lambda item: _depends(item[1][0].config)):
         factor, offset = 1.0, 0.0
-        if parts[0].config.kind == "regression":
-            files = [_logarithms(part) for part in parts]
-            factor, offset = _scaling(parts[0], files, dev_N, means)
+        config, files = parts[0].config, [part.file for part in parts]
+        if isinstance(config, RegressionTargetConfig):
+            if config.scale == "log":
+                files = [replace(file, numbers=np.log1p(file.numbers)) for file in files]
+            factor, offset = _scaling(config, files, dev_N, means)
             files = [replace(file, numbers=factor * file.numbers + offset) for file in files]
             means[task] = float(_training(files, dev_N).mean())
         else:
@@ -199,9 +182,8 @@ def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTarg
     return [result[task] for task in by_task]
 
 
-def _depends(raw: RawTargets) -> str | None:
-    config = raw.config
-    return config.times_mean_of if isinstance(config, RegressionTargetConfig) else None
+def _depends(config: TargetOptions) -> bool:
+    return isinstance(config, RegressionTargetConfig) and config.times_mean_of is not None
 
 
 def _split(file: TargetFile, dev_N: BoolArray) -> Iterator[TargetFile]:
@@ -214,19 +196,13 @@ def _training(files: Sequence[TargetFile], dev_N: BoolArray) -> NDArray[np.float
     return np.concatenate([file.numbers[~dev_N[file.rows]] for file in files])
 
 
-def _logarithms(raw: RawTargets) -> TargetFile:
-    assert isinstance(raw.config, RegressionTargetConfig)
-    if raw.config.scale != "log":
-        return raw.file
-    return replace(raw.file, numbers=np.log1p(raw.file.numbers))
-
-
 def _scaling(
-    raw: RawTargets, files: Sequence[TargetFile], dev_N: BoolArray, means: Mapping[str, float]
+    config: RegressionTargetConfig,
+    files: Sequence[TargetFile],
+    dev_N: BoolArray,
+    means: Mapping[str, float],
 ) -> tuple[float, float]:
     """Return factor and offset, computed from the train split."""
-    config = raw.config
-    assert isinstance(config, RegressionTargetConfig)
     numbers = _training(files, dev_N)
     if not len(numbers):
         raise _unusable(config.task, "no training paper is left")

@@ -45,15 +45,7 @@ _TEXTS_PER_BATCH = 4096
 
 
 def read_texts(path: Path | str) -> Iterator[str]:
-    """Yield the texts of a prepared folder, or of a file of papers or similar records.
-
-    The file has JSON lines, or is one that ``scimult prepare SOURCE`` wrote.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or a record has none of the known text fields.
-    """
+    """Yield the texts of a prepared folder, of JSON lines, or of a file that a conversion wrote."""
     path = Path(path)
     if path.is_dir():
         if not (path / TEXTS_FILE).exists():
@@ -71,23 +63,10 @@ def read_texts(path: Path | str) -> Iterator[str]:
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:
-    """Train an uncased WordPiece tokenizer; the same texts give the same tokenizer.
+    """Train an uncased WordPiece tokenizer; the same texts, in any order, give the same tokenizer.
 
-    Parameters
-    ----------
-    texts : iterable of str
-        Training texts; their order does not matter.
-    vocab_size : int
-        Number of tokens, including special ones; fewer if the texts do not yield as many.
-    min_count : int
-        Adjacent pieces that occur together less often than this are not merged.
-
-    Raises
-    ------
-    ConfigError
-        If ``vocab_size`` is too small for the characters of the texts.
-    DataError
-        If the texts contain no word.
+    ``vocab_size`` counts special tokens; there are fewer if the texts do not yield as many.
+    Adjacent pieces that occur together less often than ``min_count`` are not merged.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
@@ -111,14 +90,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int = 512) -> None:
-    """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer.
-
-    Raises
-    ------
-    StorageError
-        If the folder holds anything but such a tokenizer, or cannot be written; nothing
-        half-written is left behind.
-    """
+    """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer."""
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,

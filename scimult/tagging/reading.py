@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
-from scimult.data.rows import delimiter_of, read_delimited
+from scimult.data.tables import delimiter_of, read_delimited
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 from scimult.files import write_text

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_rows
 from scimult.data.tables import FIELD_LIMIT, read_table
 from scimult.errors import DataError
 
@@ -54,7 +55,7 @@ def test_a_bad_line_is_located_or_skipped(
 
 def test_a_value_that_is_too_long_for_csv(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
-    path.write_bytes(b"x,y\n1,2\n3," + b"9" * (FIELD_LIMIT + 1) + b"\n6," + b"7" * 200_000)
+    path.write_bytes(b'x,y\n1,2\n3,"' + b"9" * (FIELD_LIMIT + 1) + b'"\n6,' + b"7" * 200_000)
     with pytest.raises(DataError, match=r"f.csv:3: line is not CSV: field larger.*Fix: "):
         _read(path, Rejects())
     rejects = Rejects(skip_bad=True)
@@ -97,7 +98,7 @@ def test_a_missing_file_or_column_cannot_be_skipped(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="file does not exist"):
         _read(tmp_path / "f.jsonl", Rejects(skip_bad=True))
     (tmp_path / "f.tsv").write_text("x\tz\n1\t2\n")
-    with pytest.raises(DataError, match=r"f\.tsv:1: header lacks y.*\['x', 'z'\].*header line"):
+    with pytest.raises(DataError, match=r"f\.tsv:1: file lacks the column y.*\['x', 'z'\].*Fix"):
         _read(tmp_path / "f.tsv", Rejects(skip_bad=True))
     with pytest.raises(DataError, match="cannot be read"):
         _read(tmp_path, Rejects(skip_bad=True))
@@ -112,6 +113,39 @@ def test_tables_take_alternative_names_quotes_and_more_columns(tmp_path: Path) -
         {"q": "2", "paper-id": "c", "note": "y"},
     ]
     assert [record.line for record in records] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("f.tsv", 'id\tt\n1\t"Deep" nets\n2\tB\n', [(2, '"Deep" nets'), (3, "B")]),
+        ("f.tsv", 'id\tt\n1\t"Deep\n2\tB\n3\t"C"\n', [(2, '"Deep'), (3, "B"), (4, "C")]),
+        ("f.tsv", 'id\tt\n1\t"a\tb"\n2\t"c\nd ""e"""\n', [(2, "a\tb"), (3, 'c\nd "e"')]),
+        ("f.tsv", 'id\tt\n1\t"Deep\n2\tB', [(2, '"Deep'), (3, "B")]),
+        ("f.csv", 'id,t\n1,"a\nb"\n2,"Deep" nets\n', [(2, "a\nb"), (4, "Deep nets")]),
+    ],
+)
+def test_quotes_swallow_no_row(
+    tmp_path: Path, name: str, content: str, rows: list[tuple[int, str]]
+) -> None:
+    (tmp_path / name).write_text(content)
+    found = read_rows(tmp_path / name, Rejects())
+    assert [(record.line, record.fields["t"]) for record in found] == rows
+
+
+def test_an_unclosed_quote_in_csv_is_named_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text('id,t\n1,A\n2,"B\n3,C\n4,D\n')
+    with pytest.raises(DataError, match=r"f\.csv:3: line is not CSV: .*Fix: close its quote"):
+        list(read_rows(tmp_path / "f.csv", Rejects()))
+    rejects = Rejects(skip_bad=True)
+    assert [row.fields["id"] for row in read_rows(tmp_path / "f.csv", rejects)] == ["1", "3", "4"]
+    assert sum(rejects.counts.values()) == 1
+
+
+def test_a_missing_column_is_suggested_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("Id,Title\n1,A\n")
+    with pytest.raises(DataError, match=r"lacks the column id.*did you mean 'Id'\?"):
+        list(read_rows(tmp_path / "f.csv", Rejects(), columns=["id"]))
 
 
 def test_unusual_line_ends_stay_inside_a_value(tmp_path: Path) -> None:

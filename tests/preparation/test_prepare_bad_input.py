@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scimult.config import load_config
+from scimult.config import load_config, validate
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
@@ -200,6 +200,29 @@ def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
     assert (f"; left out: 1 as in {root / name}:" in str(e.value)) == has_bad_line
     assert str(e.value).count("Fix: ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+def test_pairs_that_are_all_dropped_are_counted(root: Path, tmp_path: Path) -> None:
+    (root / "citations.tsv").write_text("citing\tcited\np1\tx\np2\ty\n")
+    config = raw_config(root)
+    (source,) = config.sources
+    dropping = source.model_copy(update={"dangling": {"citations": "drop"}})
+    config = config.model_copy(update={"sources": [dropping]})
+    with pytest.raises(DataError, match="no pair is left; dropped 2 .*ids are those of the papers"):
+        build_dataset(config, tmp_path / "out")
+
+
+def test_a_split_that_leaves_nothing_to_train_on_is_told(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    early, late = ({"by": "year", "dev_from_year": year} for year in (1990, 2010))
+    config = raw_config(root).model_dump(exclude_unset=True, exclude={"dev_fraction"})
+    for number, (split, told) in enumerate(((late, 0), (early, 3))):
+        caplog.clear()
+        build_dataset(validate(DatasetConfig, config | {"split": split}), tmp_path / f"{number}")
+        texts = [record.message for record in caplog.records if "training pair" in record.message]
+        assert len(texts) == told
+        assert all("split.by year from 1990 leaves no training pair" in text for text in texts)
 
 
 def test_a_source_whose_papers_have_no_labels(root: Path, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ TABLE = "paper-id\tcitations\n"
             TABLE + "p1\t2\np0\t1\np1\t3\n",
             "tsv:4: paper has two targets.*lines 2 and 4",
         ),
-        (COUNT, None, "paper-id\tcount\np1\t2\n", "header lacks citations"),
+        (COUNT, None, "paper-id\tcount\np1\t2\n", "file lacks the column citations"),
         (
             COUNT | {"scale": "log"},
             None,

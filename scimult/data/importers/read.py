@@ -13,7 +13,8 @@ from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
 from scimult.data.importers.shapes import SHAPES, at, has_text
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import delimiter_of, read_delimited, read_parquet
+from scimult.data.rows import read_parquet
+from scimult.data.tables import delimiter_of, read_delimited
 from scimult.errors import DataError
 
 Columns = Mapping[str, str | None]
@@ -57,19 +58,15 @@ def read_papers(
     paths = find_files(files)
     formats = [guess_format(path, format) for path in paths]
     make = partial(make_paper, separator=separator)
+    # Adjacent files of one format, as some are read together.
+    groups = groupby(zip(formats, paths, strict=True), key=itemgetter(0))
     records = chain.from_iterable(
-        _read_group(group, file_format, named, rejects, format_named=format is not None)
-        for file_format, group in _grouped(paths, formats)
+        _read_group(
+            [path for _, path in group], kind, named, rejects, format_named=format is not None
+        )
+        for kind, group in groups
     )
     yield from rejects.keep(records, make)
-
-
-def _grouped(
-    paths: Sequence[Path], formats: Sequence[Format]
-) -> Iterator[tuple[Format, list[Path]]]:
-    """Group adjacent files of one format, as some are read together."""
-    for file_format, pairs in groupby(zip(formats, paths, strict=True), key=itemgetter(0)):
-        yield file_format, [path for _, path in pairs]
 
 
 def _read_group(
@@ -83,7 +80,7 @@ def _read_group(
     """Yield the records of files of one format, with our field names."""
     container, shape = file_format
     if container in TABLES:
-        from scimult.data.importers import engine, split_tables
+        from scimult.data.importers import engine
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
@@ -104,8 +101,8 @@ def _read_group(
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
             return
-        if shape == "s2ag" and container == "json" and split_tables.has_split_tables(paths):
-            records = split_tables.read_split_tables(paths)
+        if shape == "s2ag" and container == "json" and engine.has_split_tables(paths):
+            records = engine.read_split_tables(paths)
             yield from _renamed(records, shape, columns, rejects)
             return
     records = chain.from_iterable(_records(path, container, rejects) for path in paths)
@@ -183,13 +180,7 @@ def _renamed(
 
 
 def shaped(record: Record, shape: str) -> Record:
-    """Return a record with our field names.
-
-    Raises
-    ------
-    DataError
-        If the record does not have the form of ``shape``.
-    """
+    """Return a record with our field names."""
     if not shape:
         fields = {name: record.fields[name] for name in FIELDS if name in record.fields}
         return Record(record.path, record.line, fields)

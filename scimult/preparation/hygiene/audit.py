@@ -64,11 +64,8 @@ def audit(
     if texts that match its query and its candidate are a positive pair of the train split, in
     either direction: both train the same similarity.
 
-    Returns
-    -------
-    dict
-        For each set ``texts``, ``found`` and ``ids`` by role, ``ways`` (how texts match), and
-        ``pairs`` and ``pairs_found`` if the set has pairs.
+    Return for each set ``texts``, ``found`` and ``ids`` by role, ``ways`` (how texts match), and
+    ``pairs`` and ``pairs_found`` if the set has pairs.
     """
     rows_of = {
         **_equal_texts(data.texts, _distinct(sets.values()), config or HygieneConfig()),

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,10 +14,10 @@ from scimult.data.manifest import HygieneReport, Manifest, PairEntry
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import KINDS
 from scimult.files import atomic_file, write_text
-from scimult.preparation.hygiene.examples import draw_examples
 from scimult.preparation.hygiene.statistics import (
     MIN_WORDS_FOR_LANGUAGE,
     TextStatistics,
+    draw_examples,
     label_frequencies,
     quantiles,
     text_statistics,
@@ -28,6 +28,7 @@ from scimult.types import IntArray, Kind, Text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+T = TypeVar("T")
 LANGUAGE_SAMPLE = 2000
 TITLE_WIDTH = 160
 # Words of the longest texts that the plot of lengths tells apart.
@@ -54,11 +55,11 @@ def write_card(
     labels = label_frequencies(data)
     years = read_years(data.folder, len(data.texts))
     years = years[years != NONE]
-    plots = {"lengths": _plot_lengths(texts.words, path)}
+    plots = {"lengths": _save(path, "lengths", _plot_lengths, texts.words)}
     if labels:
-        plots["labels"] = _plot_labels(labels, path)
+        plots["labels"] = _save(path, "labels", _plot_labels, labels)
     if len(years):
-        plots["years"] = _plot_years(years, path)
+        plots["years"] = _save(path, "years", _plot_years, years)
     sections = [
         _head(data),
         _sources(data.manifest),
@@ -264,58 +265,46 @@ def _plain(text: str) -> str:
     return MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def _plot_lengths(words: Mapping[Kind, IntArray], card: Path) -> str:
+def _plot_lengths(axes: Axes, words: Mapping[Kind, IntArray]) -> None:
     """Plot the share of texts of each kind by number of words."""
-
-    def draw(axes: Axes) -> None:
-        bins = [float(edge) for edge in range(0, LONGEST_SHOWN + 20, 10)]
-        for kind, lengths in words.items():
-            if len(lengths):
-                weights = np.full(len(lengths), 1 / len(lengths))
-                clipped = np.minimum(lengths, LONGEST_SHOWN)
-                axes.hist(clipped, bins, weights=weights, histtype="step", label=kind)
-        axes.set_xlabel(f"words ({LONGEST_SHOWN} and more in the last bin)")
-        axes.set_ylabel("share of texts, bins of 10 words")
-        axes.legend()
-
-    return _save(card, "lengths", draw)
+    bins = [float(edge) for edge in range(0, LONGEST_SHOWN + 20, 10)]
+    for kind, lengths in words.items():
+        if len(lengths):
+            weights = np.full(len(lengths), 1 / len(lengths))
+            clipped = np.minimum(lengths, LONGEST_SHOWN)
+            axes.hist(clipped, bins, weights=weights, histtype="step", label=kind)
+    axes.set_xlabel(f"words ({LONGEST_SHOWN} and more in the last bin)")
+    axes.set_ylabel("share of texts, bins of 10 words")
+    axes.legend()
 
 
-def _plot_labels(labels: Mapping[str, IntArray], card: Path) -> str:
+def _plot_labels(axes: Axes, labels: Mapping[str, IntArray]) -> None:
     """Plot how many papers carry each label, most frequent first."""
-
-    def draw(axes: Axes) -> None:
-        for name, counts in labels.items():
-            ordered = np.sort(counts[counts > 0])[::-1]
-            axes.plot(np.arange(1, len(ordered) + 1), ordered, label=name)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel("rank of the label")
-        axes.set_ylabel("papers")
-        axes.legend()
-
-    return _save(card, "labels", draw)
+    for name, counts in labels.items():
+        ordered = np.sort(counts[counts > 0])[::-1]
+        axes.plot(np.arange(1, len(ordered) + 1), ordered, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank of the label")
+    axes.set_ylabel("papers")
+    axes.legend()
 
 
-def _plot_years(years: IntArray, card: Path) -> str:
+def _plot_years(axes: Axes, years: IntArray) -> None:
     """Plot the number of papers of each year."""
-
-    def draw(axes: Axes) -> None:
-        bins, counts = np.unique(years, return_counts=True)
-        axes.bar(bins, counts, width=1.0)
-        axes.set_xlabel("year")
-        axes.set_ylabel("papers")
-
-    return _save(card, "years", draw)
+    bins, counts = np.unique(years, return_counts=True)
+    axes.bar(bins, counts, width=1.0)
+    axes.set_xlabel("year")
+    axes.set_ylabel("papers")
 
 
-def _save(card: Path, what: str, draw: Callable[[Axes], None]) -> str:
+def _save(card: Path, what: str, draw: Callable[[Axes, T], None], data: T) -> str:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.grid(alpha=0.3)
-    draw(axes)
+    draw(axes, data)
     path = card.with_name(f"{card.stem}_{what}.png")
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)

@@ -18,13 +18,7 @@ SplitBy = Literal["query", "paper", "year", "component"]
 
 
 def expanded(path: str, key: str, fix: str) -> str:
-    """Return a path with ``~`` and environment variables expanded.
-
-    Raises
-    ------
-    ConfigError
-        If it names an unset environment variable.
-    """
+    """Return a path with ``~`` and environment variables expanded."""
     resolved = os.path.expandvars(os.path.expanduser(path))
     if "$" in resolved:
         raise ConfigError(f"{key} names an unset environment variable", value=resolved, fix=fix)

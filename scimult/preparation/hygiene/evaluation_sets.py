@@ -35,13 +35,7 @@ class EvaluationText:
 
 
 def find_sets(folder: Path) -> dict[str, Path]:
-    """Return the evaluation sets at or below ``folder``, by name.
-
-    Raises
-    ------
-    DataError
-        If the folder does not exist or contains no set.
-    """
+    """Return the evaluation sets at or below ``folder``, by name."""
     if not folder.is_dir():
         fix = "correct the path"
         raise DataError("folder of evaluation sets does not exist", path=folder, fix=fix)

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 from rensa import RMinHash
 
 from scimult.preparation.hygiene.config import NearConfig
-from scimult.preparation.hygiene.normal_forms import shingles, text_words
+from scimult.preparation.hygiene.normal_forms import text_words
 from scimult.types import IntArray, Text
 
 Signatures = NDArray[np.uint32]
@@ -27,7 +25,6 @@ RECALL = 0.99
 # that a million texts share stays linear.
 NEIGHBOURS = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_NOTHING = np.zeros(1, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -45,61 +42,28 @@ class Sketches:
 
     def fill(self, start: int, texts: Sequence[Text], config: NearConfig) -> None:
         """Sketch texts into the rows from ``start`` on."""
-        words = [text_words(text) for text in texts]
-        rows = np.flatnonzero([len(text) >= config.min_words for text in words])
+        shingles = [_runs(text, config) for text in texts]
+        rows = np.flatnonzero([bool(own) for own in shingles])
         if len(rows):
-            hashes, offsets = shingle_hashes([words[row] for row in rows], config.shingle_words)
-            digests = RMinHash.digest_matrix_from_flat_token_hashes(
-                hashes, offsets, config.permutations, config.seed
+            digests = RMinHash.digest_matrix_from_token_sets(
+                [shingles[row] for row in rows], config.permutations, config.seed
             )
             self.signatures_NP[start + rows] = np.array(digests.to_rows(), dtype=np.uint32)
             self.usable_N[start + rows] = True
 
 
-def shingle_hashes(
-    texts: Sequence[list[str]], length: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Hash all runs of ``length`` words of texts that are long enough (Karp and Rabin, 1987).
-
-    The hash of a run is the difference of two prefix sums over letters, so that all runs are hashed
-    at once. Return the hashes of all texts, concatenated, and the offsets of each text's hashes.
-    """
-    letters = np.frombuffer(" ".join(chain.from_iterable(texts)).encode() + b" ", np.uint8)
-    powers, inverses = _powers(1 << len(letters).bit_length())
-    sums = np.concatenate([_NOTHING, np.cumsum(_OF_LETTERS[letters] * powers[: len(letters)])])
-    ends = np.flatnonzero(letters == ord(" "))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    counts = np.array([len(words) for words in texts])
-    inside = np.arange(len(ends)) < np.repeat(np.cumsum(counts) - length + 1, counts)
-    first = np.flatnonzero(inside)
-    begin = starts[first]
-    spans = sums[ends[first + length - 1]] - sums[begin]
-    offsets = np.r_[0, np.cumsum(counts - length + 1)].astype(np.uint64)
-    return _mixed(spans * inverses[begin]), offsets
-
-
-@lru_cache(maxsize=1)
-def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the powers of the multiplier and of its inverse modulo 2^64."""
-    inverse = np.uint64(pow(int(_MULTIPLIER), -1, 1 << 64))
-    return np.cumprod(np.full(count, _MULTIPLIER)), np.cumprod(np.full(count, inverse))
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix the bits of each number, as in SplitMix64 (Steele et al., 2014)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
-
-
-_OF_LETTERS = _mixed(np.arange(1, 257, dtype=np.uint64) * _MULTIPLIER)
-
-
 def text_shingles(text: Text, config: NearConfig) -> set[str]:
     """Return the shingles of a text; empty if it is too short to compare."""
+    return set(_runs(text, config))
+
+
+def _runs(text: Text, config: NearConfig) -> list[str]:
+    """Return all runs of words of title and body; a set of them takes as long again."""
     words = text_words(text)
-    return set() if len(words) < config.min_words else shingles(words, config.shingle_words)
+    if len(words) < config.min_words:
+        return []
+    starts = range(config.shingle_words)
+    return [" ".join(run) for run in zip(*(words[start:] for start in starts), strict=False)]
 
 
 def jaccard(first: set[str], second: set[str]) -> float:

@@ -38,14 +38,6 @@ def hash64(key: str) -> int:
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
-def shingles(text_words: list[str], length: int) -> set[str]:
-    """Return the distinct runs of ``length`` words; empty if there are fewer words."""
-    return {
-        " ".join(text_words[start : start + length])
-        for start in range(len(text_words) - length + 1)
-    }
-
-
 def text_words(text: Text) -> list[str]:
     """Return the words of title and body."""
     return words(f"{text.title} {text.body}")

@@ -22,30 +22,11 @@ from scimult.types import FloatArray, IntArray
 def citation_embedding(
     edges: IntArray, *, width: int, iterations: int, seed: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return vectors whose cosine measures how close two papers are in the citation graph.
+    """Return the papers with an edge, ascending, and unit vectors of ``width`` at most.
 
-    Parameters
-    ----------
-    edges : IntArray
-        Rows ``(citing, cited)``, shape ``(M, 2)``; direction is ignored.
-    width : int
-        Number of dimensions; fewer if there are fewer papers.
-    iterations : int
-        Power iterations of the randomised SVD (Halko et al., 2011).
-    seed : int
-        Seed of the SVD.
-
-    Returns
-    -------
-    papers_N : IntArray
-        The papers with an edge, ascending.
-    vectors_ND : FloatArray
-        Their vectors, of length 1.
-
-    Raises
-    ------
-    DataError
-        If there is no edge.
+    The cosine of two vectors measures how close the papers are in the citation graph. ``edges`` are
+    rows ``(citing, cited)``, whose direction is ignored; ``iterations`` are the power iterations of
+    the randomised SVD (Halko et al., 2011).
     """
     if not len(edges):
         raise DataError("no citations to embed", fix="name a source with citations")

@@ -25,12 +25,8 @@ Band = Annotated[tuple[Annotated[int, Field(ge=0)], Positive], AfterValidator(_n
 class VetoConfig(StrictConfig):
     """A cross-encoder that removes candidates as relevant as the positive.
 
-    Parameters
-    ----------
-    model : str
-        Folder or name of a sentence-transformers cross-encoder.
-    margin : float
-        A candidate stays if it scores at most the lowest positive's score minus this.
+    ``model`` is the folder or name of a sentence-transformers cross-encoder. A candidate stays if
+    it scores at most the lowest positive's score minus the ``margin``.
     """
 
     model: str
@@ -180,12 +176,7 @@ class NeighbourConfig(StrictConfig):
 class EmbeddingConfig(StrictConfig):
     """The citation embedding, computed from the training citations of one namespace.
 
-    Parameters
-    ----------
-    width : int
-        Number of dimensions.
-    iterations : int
-        Power iterations of the randomised singular value decomposition.
+    ``iterations`` are power iterations of the randomised singular value decomposition.
     """
 
     width: Positive = 128

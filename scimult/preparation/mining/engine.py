@@ -23,14 +23,9 @@ _FILE_NAME = "mining.duckdb"
 class Limits:
     """Memory and threads that an engine may use; they do not change its results.
 
-    Parameters
-    ----------
-    memory : str, optional
-        For example ``4GB``; what exceeds it is written to disk. ``mine`` applies it to its whole
-        process, ``open_duckdb`` to DuckDB's allocations (default: four fifths of the machine's
-        memory).
-    threads : int, optional
-        Default: one per core.
+    What exceeds ``memory``, such as ``4GB``, is written to disk. ``mine`` applies it to its whole
+    process, ``open_duckdb`` to DuckDB's allocations (default: four fifths of the machine's memory).
+    The default of ``threads`` is one per core.
     """
 
     memory: str | None = None

@@ -43,22 +43,9 @@ def mine(
 ) -> None:
     """Mine every pair file of a prepared folder, in place; the manifest is written last.
 
-    Groups without a hard negative keep an empty list and are counted in the manifest.
-
-    Parameters
-    ----------
-    folder : Path
-        A prepared folder that nobody else reads; otherwise use ``mine_again``.
-    config : MiningConfig
-        Rules, counts and bands.
-    open_encoder : callable, optional
-        Opens the model of a ``dense`` rule.
-    steps : Steps, optional
-        Caches finished work for later runs; by default nothing is cached.
-    limits : Limits, optional
-        Memory of this process, and threads of DuckDB.
-    engine : Engine, optional
-        Runs the plans; default: DuckDB.
+    Groups without a hard negative keep an empty list and are counted in the manifest. Nobody else
+    may read the folder; otherwise use ``mine_again``. ``steps`` caches finished work for later
+    runs.
 
     Raises
     ------
@@ -66,8 +53,6 @@ def mine(
         If the configuration names an unknown source, or a model cannot be opened.
     DataError
         If the folder is not a prepared folder, or a window contains no pair at all.
-    StorageError
-        If the disk is full.
     """
     data = PreparedData.open(folder)
     restore_whole(data)
@@ -103,13 +88,7 @@ def mine_again(
     limits: Limits | None = None,
     engine: Engine | None = None,
 ) -> None:
-    """Replace a prepared folder by one mined with ``config``; texts and tokens stay.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError, DataError, StorageError
-        See ``mine``; the old folder then stays unchanged.
-    """
+    """Replace a prepared folder by one mined with ``config``, as ``mine`` does; texts stay."""
     PreparedData.open(folder)
     with atomic_folder(folder, PREPARED) as temporary:
         shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)
@@ -129,13 +108,7 @@ def mine_shard(
 
     When processes that share ``steps``, on any machines, have mined all shards, ``mine_again``
     with the same configuration reuses the blocks whose checksums match, and mines the others.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration adds neighbour pairs, which must precede all blocks.
-    UnknownNameError, DataError, StorageError
-        See ``mine``.
+    Neighbour pairs must precede all blocks: a configuration that adds them is a ConfigError.
     """
     if config.neighbours:
         fix = "mine a folder with neighbours as a whole"

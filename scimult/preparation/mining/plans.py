@@ -35,10 +35,7 @@ SHOWN = """
 def sample(rows: str, owner: str, value: str, count: int, seed: int) -> str:
     """Return a SELECT of the ``count`` values of each owner with the smallest keys.
 
-    Parameters
-    ----------
-    rows : str
-        Table with the distinct columns ``owner`` and ``value``; it is read twice.
+    The table ``rows`` has the distinct columns ``owner`` and ``value``; it is read twice.
     """
     # ``arg_min`` allocates ``count`` values per owner: use it only for owners with more.
     count = min(count, MOST)
@@ -129,12 +126,8 @@ def same_field(field: str, members: str, count: int, seed: int) -> str:
     Each draw picks a field of the query, then a candidate of the field. Queries without a field
     get none.
 
-    Parameters
-    ----------
-    field : str
-        ``label`` or ``venue``; ``FIELD_places`` numbers those of each paper.
-    members : str
-        ``MEMBERS_members`` numbers the candidates of each field.
+    ``field`` is ``label`` or ``venue``; ``FIELD_places`` numbers those of each paper, and
+    ``MEMBERS_members`` the candidates of each field.
     """
     first = key_sql(seed, "asked.number", "draws.draw")
     second = key_sql(seed, "drawn.number", "drawn.draw", "places.value")

@@ -9,8 +9,8 @@ Shape legend: G groups.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,10 @@ from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS, key, key_sql
 from scimult.preparation.mining.plans import CITED_BY_CITED, sample
 from scimult.types import IntArray
+
+if TYPE_CHECKING:
+    from scimult.preparation.mining.dense import CrossEncoderVeto
+    from scimult.preparation.mining.ranked import RankWindow
 
 GROUPS_PER_PART, GROUPS_PER_FETCH = 1 << 12, 1 << 17
 
@@ -54,22 +58,6 @@ class Groups:
         return Groups(self.queries_G[indices], self.positives.take(indices))
 
 
-class Search(Protocol):
-    """Proposes hard negatives by a search."""
-
-    def candidates(self, groups: Groups) -> Ragged:
-        """Return ``G`` sorted lists of distinct rows; positives may be among them."""
-        ...
-
-
-class CandidateFilter(Protocol):
-    """Removes candidates that look like positives."""
-
-    def keep(self, groups: Groups, pools: Ragged) -> Ragged:
-        """Return the remaining candidates of each group, in order."""
-        ...
-
-
 @dataclass(frozen=True)
 class RuleSpec:
     """A rule and how its candidates are selected.
@@ -81,10 +69,10 @@ class RuleSpec:
     """
 
     name: str
-    rule: str | Search
+    rule: str | RankWindow[Any]
     count: int
     exclude_known: bool = True
-    filter: CandidateFilter | None = None
+    filter: CrossEncoderVeto | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +88,7 @@ class Pools:
     found: dict[str, int]
 
 
+@dataclass
 class BlockMiner:
     """Mines the groups of one pair file, block by block.
 
@@ -109,54 +98,50 @@ class BlockMiner:
     groups whose query's key is ``below`` a number are mined (``budget.py``).
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        groups: Groups,
-        table: str,
-        known: Sequence[str],
-        rules: Sequence[RuleSpec],
-        *,
-        limit: int,
-        seed: int,
-        below: int = ALL_KEYS,
-    ) -> None:
-        self._engine, self._groups, self._table = engine, groups, table
-        self._known, self._rules = known, rules
-        self._limit, self._seed, self._below = limit, seed, below
-        self._bits = np.min_scalar_type((1 << len(rules)) - 1)
+    engine: Engine
+    groups: Groups
+    table: str
+    known: Sequence[str]
+    rules: Sequence[RuleSpec]
+    _: KW_ONLY
+    limit: int
+    seed: int
+    below: int = ALL_KEYS
+
+    def __post_init__(self) -> None:
+        self._bits = np.min_scalar_type((1 << len(self.rules)) - 1)
         self._one_positive = False
 
     def mine(self, start: int, stop: int) -> Pools:
         """Return the pools of the groups from ``start`` to ``stop``."""
-        if not self._rules or start == stop:
+        if not self.rules or start == stop:
             return self._empty(stop - start)
         self._begin(start, stop)
-        tables = [self._candidates(index, start, stop) for index in range(len(self._rules))]
-        counts = [int(self._engine.fetch(f"SELECT count(*) AS n FROM {t}")["n"][0]) for t in tables]
+        tables = [self._candidates(index, start, stop) for index in range(len(self.rules))]
+        counts = [int(self.engine.fetch(f"SELECT count(*) AS n FROM {t}")["n"][0]) for t in tables]
         if not any(counts):
             return self._empty(stop - start)
         select = self._merged({index: tables[index] for index in np.flatnonzero(counts).tolist()})
-        step = GROUPS_PER_FETCH * ALL_KEYS // max(self._below, 1)
+        step = GROUPS_PER_FETCH * ALL_KEYS // max(self.below, 1)
         parts = [
             self._fetched(select, first, min(first + step, stop))
             for first in range(start, stop, step)
         ]
         negatives, found_by = zip(*parts, strict=True)
-        found = {rule.name: count for rule, count in zip(self._rules, counts, strict=True)}
+        found = {rule.name: count for rule, count in zip(self.rules, counts, strict=True)}
         return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
 
     def _empty(self, groups: int) -> Pools:
-        found = {rule.name: 0 for rule in self._rules}
+        found = {rule.name: 0 for rule in self.rules}
         return Pools(Ragged.empty(groups), np.empty(0, self._bits), found)
 
     def _fetched(self, select: str, start: int, stop: int) -> tuple[Ragged, RuleBits]:
         """Return the sorted pools of some groups, and which rules gave each negative."""
-        rows = self._engine.fetch(
+        rows = self.engine.fetch(
             f"SELECT * FROM ({select}) WHERE number >= {start} AND number < {stop}"
         )
         # numpy sorts combined keys several times faster than an engine sorts columns.
-        width, bits = int(rows["paper"].max(initial=0)).bit_length(), len(self._rules)
+        width, bits = int(rows["paper"].max(initial=0)).bit_length(), len(self.rules)
         assert (stop - start) << (width + bits) < 1 << 63, "combined key would overflow"
         keys = rows["number"] - start
         lengths = np.bincount(keys, minlength=stop - start)
@@ -171,37 +156,37 @@ class BlockMiner:
 
     def _begin(self, start: int, stop: int) -> None:
         """Create the tables of a block."""
-        condition = f"{key_sql(self._seed, 'query')} < {self._below}"
-        of_block = f"FROM {self._table} WHERE number >= {start} AND number < {stop} AND {condition}"
-        self._engine.create("own", f"SELECT number, query, paper {of_block}")
-        self._engine.create("asked", "SELECT DISTINCT number, query FROM own")
+        condition = f"{key_sql(self.seed, 'query')} < {self.below}"
+        of_block = f"FROM {self.table} WHERE number >= {start} AND number < {stop} AND {condition}"
+        self.engine.create("own", f"SELECT number, query, paper {of_block}")
+        self.engine.create("asked", "SELECT DISTINCT number, query FROM own")
         sizes = "SELECT (SELECT count(*) FROM own) AS own, (SELECT count(*) FROM asked) AS asked"
-        size = self._engine.fetch(sizes)
+        size = self.engine.fetch(sizes)
         self._one_positive = bool(size["own"][0] == size["asked"][0])
-        queries_G = self._groups.queries_G[start:stop]
+        queries_G = self.groups.queries_G[start:stop]
         within = f"query >= {queries_G.min()} AND query <= {queries_G.max()}"
-        known = [f"SELECT * FROM ({select}) WHERE {within}" for select in self._known]
+        known = [f"SELECT * FROM ({select}) WHERE {within}" for select in self.known]
         known.append("SELECT query, paper FROM own")
-        self._engine.create("known", " UNION ALL ".join(known))
+        self.engine.create("known", " UNION ALL ".join(known))
 
     def _candidates(self, index: int, start: int, stop: int) -> str:
         """Create the table ``(number, paper)`` of one rule's candidates; return its name.
 
         Each rule samples with its own seed: the last sample must not favour any rule.
         """
-        rule, name = self._rules[index], f"candidates_{index}"
+        rule, name = self.rules[index], f"candidates_{index}"
         numbers = np.arange(start, stop, dtype=np.int64)
-        numbers = numbers[key(self._seed, self._groups.queries_G[start:stop]) < self._below]
-        groups = self._groups.take(numbers)
+        numbers = numbers[key(self.seed, self.groups.queries_G[start:stop]) < self.below]
+        groups = self.groups.take(numbers)
         plan = rule.rule
         if not isinstance(plan, str):
             lists = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
-            self._engine.load("searched", [_rows(lists, numbers, groups.queries_G)])
+            self.engine.load("searched", [_rows(lists, numbers, groups.queries_G)])
             plan = "SELECT number, query, paper FROM searched"
         table, column = ("known", "query") if rule.exclude_known else ("own", "number")
         # A single positive cites each paper once.
         distinct = "" if plan == CITED_BY_CITED and self._one_positive else "DISTINCT"
-        self._engine.create(
+        self.engine.create(
             name,
             f"""
             SELECT {distinct} found.number, found.paper FROM ({plan}) found
@@ -210,12 +195,12 @@ class BlockMiner:
             WHERE found.paper <> found.query""",
         )
         most = f"SELECT count(*) AS n FROM {name} GROUP BY number ORDER BY n DESC LIMIT 1"
-        if self._engine.fetch(most)["n"].max(initial=0) > rule.count:
-            select = sample(name, "number", "paper", rule.count, self._seed + index + 1)
+        if self.engine.fetch(most)["n"].max(initial=0) > rule.count:
+            select = sample(name, "number", "paper", rule.count, self.seed + index + 1)
             name = f"sampled_{index}"
-            self._engine.create(name, select)
+            self.engine.create(name, select)
         if rule.filter is not None:
-            rows = self._engine.fetch(f"SELECT number, paper FROM {name}")
+            rows = self.engine.fetch(f"SELECT number, paper FROM {name}")
             owners = np.searchsorted(numbers, rows["number"])
             pools = Ragged.from_pairs(owners, rows["paper"], len(groups))
             firsts = range(0, len(groups), GROUPS_PER_PART)
@@ -225,7 +210,7 @@ class BlockMiner:
             ]
             name = f"filtered_{index}"
             filtered = Ragged.concatenate(parts)
-            self._engine.load(name, [_rows(filtered, numbers, groups.queries_G)])
+            self.engine.load(name, [_rows(filtered, numbers, groups.queries_G)])
         return name
 
     def _merged(self, tables: Mapping[int, str]) -> str:
@@ -237,16 +222,16 @@ class BlockMiner:
             f"SELECT number, paper, CAST({1 << index} AS BIGINT) AS found_by FROM {name}"
             for index, name in tables.items()
         )
-        most = sum(self._rules[index].count for index in tables)
-        if len(tables) == 1 and most <= self._limit:
+        most = sum(self.rules[index].count for index in tables)
+        if len(tables) == 1 and most <= self.limit:
             return each
         merged = f"""
             SELECT number, paper, bit_or(found_by) AS found_by
             FROM ({each}) GROUP BY number, paper"""
-        if most <= self._limit:
+        if most <= self.limit:
             return merged
-        self._engine.create("merged", merged)
-        self._engine.create("chosen", sample("merged", "number", "paper", self._limit, self._seed))
+        self.engine.create("merged", merged)
+        self.engine.create("chosen", sample("merged", "number", "paper", self.limit, self.seed))
         return """
             SELECT merged.number, merged.paper, merged.found_by FROM merged JOIN chosen
             ON chosen.number = merged.number AND chosen.paper = merged.paper"""

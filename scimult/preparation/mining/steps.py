@@ -13,7 +13,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +87,64 @@ class MiningSteps:
 
     def mine(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> tuple[Path, MinedCounts]:
         """Return a pair file with its negatives, and their counts for the manifest."""
-        inputs = self._inputs_of(entry, rules)
         shares = [rule.share for rule in rules if rule.share is not None]
         name, blocks = self._blocks(entry)
 
         def make(folder: Path) -> None:
-            miner = self._miner(entry, rules)
-            finished = _mine_blocks(miner, blocks, inputs)
-            _write_mined(folder, miner, _concatenated(finished, len(miner.pairs), folder), shares)
+            pairs, finished = self._mine_blocks(entry, rules)
+            pools = _concatenated(finished, len(pairs), folder)
+            mined = replace(
+                pairs,
+                negatives=pools.negatives,
+                rules=tuple(pools.found),
+                found_by=pools.found_by,
+                shares=tuple(shares),
+            )
+            if self.below(entry) < ALL_KEYS:
+                mined = chosen_groups(mined, self._config.seed, self.below(entry))
+            write_pairs(folder / PAIRS_FILE, mined)
+            counts = MinedCounts(
+                with_negatives=int((mined.negatives.lengths > 0).sum()),
+                negatives=len(mined.negatives.values),
+                found=pools.found,
+                drawn=drawn_by_rule(mined),
+            )
+            write_json(folder / COUNTS_FILE, counts.model_dump())
 
-        step = self._steps.run(name, {**inputs, "shares": shares}, make)
+        inputs = {**self._inputs_of(entry, rules), "shares": shares}
+        step = self._steps.run(name, inputs, make)
         shutil.rmtree(blocks.folder, ignore_errors=True)
         return step.folder / PAIRS_FILE, MinedCounts(**read_json(step.folder / COUNTS_FILE))
 
     def mine_shard(self, entry: PairEntry, rules: Sequence[RuleConfig], shard: Shard) -> None:
         """Mine the blocks of one shard of a pair file; ``mine`` finds them finished."""
-        blocks = self._blocks(entry)[1]
-        _mine_blocks(self._miner(entry, rules), blocks, self._inputs_of(entry, rules), shard)
+        self._mine_blocks(entry, rules, shard)
 
-    def _miner(self, entry: PairEntry, rules: Sequence[RuleConfig]) -> _FileMiner:
-        pairs = self._data.open_pairs(entry)
-        return _FileMiner(pairs, rules, self._builder, self._config.seed, self.below(entry))
+    def _mine_blocks(
+        self, entry: PairEntry, rules: Sequence[RuleConfig], shard: Shard | None = None
+    ) -> tuple[PairFile, list[Path]]:
+        """Mine the blocks of a pair file that are not cached; return it, and their folders."""
+        blocks, below = self._blocks(entry)[1], self.below(entry)
+        inputs, pairs = self._inputs_of(entry, rules), self._data.open_pairs(entry)
+        # Rules are built when the first block needs them.
+        miner = cache(lambda: self._builder.miner(pairs, rules, below))
+        part = len(pairs) * below // ALL_KEYS // FEWEST_BLOCKS
+        mined = min(max(GROUPS_PER_BLOCK, 1 << part.bit_length()), MOST_PER_BLOCK)
+        # Groups of a block, including those that are not chosen.
+        size = mined * ALL_KEYS // max(below, 1)
+        starts = range(0, max(len(pairs), 1), size)
+        folders = []
+        for number, start in enumerate(progress(starts, pairs.name, unit="block")):
+            if shard is not None and number % shard.count != shard.index:
+                continue
+            groups = [start, min(start + size, len(pairs))]
+
+            def make(folder: Path, groups: Sequence[int] = groups) -> None:
+                mine_block(miner(), groups[0], groups[1], folder)
+
+            step = blocks.run(str(start), {**inputs, "groups": groups}, make, quiet=True)
+            folders.append(step.folder)
+        return pairs, folders
 
     def _blocks(self, entry: PairEntry) -> tuple[str, Steps]:
         """Return the step name of a pair file, and the cache of its blocks, compared by content."""
@@ -131,58 +168,13 @@ class MiningSteps:
         return {"source": neighbours.source, "ranks": list(neighbours.ranks), "embedding": sizes}
 
 
-class _FileMiner:
-    """Mines blocks of a pair file; rules are built when the first block needs them."""
-
-    def __init__(
-        self,
-        pairs: PairFile,
-        rules: Sequence[RuleConfig],
-        builder: RuleBuilder,
-        seed: int,
-        below: int,
-    ) -> None:
-        self.pairs, self._rules, self._builder = pairs, rules, builder
-        self.seed, self.below = seed, below
-
-    @cached_property
-    def _miner(self) -> BlockMiner:
-        return self._builder.miner(self.pairs, self._rules, self.below)
-
-    @property
-    def groups_per_block(self) -> int:
-        """Number of groups per block, including those that are not chosen."""
-        part = len(self.pairs) * self.below // ALL_KEYS // FEWEST_BLOCKS
-        mined = min(max(GROUPS_PER_BLOCK, 1 << part.bit_length()), MOST_PER_BLOCK)
-        return mined * ALL_KEYS // max(self.below, 1)
-
-    def mine(self, start: int, stop: int, folder: Path) -> None:
-        """Mine the groups from ``start`` to ``stop`` and write their pools."""
-        pools = self._miner.mine(start, stop)
-        np.save(folder / "values.npy", pools.negatives.values)
-        np.save(folder / "lengths.npy", pools.negatives.lengths)
-        np.save(folder / "found_by.npy", pools.found_by)
-        write_json(folder / COUNTS_FILE, pools.found)
-
-
-def _mine_blocks(
-    miner: _FileMiner, blocks: Steps, inputs: dict[str, Any], shard: Shard | None = None
-) -> list[Path]:
-    """Mine all blocks that are not cached, and return their folders in order."""
-    folders = []
-    size = miner.groups_per_block
-    starts = range(0, max(len(miner.pairs), 1), size)
-    for number, start in enumerate(progress(starts, miner.pairs.name, unit="block")):
-        if shard is not None and number % shard.count != shard.index:
-            continue
-        stop = min(start + size, len(miner.pairs))
-        described = {**inputs, "groups": [start, stop]}
-
-        def make(folder: Path, start: int = start, stop: int = stop) -> None:
-            miner.mine(start, stop, folder)
-
-        folders.append(blocks.run(str(start), described, make, quiet=True).folder)
-    return folders
+def mine_block(miner: BlockMiner, start: int, stop: int, folder: Path) -> None:
+    """Mine the groups from ``start`` to ``stop`` and write their pools."""
+    pools = miner.mine(start, stop)
+    np.save(folder / "values.npy", pools.negatives.values)
+    np.save(folder / "lengths.npy", pools.negatives.lengths)
+    np.save(folder / "found_by.npy", pools.found_by)
+    write_json(folder / COUNTS_FILE, pools.found)
 
 
 def _concatenated(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
@@ -199,26 +191,6 @@ def _concatenated(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
     found = {name: sum(count[name] for count in counts) for name in counts[0]}
     return Pools(Ragged(values, offsets), found_by, found)
-
-
-def _write_mined(folder: Path, miner: _FileMiner, pools: Pools, shares: Sequence[float]) -> None:
-    mined = replace(
-        miner.pairs,
-        negatives=pools.negatives,
-        rules=tuple(pools.found),
-        found_by=pools.found_by,
-        shares=tuple(shares),
-    )
-    if miner.below < ALL_KEYS:
-        mined = chosen_groups(mined, miner.seed, miner.below)
-    write_pairs(folder / PAIRS_FILE, mined)
-    counts = MinedCounts(
-        with_negatives=int((mined.negatives.lengths > 0).sum()),
-        negatives=len(mined.negatives.values),
-        found=pools.found,
-        drawn=drawn_by_rule(mined),
-    )
-    write_json(folder / COUNTS_FILE, counts.model_dump())
 
 
 def data_state(data: PreparedData) -> str:

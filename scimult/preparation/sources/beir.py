@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.judgments import read_judgments
+from scimult.data.lines import read_jsonl
+from scimult.data.rows import read_rows
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
@@ -57,13 +58,10 @@ def _convert(conversion: Conversion, options: BeirOptions) -> None:
     queries, corpus = conversion.file("queries.jsonl"), conversion.file("corpus.jsonl")
 
     def fill(raw: RawSource) -> None:
-        def query(record: Record) -> None:
-            raw.query(record, record.identifier("_id"), record.text("text"))
-
-        raw.each_row(queries, query)
-        write_corpus(corpus, raw)
+        raw.write("queries", read_rows(queries, raw.rejects), "_id")
+        raw.write("papers", read_jsonl(corpus, raw.rejects), "_id", "text")
         for path in qrels:
-            raw.each(read_judgments(path, raw.rejects), lambda row: write_judgment(row, raw))
+            raw.write("judgments", read_judgments(path, raw.rejects))
 
     reads, threshold = [*qrels, queries, corpus], options.score_threshold
     conversion.write(options.name, reads, fill, ["judgments"], score_threshold=threshold)
@@ -78,18 +76,6 @@ def _qrels(conversion: Conversion, split: str) -> Path:
     splits = [path.name.partition(".tsv")[0] for path in named_files(conversion.source, "qrels")]
     fix = f"choose existing splits: splits=[{', '.join(splits)}]" if splits else ""
     return conversion.file(name, fix)
-
-
-def write_corpus(path: Path, raw: RawSource) -> None:
-    """Write the documents of ``corpus.jsonl`` as papers."""
-    rows = read_jsonl(path, raw.rejects)
-    raw.each(rows, lambda record: raw.titled(record, record.identifier("_id"), "text"))
-
-
-def write_judgment(record: Record, raw: RawSource) -> None:
-    """Write a judged pair of query and paper; the default score is 1."""
-    score = record.number(SCORE, 1)
-    raw.judgment(record, record.identifier(QUERY), record.identifier(PAPER), score)
 
 
 def _files(options: BeirOptions) -> list[Remote]:

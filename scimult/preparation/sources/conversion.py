@@ -97,20 +97,10 @@ class Conversion:
     ) -> None:
         """Write a source, or reuse it from the cache.
 
-        Parameters
-        ----------
-        name : str
-            Name of the source.
-        reads : sequence of Path, optional
-            All files that it reads; ``None``, to never cache it, if its input has no checksum.
-        fill : callable
-            Writes everything into the ``RawSource`` it is given.
-        makes : sequence of str
-            What the source must contain; if one of these is missing, it is an error.
-        dangling : mapping, optional
-            Defaults for this data; the user's choice overrides them.
-        **choices
-            Fields of the ``SourceConfig``.
+        ``fill`` writes everything into the ``RawSource`` it is given. ``reads`` are all files that
+        it reads; ``None``, to never cache it, if its input has no checksum. It is an error if
+        nothing is left of what it ``makes``. ``dangling`` are defaults for this data, which the
+        user's choice overrides; ``choices`` are fields of the ``SourceConfig``.
         """
         if name in self.counts:
             return

@@ -32,14 +32,8 @@ RELEASED = tuple(
 class DprOptions(SourceOptions):
     """Options of ``scimult prepare dpr``.
 
-    Parameters
-    ----------
-    name : str
-        Name of the source.
-    files : list of str
-        Files below ``--input``: JSON arrays or JSON lines, also ``.gz``.
-    negatives : list of str
-        Lists that become hard negatives; the batch provides easy ones anyway.
+    ``files`` below ``--input`` are JSON arrays or JSON lines, also ``.gz``. ``negatives`` are the
+    lists that become hard negatives; the batch provides easy ones anyway.
     """
 
     name: Name = "dpr"

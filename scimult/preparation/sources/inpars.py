@@ -9,13 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from scimult.data.lines import Record
+from scimult.data.lines import Record, read_jsonl
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.beir import write_corpus
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource, text_id
 from scimult.progress import progress
@@ -52,7 +51,7 @@ def _convert(conversion: Conversion, options: InParsOptions) -> None:
 
     def fill(raw: RawSource) -> None:
         for path in corpus:
-            write_corpus(path, raw)
+            raw.write("papers", read_jsonl(path, raw.rejects), "_id", "text")
         rows = _rows(paths, raw)
         if options.keep_top is not None:
             rows = _best(rows, options.keep_top, raw)

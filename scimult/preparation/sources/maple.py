@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 from pydantic import Field, model_validator
 
 from scimult.data.lines import CUT_OFF, Record, Rejects, open_binary, read_jsonl
-from scimult.data.rows import read_delimited, read_rows
+from scimult.data.rows import read_rows
+from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
@@ -152,7 +153,7 @@ def _convert_fine(
                 return
             _write_paper(record, raw, options, known, venues)
             for reference in record.strings("reference", ()):
-                raw.reference(record, record.identifier("paper"), reference)
+                raw.edge("references", record, record.identifier("paper"), reference)
 
         raw.each_row(conversion.file(f"{folder}/papers.json"), add)
 
@@ -264,11 +265,6 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     ``.xml`` files have MeSH descriptors (``desc2022.xml``): id, name and the scope note of the
     preferred concept. Other kinds are read by ``rows.read_rows`` and have ``id`` (or ``label``),
     ``definition`` (may be empty) and, optionally, ``name``.
-
-    Raises
-    ------
-    DataError
-        If the file does not exist or is damaged; and, through ``rejects``, at a bad record.
     """
     if path.name.removesuffix(".gz").endswith(".xml"):
         return dict(_read_descriptors(path, rejects))

@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record, read_jsonl
-from scimult.data.rows import read_delimited
+from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.raw import RawSource, Written, text_id
 
 COLLECTION = "collection.tsv"
 QUERIES = "queries.train.tsv"
@@ -79,7 +79,10 @@ def _write(
     else:
         triples = raw.rejects.keep(read_jsonl(path, raw.rejects), _mined_triple)
     _write_triples(triples, raw, options.max_negatives)
-    _write_texts(texts, raw)
+    # All queries and passages: mining and evaluation need unjudged ones too.
+    kinds: tuple[Written, ...] = ("queries", "papers")
+    for what, texts_of in zip(kinds, texts, strict=False):
+        raw.write(what, _rows(texts_of, ("id", "text"), raw), body="text")
 
 
 def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int) -> None:
@@ -103,19 +106,6 @@ def _write_triples(triples: Iterable[Triple], raw: RawSource, max_negatives: int
                 continue
             negatives[query].add(paper)
             raw.judgment(record, query, paper, 0)
-
-
-def _write_texts(texts: Sequence[Path], raw: RawSource) -> None:
-    """Write all queries and passages: mining and evaluation need unjudged ones too."""
-
-    def add_query(record: Record) -> None:
-        raw.query(record, record.identifier("id"), record.text("text"))
-
-    def add_passage(record: Record) -> None:
-        raw.paper(record, record.identifier("id"), "", record.text("text"))
-
-    for path, add in zip(texts, (add_query, add_passage), strict=False):
-        raw.each(_rows(path, ("id", "text"), raw), add)
 
 
 def _rows(path: Path, header: Sequence[str], raw: RawSource) -> Iterator[Record]:

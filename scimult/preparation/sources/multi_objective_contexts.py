@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.lines import Record
-from scimult.data.rows import read_delimited
+from scimult.data.tables import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
@@ -59,17 +59,12 @@ def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
 
 
 def _convert_objective(collection: Path, contexts: Path, objective: str, raw: RawSource) -> None:
-    def add(record: Record) -> None:
-        title, abstract = record.text("title"), record.text("abstract")
-        raw.paper(record, record.identifier("id"), title, abstract)
-
     def add_context(record: Record) -> None:
         text = record.text("text") if objective == "context2doc" else ""
         raw.counts["contexts"] += 1
         WRITERS[objective](record, text, distinct(record.strings("cited_ids")), raw)
 
-    papers = read_delimited(collection, "\t", raw.rejects, header=COLUMNS)
-    raw.each(papers, add)
+    raw.write("papers", read_delimited(collection, "\t", raw.rejects, header=COLUMNS))
     raw.each_row(contexts, add_context)
 
 

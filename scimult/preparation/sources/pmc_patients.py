@@ -10,11 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
-from scimult.data.lines import Record
+from scimult.data.judgments import read_judgments
+from scimult.data.lines import Record, read_jsonl
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.beir import write_corpus
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import RawSource
 
@@ -30,12 +29,8 @@ BRING_ARTICLES = (
 class PmcPatientsOptions(SourceOptions):
     """Options of ``scimult prepare pmc-patients``.
 
-    Parameters
-    ----------
-    parts : list of str
-        ``PPR`` (patient to similar patient) and ``PAR`` (patient to article).
-    splits : list of str
-        Splits of the queries and qrels.
+    ``parts`` are ``PPR`` (patient to similar patient) and ``PAR`` (patient to article), ``splits``
+    those of the queries and qrels.
     """
 
     parts: Annotated[list[Part], Field(min_length=1)] = ["PPR"]
@@ -67,14 +62,10 @@ def _convert_part(corpus: Path, splits: Sequence[tuple[Path, Path]], raw: RawSou
         if not raw.has_paper(identifier):
             raw.paper(record, identifier, "", record.text("text"))
 
-    def add_link(record: Record) -> None:
-        query, paper = record.identifier(QUERY), record.identifier(PAPER)
-        raw.link(record, query, paper, record.number(SCORE))
-
-    write_corpus(corpus, raw)
+    raw.write("papers", read_jsonl(corpus, raw.rejects), "_id", "text")
     for queries, qrels in splits:
         raw.each_row(queries, add_patient)
-        raw.each(read_judgments(qrels, raw.rejects), add_link)
+        raw.write("links", read_judgments(qrels, raw.rejects))
 
 
 def _files(options: PmcPatientsOptions) -> list[Remote]:

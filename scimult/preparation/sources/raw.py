@@ -22,6 +22,12 @@ from scimult.progress import progress
 from scimult.types import Text
 
 Makes = Literal["labels", "citations", "links", "judgments"]
+Written = Literal["papers", "labels", "queries", "citations", "references", "links", "judgments"]
+_IDS: Mapping[Written, Sequence[str]] = {
+    **dict.fromkeys(("papers", "labels", "queries"), ("id",)),
+    **dict.fromkeys(("citations", "references"), ("citing", "cited")),
+    **dict.fromkeys(("links", "judgments"), ("query-id", "paper-id")),
+}
 _BREAKS = re.compile(r"[\t\r\n]")
 _SINGULAR = {
     "labels": "paper with a label",
@@ -87,6 +93,33 @@ class RawSource:
         """Handle every row of a file; see ``each`` and ``rows.read_rows``, also for the layout."""
         self.each(read_rows(path, self.rejects, **layout), handle)
 
+    def write(
+        self, what: Written, records: Iterable[Record], id: str = "id", body: str = "abstract"
+    ) -> None:
+        """Write every record as one of ``what``; see ``each``.
+
+        Fields have the names that prepare reads, but for the ``id`` and a paper's ``body``; the
+        score of a judged pair defaults to 1.
+        """
+
+        def add(record: Record) -> None:
+            ids = [record.identifier(id if name == "id" else name) for name in _IDS[what]]
+            match what:
+                case "papers":
+                    self.titled(record, *ids, body)
+                case "labels":
+                    self.label(record, *ids, record.text("name"), record.text("definition", ""))
+                case "queries":
+                    self.query(record, *ids, record.text("text"))
+                case "citations" | "references":
+                    self.edge(what, record, *ids)
+                case "links":
+                    self.link(record, *ids, record.number("score", 1))
+                case "judgments":
+                    self.judgment(record, *ids, record.number("score", 1))
+
+        self.each(records, add)
+
     def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
         """Handle every member of a big JSON object by name and value; see ``each``."""
         members = read_members(path, self.rejects)
@@ -120,11 +153,6 @@ class RawSource:
 
         Its labels need not be known yet: write labels that papers define after the paper, so
         that a rejected paper leaves no unused labels.
-
-        Raises
-        ------
-        DataError
-            If title and abstract are both empty, or the id or year is invalid.
         """
         check_id(record, identifier)
         if year is not None:
@@ -188,13 +216,11 @@ class RawSource:
             self.query(record, identifier, text)
         return identifier
 
-    def citation(self, record: Record, citing: str, cited: str) -> None:
-        """Write a citation, for training pairs."""
-        self._pairs.add("citations", record, citing, cited)
-
-    def reference(self, record: Record, citing: str, cited: str) -> None:
-        """Write a citation, for mining only."""
-        self._pairs.add("references", record, citing, cited)
+    def edge(
+        self, table: Literal["citations", "references"], record: Record, citing: str, cited: str
+    ) -> None:
+        """Write a citation: for training pairs, or as a reference for mining only."""
+        self._pairs.add(table, record, citing, cited)
 
     def link(
         self, record: Record, query: str, paper: str, score: float, negative: str | None = None

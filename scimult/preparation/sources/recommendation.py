@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from scimult.data.lines import Record
-from scimult.data.rows import read_delimited
+from scimult.data.rows import read_rows
+from scimult.data.tables import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
@@ -30,13 +31,9 @@ COLUMNS = ("PaperId", "RecommendedPaperId", "StudyScore")
 class RecommendationOptions(SourceOptions):
     """Options of ``scimult prepare recommendation``.
 
-    Parameters
-    ----------
-    papers : str
-        File below ``--input`` with the papers' texts: ``id`` (MAG id), ``title``, ``abstract``.
-        The study itself has ids only.
-    score_threshold : float
-        Smallest score of a positive; the study's own analysis uses 3 and 4.
+    ``papers`` is the file below ``--input`` with their texts: ``id`` (MAG id), ``title``,
+    ``abstract``; the study itself has ids only. ``score_threshold`` is the smallest score of a
+    positive; the study's own analysis uses 3 and 4.
     """
 
     papers: str = "papers.jsonl"
@@ -48,8 +45,7 @@ def _convert(conversion: Conversion, options: RecommendationOptions) -> None:
     study = conversion.file(RESULTS)
 
     def fill(raw: RawSource) -> None:
-        columns = ("id", "title")
-        raw.each_row(papers, lambda row: raw.titled(row, row.identifier("id")), columns=columns)
+        raw.write("papers", read_rows(papers, raw.rejects, columns=("id", "title")))
         rows = read_delimited(study, "\t", raw.rejects, columns=COLUMNS, quoted=False)
         raw.each(rows, lambda row: _link(row, raw))
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
 from scimult.data.lines import Record
+from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
@@ -93,10 +94,7 @@ def _write_classes(
     papers: Path,
     raw: RawSource,
 ) -> None:
-    def add_name(record: Record) -> None:
-        raw.label(record, record.identifier("id"), record.text("name"))
-
-    raw.each_row(names, add_name, columns=("id", "name"))
+    raw.write("labels", read_rows(names, raw.rejects, columns=("id", "name")))
     labels: dict[str, list[str]] = {}
 
     def add(record: Record) -> None:

@@ -89,15 +89,7 @@ def _convert_task(
 
 
 def _read_hub(repository: str, config: str, split: str) -> Iterator[Record]:
-    """Stream the rows of a data set on the Hugging Face hub; nothing is kept on disk.
-
-    Parameters
-    ----------
-    repository : str
-        For example ``allenai/scirepeval``, or a folder in the hub's layout.
-    config, split : str
-        The part to read.
-    """
+    """Stream the rows of a data set on the Hugging Face hub, or of a folder in its layout."""
     from datasets import load_dataset  # takes seconds to import
 
     path = Path(repository) / config / split

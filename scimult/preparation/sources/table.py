@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,12 +15,11 @@ from scimult.data.importers.columns import TABLES, Columns
 from scimult.data.importers.paper import FIELDS, year_of
 from scimult.data.importers.shapes import person
 from scimult.data.lines import Record
-from scimult.errors import DataError, one_of
+from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
-from scimult.preparation.sources.beir import write_judgment
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct
+from scimult.preparation.sources.raw import Makes, RawSource, Written, distinct
 
 # Our names of the columns, and whether a table must have them.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
@@ -43,6 +41,7 @@ COLUMNS: Mapping[str, Mapping[str, bool]] = {
     "queries": {"id": True, "text": True},
     "judgments": {"query-id": True, "paper-id": True, "score": False},
 }
+OTHERS: tuple[Written, ...] = ("citations", "references", "links", "queries", "judgments")
 # Optional columns that change what is learnt: if one is missing while other columns are not read,
 # the user must confirm that the file has none.
 TELLING = ("abstract", "definition", "score")
@@ -76,22 +75,13 @@ class TableFile(StrictConfig):
 class PapersFile(TableFile):
     """The table of papers, possibly in a third-party format.
 
-    Parameters
-    ----------
-    format : str, optional
-        One of ``data.importers.FORMATS``; by default it is detected if no column is mapped.
-    cited : str
-        What references inside the records become: citations for training pairs, or references
-        for mining only.
+    ``format`` is one of ``data.importers.FORMATS``; by default it is detected if no column is
+    mapped. ``cited`` is what references inside the records become: citations for training pairs, or
+    references for mining only.
     """
 
     format: str | None = None
-    cited: PairTable = "citations"
-
-    @field_validator("cited")
-    @classmethod
-    def _check_cited(cls, name: str) -> str:
-        return one_of("kind of citation", name, ("citations", "references"))
+    cited: Literal["citations", "references"] = "citations"
 
     @field_validator("format")
     @classmethod
@@ -165,18 +155,13 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
             return _rows(what, tables[what], paths[what], raw)
 
         if options.labels is not None:
-            raw.each(rows("labels"), partial(_label, raw=raw))
+            raw.write("labels", rows("labels"))
         imported = _imported(options.papers, paths["papers"], raw)
         papers = imported or rows("papers")
         raw.each(papers, lambda row: _paper(row, options, raw))
-        for what, write in (("citations", raw.citation), ("references", raw.reference)):
-            if getattr(options, what) is not None:
-                raw.each(rows(what), partial(_edge, write=write))
-        if options.links is not None:
-            raw.each(rows("links"), lambda row: _link(row, raw))
-        if options.queries is not None:
-            raw.each(rows("queries"), lambda row: _query(row, raw))
-            raw.each(rows("judgments"), lambda row: write_judgment(row, raw))
+        for what in OTHERS:
+            if what in tables:
+                raw.write(what, rows(what))
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
@@ -228,7 +213,16 @@ def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) ->
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
     columns = Columns(paths, names, needed)
-    yield from columns.read(raw.rejects)
+    for record in columns.read(raw.rejects):
+        lacking = next((n for n in names if COLUMNS[what][n] and n not in record.fields), None)
+        if lacking is None:
+            yield record
+            continue
+        others = columns.unread()
+        hint = f"{what}.columns.{lacking}=...{suggest(names[lacking], others)}"
+        fix = f"name the field that holds it, {hint}, or leave the record out with --skip-bad"
+        problem = f"missing field {names[lacking]!r}"
+        raw.rejects.reject(record.error(problem, value=others, fix=fix))
     unread = columns.unread()
     _check_seen(paths[0], what, table, names, columns.seen, unread)
     if unread:
@@ -263,24 +257,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _label(record: Record, raw: RawSource) -> None:
-    identifier, name = record.identifier("id"), record.text("name")
-    raw.label(record, identifier, name, record.text("definition", ""))
-
-
-def _query(record: Record, raw: RawSource) -> None:
-    raw.query(record, record.identifier("id"), record.text("text"))
-
-
-def _edge(record: Record, write: Callable[[Record, str, str], None]) -> None:
-    write(record, record.identifier("citing"), record.identifier("cited"))
-
-
-def _link(record: Record, raw: RawSource) -> None:
-    score = record.number("score", 1)
-    raw.link(record, record.identifier("query-id"), record.identifier("paper-id"), score)
-
-
 def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     separator = options.papers.separator
     identifier = record.identifier("id")
@@ -296,9 +272,8 @@ def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
     )
     if options.labels is None:
         raw.labels_by_name(record, labels)
-    write = raw.citation if options.papers.cited == "citations" else raw.reference
     for cited in distinct(_list(record, "references", separator)):
-        write(record, identifier, cited)
+        raw.edge(options.papers.cited, record, identifier, cited)
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:

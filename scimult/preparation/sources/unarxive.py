@@ -122,7 +122,7 @@ def _paper(record: Record, cites: bool, raw: RawSource) -> None:
     )
     if cites:
         for cited in paper.references:
-            raw.citation(record, paper.id, cited)
+            raw.edge("citations", record, paper.id, cited)
 
 
 def _sentences(record: Record, write: Writer, min_words: int, raw: RawSource) -> None:

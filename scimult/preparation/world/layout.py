@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 
 import scimult
-from scimult.files import FolderKind, atomic_folder, holds_only, read_json, sha256
-from scimult.preparation.world.fields import COARSE, FINE
-from scimult.preparation.world.settings import stream
+from scimult.files import FolderKind, atomic_folder, holds_only, read_json, sha256, write_json
+from scimult.preparation.world.fields import COARSE, FINE, stream
 from scimult.preparation.world.world import World
-from scimult.types import Text
 
 MANIFEST = "manifest.json"
 FORMAT = "scimult generated world"
 VERSION = 1
 _QRELS_HEADER = ("query-id", "corpus-id", "score")
-
-Row = Sequence[Any]
+# Records of JSON lines, or the rows of a table, header first.
+Rows = Iterable[dict[str, Any] | Sequence[Any]]
 
 
 def _is_world(folder: Path) -> bool:
@@ -50,40 +48,29 @@ def write_world(world: World, folder: Path | str) -> dict[str, int]:
     StorageError
         If the folder holds something other than a generated world, or cannot be written.
     """
-    folder = Path(folder)
+    records: dict[str, int] = {}
     with atomic_folder(folder, WORLD) as temporary:
-        files = _Files(temporary)
-        _write_training(world, files)
-        _write_field_sets(world, files)
-        _write_citation_sets(world, files)
-        _write_search_set(world, files)
+        for name, rows in _files(world):
+            lines = [
+                json.dumps(row, ensure_ascii=False)
+                if isinstance(row, dict)
+                else "\t".join(map(str, row))
+                for row in rows
+            ]
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+            records[name] = len(lines) - name.endswith(".tsv")
         manifest = {
             "format": FORMAT,
             "version": VERSION,
             "scimult": scimult.__version__,
             "settings": world.settings.model_dump(mode="json"),
-            "records": files.records,
-            "sha256": {name: sha256(temporary / name) for name in files.records},
+            "records": records,
+            "sha256": {name: sha256(temporary / name) for name in records},
         }
-        text = json.dumps(manifest, indent=2) + "\n"
-        (temporary / MANIFEST).write_text(text, encoding="utf-8")
-    return files.records
-
-
-def _rerank_lists(world: World) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Yield held-out query papers with cited papers and others of the same coarse field.
-
-    The others are older than the query paper, so that age does not give them away.
-    """
-    settings, rng = world.settings, stream(world.settings, "rerank")
-    coarse = np.array([world.tree.lineage(paper.fields[0])[-1] for paper in world.papers])
-    for query in _citing_queries(world):
-        cited = world.references[query]
-        others = np.setdiff1d(np.flatnonzero(coarse[:query] == coarse[query]), cited)
-        if len(others) >= settings.rerank_others:
-            shown = rng.choice(cited, settings.rerank_cited, replace=False)
-            distractors = rng.choice(others, settings.rerank_others, replace=False)
-            yield query, shown.tolist(), distractors.tolist()
+        write_json(temporary / MANIFEST, manifest)
+    return records
 
 
 def paper_id(row: int) -> str:
@@ -91,133 +78,107 @@ def paper_id(row: int) -> str:
     return f"p{row:06d}"
 
 
-class _Files:
-    """Writes JSON lines and tables below a folder and counts their records."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.records: dict[str, int] = {}
-
-    def jsonl(self, name: str, records: Iterable[dict[str, Any]]) -> None:
-        self._write(name, [json.dumps(record, ensure_ascii=False) for record in records], header=0)
-
-    def table(self, name: str, header: Row, rows: Iterable[Row]) -> None:
-        separator = "," if name.endswith(".csv") else "\t"
-        lines = [separator.join(map(str, row)) for row in (header, *rows)]
-        self._write(name, lines, header=1)
-
-    def _write(self, name: str, lines: list[str], header: int) -> None:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
-        self.records[name] = len(lines) - header
-
-
-def _write_training(world: World, files: _Files) -> None:
-    old = range(world.first_held_out)
-    fine = world.tree.level(FINE)
-    files.jsonl("train/papers.jsonl", (_labelled_paper(world, row, FINE) for row in old))
-    files.jsonl("train/labels.jsonl", (_label(world, field) for field in fine))
+def _files(world: World) -> Iterator[tuple[str, Rows]]:
+    """Yield name and content of every file but the manifest."""
+    old, papers = range(world.first_held_out), range(len(world.papers))
+    yield "train/papers.jsonl", (_labelled_paper(world, row, FINE) for row in old)
+    yield "train/labels.jsonl", _labels(world, FINE)
     edges = ((paper_id(row), paper_id(cited)) for row in old for cited in world.references[row])
-    files.table("train/citations.tsv", ("citing", "cited"), edges)
-    queries = ({"id": query.id, "text": query.text} for query in world.train_queries)
-    files.jsonl("train/queries.jsonl", queries)
+    yield "train/citations.tsv", (("citing", "cited"), *edges)
+    yield "train/queries.jsonl", ({"id": q.id, "text": q.text} for q in world.train_queries)
     clicks = (
         (query.id, paper_id(row), int(row in query.clicked))
         for query in world.train_queries
         for row in query.shown
     )
-    files.table("train/clicks.tsv", ("query-id", "paper-id", "clicked"), clicks)
+    yield "train/clicks.tsv", (("query-id", "paper-id", "clicked"), *clicks)
 
-
-def _write_field_sets(world: World, files: _Files) -> None:
-    new = range(world.first_held_out, len(world.papers))
     for name, level in (("fields_fine", FINE), ("fields_coarse", COARSE)):
-        papers = (_labelled_paper(world, row, level) for row in new)
-        files.jsonl(f"eval/{name}/papers.jsonl", papers)
-        labels = (_label(world, field) for field in world.tree.level(level))
-        files.jsonl(f"eval/{name}/labels.jsonl", labels)
+        new = papers[world.first_held_out :]
+        yield f"eval/{name}/papers.jsonl", (_labelled_paper(world, row, level) for row in new)
+        yield f"eval/{name}/labels.jsonl", _labels(world, level)
 
-
-def _write_citation_sets(world: World, files: _Files) -> None:
     queries = _citing_queries(world)
-    files.jsonl("eval/cite/corpus.jsonl", _corpus(world, range(len(world.papers))))
-    files.jsonl("eval/cite/queries.jsonl", (_query_paper(world, row) for row in queries))
-    edges = ((paper_id(row), paper_id(c), 1) for row in queries for c in world.references[row])
-    files.table("eval/cite/qrels/test.tsv", _QRELS_HEADER, edges)
+    yield "eval/cite/corpus.jsonl", _corpus(world, papers)
+    yield "eval/cite/queries.jsonl", (_query_paper(world, row) for row in queries)
+    judged = ((paper_id(row), paper_id(c), 1) for row in queries for c in world.references[row])
+    yield "eval/cite/qrels/test.tsv", (_QRELS_HEADER, *judged)
 
-    lists = list(_rerank_lists(world))
-    listed = sorted({row for _, cited, others in lists for row in (*cited, *others)})
+    lists = dict(_rerank_lists(world, queries))
+    listed = sorted(set().union(*lists.values()))
     scored = [
-        (paper_id(query), paper_id(row), int(row in cited))
-        for query, cited, others in lists
-        for row in sorted((*cited, *others))
+        (paper_id(query), paper_id(row), int(is_cited))
+        for query, shown in lists.items()
+        for row, is_cited in sorted(shown.items())
     ]
-    files.jsonl("eval/cite_rerank/corpus.jsonl", _corpus(world, listed))
-    ranked = (_query_paper(world, query) for query, _, _ in lists)
-    files.jsonl("eval/cite_rerank/queries.jsonl", ranked)
-    files.table("eval/cite_rerank/candidates.tsv", _QRELS_HEADER, scored)
+    yield "eval/cite_rerank/corpus.jsonl", _corpus(world, listed)
+    yield "eval/cite_rerank/queries.jsonl", (_query_paper(world, query) for query in lists)
+    yield "eval/cite_rerank/candidates.tsv", (_QRELS_HEADER, *scored)
     relevant = (row for row in scored if row[2] == 1)
-    files.table("eval/cite_rerank/qrels/test.tsv", _QRELS_HEADER, relevant)
+    yield "eval/cite_rerank/qrels/test.tsv", (_QRELS_HEADER, *relevant)
 
-
-def _write_search_set(world: World, files: _Files) -> None:
-    files.jsonl("eval/search/corpus.jsonl", _corpus(world, range(len(world.papers))))
-    queries = ({"_id": query.id, "text": query.text} for query in world.eval_queries)
-    files.jsonl("eval/search/queries.jsonl", queries)
-    relevant = (
-        (query.id, paper_id(row), 1) for query in world.eval_queries for row in query.relevant
-    )
-    files.table("eval/search/qrels/test.tsv", _QRELS_HEADER, relevant)
+    yield "eval/search/corpus.jsonl", _corpus(world, papers)
+    yield "eval/search/queries.jsonl", ({"_id": q.id, "text": q.text} for q in world.eval_queries)
+    answers = ((q.id, paper_id(row), 1) for q in world.eval_queries for row in q.relevant)
+    yield "eval/search/qrels/test.tsv", (_QRELS_HEADER, *answers)
 
 
 def _citing_queries(world: World) -> list[int]:
     """Return held-out papers with enough references to be queries, sorted."""
-    rows = [
-        row
-        for row in range(world.first_held_out, len(world.papers))
-        if len(world.references[row]) >= world.settings.rerank_cited
-    ]
-    rng = stream(world.settings, "query papers")
+    new, least = range(world.first_held_out, len(world.papers)), world.settings.rerank_cited
+    rows = [row for row in new if len(world.references[row]) >= least]
     count = min(world.settings.eval_queries, len(rows))
-    return sorted(rng.choice(rows, size=count, replace=False).tolist())
+    drawn = stream(world.settings, "query papers").choice(rows, size=count, replace=False)
+    return sorted(drawn.tolist())
+
+
+def _rerank_lists(world: World, queries: Iterable[int]) -> Iterator[tuple[int, dict[int, bool]]]:
+    """Yield query papers with the papers to rank, and whether each is cited.
+
+    The others are of the same coarse field, and older than the query paper, so that age does not
+    give them away.
+    """
+    settings, rng = world.settings, stream(world.settings, "rerank")
+    coarse = np.array([world.tree.lineage(paper.fields[0])[-1] for paper in world.papers])
+    for query in queries:
+        cited = world.references[query]
+        others = np.setdiff1d(np.flatnonzero(coarse[:query] == coarse[query]), cited)
+        if len(others) >= settings.rerank_others:
+            shown = rng.choice(cited, settings.rerank_cited, replace=False).tolist()
+            distractors = rng.choice(others, settings.rerank_others, replace=False).tolist()
+            yield query, dict.fromkeys(shown, True) | dict.fromkeys(distractors, False)
 
 
 def _labelled_paper(world: World, row: int, level: int) -> dict[str, Any]:
     """Return the record of a paper, labelled with its fine fields or its coarse field."""
-    paper, text = world.papers[row], world.paper_texts[row]
-    main, _, coarse = (world.tree.fields[field].id for field in world.tree.lineage(paper.fields[0]))
-    labels = [coarse] if level == COARSE else [world.tree.fields[f].id for f in paper.fields]
+    paper, text, fields = world.papers[row], world.paper_texts[row], world.tree.fields
+    named = paper.fields if level == FINE else world.tree.lineage(paper.fields[0])[-1:]
     return {
         "id": paper_id(row),
         "title": text.title,
         "abstract": text.body,
         "authors": list(paper.authors),
-        "labels": sorted(labels),
-        "primary": coarse if level == COARSE else main,
+        "labels": sorted(fields[field].id for field in named),
+        "primary": fields[named[0]].id,
         "venue": paper.venue,
         "year": paper.year,
     }
 
 
-def _label(world: World, field: int) -> dict[str, str]:
-    text: Text = world.labels[field]
-    return {"id": world.tree.fields[field].id, "name": text.title, "definition": text.body}
+def _labels(world: World, level: int) -> Rows:
+    for field in world.tree.level(level):
+        text = world.labels[field]
+        identifier = world.tree.fields[field].id
+        yield {"id": identifier, "name": text.title, "definition": text.body}
 
 
-def _corpus(world: World, rows: Iterable[int]) -> Iterator[dict[str, Any]]:
+def _corpus(world: World, rows: Iterable[int]) -> Rows:
     for row in rows:
-        text = world.paper_texts[row]
-        year = world.papers[row].year
+        text, year = world.paper_texts[row], world.papers[row].year
         yield {"_id": paper_id(row), "title": text.title, "text": text.body, "year": year}
 
 
 def _query_paper(world: World, row: int) -> dict[str, Any]:
-    text = world.paper_texts[row]
-    return {
-        "_id": paper_id(row),
-        "text": f"{text.title} {text.body}",
-        "title": text.title,
-        "abstract": text.body,
-        "year": world.papers[row].year,
-    }
+    text, year = world.paper_texts[row], world.papers[row].year
+    both = {"title": text.title, "abstract": text.body}
+    return {"_id": paper_id(row), "text": f"{text.title} {text.body}", **both, "year": year}

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scimult.preparation.world.fields import COARSE, FieldTree
+from scimult.preparation.world.fields import COARSE, FieldTree, WordMaker, WorldSettings, stream
 from scimult.preparation.world.papers import Paper
-from scimult.preparation.world.settings import WorldSettings, stream
-from scimult.preparation.world.words import WordMaker
 from scimult.types import Text
 
 _TITLES = (
@@ -57,12 +55,9 @@ _TOP_DEFINITIONS = (
 )
 _QUERIES = ("{a} {b}", "{a} for {b}", "{a} and {b}", "effect of {b} on {a}", "how does {a} use {b}")
 _SINGLE_QUERIES = ("{a}", "methods for {a}", "recent work on {a}", "what is known about {a}")
-_OTHER_TEMPLATES = (_FIELD_SENTENCE, *_DEFINITIONS, *_TOP_DEFINITIONS, *_QUERIES, *_SINGLE_QUERIES)
-TEMPLATE_WORDS = frozenset(
-    re.findall(
-        r"[a-z]+", " ".join((*_TITLES, *_SENTENCES, *_SINGLE_SENTENCES, *_OTHER_TEMPLATES)).lower()
-    )
-)
+_OF_PAPERS = (*_TITLES, *_SENTENCES, *_SINGLE_SENTENCES, _FIELD_SENTENCE)
+_OTHERS = (*_DEFINITIONS, *_TOP_DEFINITIONS, *_QUERIES, *_SINGLE_QUERIES)
+TEMPLATE_WORDS = frozenset(re.findall(r"[a-z]+", " ".join(_OF_PAPERS + _OTHERS).lower()))
 
 _JARGON_PER_COARSE_FIELD = 30
 _FIELD_NAMED = 0.25
@@ -80,7 +75,7 @@ class Writer:
         self._tree = tree
         self._rng = stream(settings, "texts")
         self._jargon = {
-            field: [words.noun() for _ in range(_JARGON_PER_COARSE_FIELD)]
+            field: [words.new("noun") for _ in range(_JARGON_PER_COARSE_FIELD)]
             for field in tree.level(COARSE)
         }
 
@@ -103,18 +98,17 @@ class Writer:
 
     def label(self, field: int) -> Text:
         """Return the name and definition of a field; the definition draws its own forms."""
-        node = self._tree.fields[field]
-        own = self._rng.permutation(node.concepts)
-        slots = dict(
-            zip("abc", (self._form(int(own[i % len(own)])) for i in range(3)), strict=True)
-        )
-        children = [self._tree.fields[child].name for child in self._tree.children(field)]
-        if node.parent is None:
-            text = self._choice(_TOP_DEFINITIONS).format(**slots, children=_listed(children))
+        fields = self._tree.fields
+        own = self._rng.permutation(fields[field].concepts)
+        slots = {letter: self._form(int(own[i % len(own)])) for i, letter in enumerate("abc")}
+        parent = fields[field].parent
+        if parent is None:
+            *others, last = (child.name for child in fields if child.parent == field)
+            children = f"{', '.join(others)} and {last}" if others else last
+            text = self._choice(_TOP_DEFINITIONS).format(**slots, children=children)
         else:
-            parent = self._tree.fields[node.parent].name
-            text = self._choice(_DEFINITIONS).format(**slots, parent=parent)
-        return Text("label", _capitalise(node.name), _capitalise(text))
+            text = self._choice(_DEFINITIONS).format(**slots, parent=fields[parent].name)
+        return Text("label", _capitalise(fields[field].name), _capitalise(text))
 
     def query(self, concepts: Sequence[int]) -> str:
         """Return a search query about one or two concepts."""
@@ -143,7 +137,3 @@ class Writer:
 
 def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]

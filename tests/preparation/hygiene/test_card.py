@@ -17,8 +17,12 @@ from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.hygiene.card import write_card
-from scimult.preparation.hygiene.examples import draw_examples
-from scimult.preparation.hygiene.statistics import label_frequencies, quantiles, text_statistics
+from scimult.preparation.hygiene.statistics import (
+    draw_examples,
+    label_frequencies,
+    quantiles,
+    text_statistics,
+)
 from scimult.types import Text
 from tests.raw_corpus import LABELS, PAPERS, raw_config, write_jsonl, write_raw
 
@@ -98,7 +102,7 @@ MIX: dict[str, Any] = {
 def test_examples_are_drawn_from_all_that_a_rule_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scimult.preparation.hygiene.examples.NEGATIVES_PER_CHUNK", 5)
+    monkeypatch.setattr("scimult.preparation.hygiene.statistics.NEGATIVES_PER_CHUNK", 5)
     data, _ = build_dataset(raw_config(write_raw(tmp_path / "raw"), mining=MIX), tmp_path / "out")
     given: dict[str, set[tuple[Text, Text]]] = {"cited_by_cited": set(), "random": set()}
     for file in (file for split in SPLITS for file in data.pairs(split)):

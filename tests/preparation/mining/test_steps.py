@@ -21,7 +21,8 @@ from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.dense import content_of_model
 from scimult.preparation.mining.hashing import ALL_KEYS, key
 from scimult.preparation.mining.mine import mine_again, mine_shard
-from scimult.preparation.mining.steps import Shard, _FileMiner
+from scimult.preparation.mining.pools import BlockMiner
+from scimult.preparation.mining.steps import Shard
 from scimult.preparation.steps import Steps
 from scimult.types import FloatArray, Role, Similarity, Text
 from tests.ranks import SERVER
@@ -54,14 +55,15 @@ class _Lengths:
 def mined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Use blocks of 7 groups, and return a list of the blocks mined."""
     names: list[str] = []
-    mine = _FileMiner.mine
+    mine = mining_steps.mine_block
 
-    def recorded(self: _FileMiner, start: int, stop: int, folder: Path) -> None:
-        names.append(f"{self.pairs.name} {self.pairs.split} to {stop}")
-        mine(self, start, stop, folder)
+    def recorded(miner: BlockMiner, start: int, stop: int, folder: Path) -> None:
+        _, *name, split, _ = folder.parent.name.split(".")
+        names.append(f"{'.'.join(name)} {split} to {stop}")
+        mine(miner, start, stop, folder)
 
     monkeypatch.setattr(mining_steps, "GROUPS_PER_BLOCK", 7)
-    monkeypatch.setattr(_FileMiner, "mine", recorded)
+    monkeypatch.setattr(mining_steps, "mine_block", recorded)
     return names
 
 
@@ -80,7 +82,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 ) -> None:
     config, encoder = _config(write_raw(tmp_path / "raw")), _Lengths()
     steps, out = tmp_path / "steps", tmp_path / "out"
-    recorded = _FileMiner.mine
+    recorded = mining_steps.mine_block
 
     def interrupted(*arguments: Any) -> None:
         if len(mined) == at:
@@ -88,7 +90,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
         recorded(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_FileMiner, "mine", interrupted)
+        patch.setattr(mining_steps, "mine_block", interrupted)
         build_dataset(config, out, steps=steps, open_encoder=lambda rule: encoder)
     assert not out.exists()
     build_dataset(config, out, steps=steps, open_encoder=lambda rule: encoder)
@@ -199,17 +201,17 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
 
 def _mine(root: Path, out: Path, kept: Path, blocks: int) -> None:
     """Prepare and mine, and kill this process after so many blocks of 7 groups."""
-    mine = _FileMiner.mine
+    mine = mining_steps.mine_block
     left = blocks
 
-    def killed(self: _FileMiner, start: int, stop: int, folder: Path) -> None:
+    def killed(miner: BlockMiner, start: int, stop: int, folder: Path) -> None:
         nonlocal left
-        mine(self, start, stop, folder)
+        mine(miner, start, stop, folder)
         left -= 1
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    mining_steps.GROUPS_PER_BLOCK, _FileMiner.mine = 7, killed  # type: ignore[method-assign]
+    mining_steps.GROUPS_PER_BLOCK, mining_steps.mine_block = 7, killed
     build_dataset(raw_config(root), out, steps=kept)
 
 

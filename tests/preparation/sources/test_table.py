@@ -228,7 +228,11 @@ def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
         ({"queries": {"file": "library.docx"}}, "unknown file type"),
         (
             {"queries": {"file": "questions.jsonl", "columns": {"text": "txet"}}},
-            "missing field 'text'",
+            "missing field 'txet'",
+        ),
+        (
+            {"papers": {"file": "capitals.jsonl"}},
+            "name the field that holds it, papers.columns.id=... (did you mean 'Id'?), or leave",
         ),
         (
             {"papers": {"file": "questions.jsonl", "columns": {"title": "text", "year": "yaer"}}},
@@ -237,7 +241,8 @@ def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
     ],
 )
 def test_bad_tables(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
-    files = FILES | {"library.docx": "x"}
+    capitals = [{"Id": "1", "title": "A", "abstract": "B"}]
+    files = FILES | {"library.docx": "x", "capitals.jsonl": capitals}
     with pytest.raises(DataError) as caught:
         run(tmp_path, "table", files, **(OPTIONS | changes))
     assert problem in str(caught.value)

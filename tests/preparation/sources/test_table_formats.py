@@ -110,7 +110,7 @@ def test_globs_that_match_nothing_and_unknown_formats(tmp_path: Path) -> None:
         run(tmp_path, "table", {"x.csv": "id\n"}, papers={"file": "*.gz"})
     with pytest.raises(ConfigError, match="did you mean 'openalex'"):
         run(tmp_path, "table", {}, papers={"file": "x", "format": "openalx"})
-    with pytest.raises(ConfigError, match="kind of citation"):
+    with pytest.raises(ConfigError, match="'citations' or 'references'"):
         run(tmp_path, "table", {}, papers={"file": "x", "cited": "links"})
 
 

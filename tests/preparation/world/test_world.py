@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from scimult.config import validate
 from scimult.errors import ConfigError
 from scimult.preparation.world import World, WorldSettings, make_world
-from scimult.preparation.world.fields import COARSE, FINE
+from scimult.preparation.world.fields import COARSE, FINE, WordMaker
 from scimult.preparation.world.sentences import TEMPLATE_WORDS
-from scimult.preparation.world.words import WordMaker
 from scimult.types import Text
 
 
@@ -192,8 +191,7 @@ def test_a_query_names_its_concepts(world: World) -> None:
 
 def test_words_are_new_and_never_the_templates(world: World) -> None:
     maker = WordMaker(np.random.default_rng(0), TEMPLATE_WORDS)
-    drawn = [maker.noun() for _ in range(500)] + [maker.field() for _ in range(500)]
-    drawn += [maker.name().lower() for _ in range(500)]
+    drawn = [maker.new(kind) for kind in ("noun", "discipline", "name") for _ in range(500)]
     assert len(set(drawn)) == len(drawn)
     assert not TEMPLATE_WORDS & set(drawn)
     blends = [maker.blend("kentic", "torvation") for _ in range(20)]
