@@ -104,19 +104,20 @@ class RawSource:
 
         def add(record: Record) -> None:
             ids = [record.identifier(id if name == "id" else name) for name in _IDS[what]]
+            first, last = ids[0], ids[-1]
             match what:
                 case "papers":
-                    self.titled(record, *ids, body)
+                    self.titled(record, first, body)
                 case "labels":
-                    self.label(record, *ids, record.text("name"), record.text("definition", ""))
+                    self.label(record, first, record.text("name"), record.text("definition", ""))
                 case "queries":
-                    self.query(record, *ids, record.text("text"))
+                    self.query(record, first, record.text("text"))
                 case "citations" | "references":
-                    self.edge(what, record, *ids)
+                    self.edge(what, record, first, last)
                 case "links":
-                    self.link(record, *ids, record.number("score", 1))
+                    self.link(record, first, last, record.number("score", 1))
                 case "judgments":
-                    self.judgment(record, *ids, record.number("score", 1))
+                    self.judgment(record, first, last, record.number("score", 1))
 
         self.each(records, add)
 
