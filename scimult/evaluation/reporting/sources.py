@@ -28,18 +28,10 @@ class Missing:
 
 @dataclass(frozen=True)
 class ScoredSet:
-    """One data set and the systems' answers.
+    """One data set and the answers by system.
 
-    Attributes
-    ----------
-    name, facts
-        Its name, and what was scored.
-    tables : dict
-        System to its per-query scores, queries in the same order.
-    dataset : Dataset, optional
-        Texts and judgments, queries in the order of the tables; None without ``--data``.
-    runs : dict
-        System to its ranked lists, where saved.
+    ``tables`` are per-query scores, ``dataset`` texts and judgments (None without ``--data``), all
+    with queries in the same order; ``runs`` are ranked lists, where saved.
     """
 
     name: str
