@@ -38,17 +38,7 @@ class SuitePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a study does.
-
-    Attributes
-    ----------
-    study : StudyConfig
-        Its file.
-    trials : dict
-        By key, each after those that it is made from.
-    suites : dict
-        By suite name.
-    """
+    """Everything that a study does: trials by key, each after those it is made from, and suites."""
 
     study: StudyConfig
     trials: Mapping[str, Trial]

@@ -69,16 +69,9 @@ def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result
 class Cost:
     """Cost of one trial, without the run it starts from.
 
-    Attributes
-    ----------
-    steps, tokens : int
-        Of its training.
-    flops : float or None
-        Operations of its forward and backward passes; None if its metrics lack them.
-    training_seconds : float
-        Of all steps, times ranks, without time between steps.
-    evaluation_seconds : float
-        To encode and rank.
+    ``flops`` are of its forward and backward passes, None if its metrics lack them;
+    ``training_seconds`` of all steps, times ranks, without time between steps;
+    ``evaluation_seconds`` to encode and rank.
     """
 
     key: str

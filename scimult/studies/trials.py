@@ -26,20 +26,10 @@ AFTER = 1000
 
 @dataclass(frozen=True)
 class Trial:
-    """A run with one of its seeds.
+    """A run with one of its seeds; None for a model without a seed.
 
-    Attributes
-    ----------
-    run, seed
-        The run and its seed; None for a model without a seed.
-    key : str
-        Its name in folders and tables.
-    folder : Path
-        Its output folder, or that of the existing model.
-    stages : list of Stage
-        Stages to train, in order; empty unless the run is trained.
-    overrides : list of str
-        Training overrides, the study's and its own.
+    ``key`` is its name in folders and tables, ``folder`` its output or the existing model,
+    ``stages`` are to train, in order, and ``overrides`` the study's and its own.
     """
 
     run: str

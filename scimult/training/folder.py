@@ -54,11 +54,6 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
     Keys that an older version did not write have their defaults.
-
-    Raises
-    ------
-    ConfigError
-        Naming the sections that differ, or a key that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
@@ -235,17 +230,10 @@ class RunFolder:
 
 
 def load_step(run: Path | str, step: int) -> Pretrained:
-    """Load a run's model as it was after ``step`` optimizer steps, in float32.
+    """Load a run's model as it was after ``step``, whose checkpoint is kept, in float32.
 
     The run may have finished or not, on any number of ranks and under any ZeRO stage. Until it
     has finished, its base model must still exist.
-
-    Parameters
-    ----------
-    run : path
-        The run's folder.
-    step : int
-        A step whose checkpoint is kept.
 
     Raises
     ------

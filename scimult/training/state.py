@@ -79,12 +79,7 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Return the newest intact checkpoint; ``None`` if there are no checkpoints.
 
-        Damaged checkpoints are skipped with a warning.
-
-        Raises
-        ------
-        CheckpointError
-            If there are checkpoints and all are damaged.
+        Damaged ones are skipped with a warning, but not all of them.
         """
         checkpoints = self._steps()
         for path in reversed(checkpoints):
