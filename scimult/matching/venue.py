@@ -82,11 +82,6 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
     """Read a folder written by OpenReview's tools.
 
     A reviewer with an empty file has no publications.
-
-    Raises
-    ------
-    DataError
-        If the folder lacks archives or submissions; through ``rejects``, at a bad note.
     """
     venue = Venue()
     archives = sorted((folder / ARCHIVES).glob("*.jsonl"))
@@ -112,11 +107,6 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
 
     Submissions may list their authors' reviewer ids in ``authors``, separated by semicolons or
     commas.
-
-    Raises
-    ------
-    DataError
-        If a file does not exist or lacks a column; through ``rejects``, at a bad row.
     """
     venue = Venue()
     for paper in read_papers([papers], rejects=rejects):

@@ -19,13 +19,7 @@ from scimult.training.runs import METRICS, read_metrics
 
 
 def find(plan: Plan, suite: str) -> SuiteFindings | None:
-    """Compare the runs on a suite; None if there is no result yet.
-
-    Raises
-    ------
-    DataError
-        If results are damaged, of other data, or lack per-query scores.
-    """
+    """Compare the runs on a suite; None if there is no result yet."""
     results = _results(plan, suite)
     if not results:
         return None

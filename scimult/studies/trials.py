@@ -59,13 +59,7 @@ class Trial:
 
 
 def make_trials(study: StudyConfig) -> dict[str, Trial]:
-    """Return all trials by key, each after those that it is made from.
-
-    Raises
-    ------
-    ConfigError
-        Naming every run whose configuration is invalid, and runs that are the same.
-    """
+    """Return all trials by key, each after those that it is made from."""
     runs = study.all_runs()
     trials: dict[str, Trial] = {}
     problems: list[str] = []

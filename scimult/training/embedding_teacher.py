@@ -95,13 +95,7 @@ def make_projection(
 
 
 def needs_projection(config: PretrainConfig, teacher: EmbeddingTeacher, width: int) -> bool:
-    """Return whether the run learns a projection from embeddings of this width to the teacher's.
-
-    Raises
-    ------
-    ConfigError
-        If the widths differ and the configuration rules out a projection.
-    """
+    """Return whether the run learns a projection from embeddings of this width to the teacher's."""
     section, teacher_width = config.loss.embedding_teacher, teacher.vectors.width
     if section is None or section.loss == "relational":
         return False

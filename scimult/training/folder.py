@@ -10,7 +10,7 @@ from typing import Any
 from scimult import distributed
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.heads import HeadDescription, save_heads
-from scimult.checkpoints.weights import load_strictly
+from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import folder_bytes, only_writer, require_room
@@ -26,7 +26,7 @@ from scimult.training.callbacks import (
     Tracker,
 )
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, read_full_weights
+from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
@@ -176,7 +176,7 @@ class RunFolder:
         weights = engine.full_weights() if step == last_step else {}
 
         def write() -> None:
-            full = weights or read_full_weights(self._store.at(step).path)
+            full = weights or read_tensors(self._store.at(step).path / WEIGHTS_FILE)
             learned = take_learned(full)
             config = self._config.model_dump(mode="json")
             provenance = {"config": config, "data": self._state["data"], "step": step}
@@ -251,7 +251,7 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     exported = (run / MODEL_NAME / "config.json").is_file()
     described = load_pretrained(run) if exported else build.build_model(config)
     model = Encoder(described.config.encoder)
-    weights = read_full_weights(checkpoint.path)
+    weights = read_tensors(checkpoint.path / WEIGHTS_FILE)
     learned = learned_numbers(config, take_learned(weights))
     load_strictly(model, weights, checkpoint.path)
     described.config.provenance |= {

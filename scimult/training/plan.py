@@ -240,13 +240,7 @@ def _check_heads(
 def loss_weights(
     config: PretrainConfig, sources: Sequence[PairFile | TargetFile]
 ) -> dict[str, float]:
-    """Return the loss weight of every trained task.
-
-    Raises
-    ------
-    UnknownNameError, ConfigError
-        If a weight is given for another task, or all weights are equal but not 1.
-    """
+    """Return the loss weight of every trained task."""
     weights = dict.fromkeys((file.task for file in sources), 1.0)
     for task, weight in config.loss.weights.items():
         weights[one_of("task in loss.weights", task, weights)] = weight

@@ -47,11 +47,6 @@ def load_stages(
 
     The override ``dotted.key=value`` changes all stages, ``stages.NAME.key=value`` a single one.
     ``overlays`` are YAML files laid over all stages, including the stages' own overrides.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a stage is invalid, or overrides an override.
     """
     tree = read_yaml(path)
     names = list(_own_trees(tree, path))

@@ -188,13 +188,7 @@ def _list(folder: Path) -> dict[str, _File]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every file of a checkpoint against its checksum and return the checkpoint.
-
-    Raises
-    ------
-    CheckpointError, DataError
-        Naming the file that is missing, truncated or changed.
-    """
+    """Check every file of a checkpoint against its checksum and return the checkpoint."""
     manifest = _read_manifest(path)
     for name, listed in manifest.files.items():
         file = path / name
