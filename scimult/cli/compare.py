@@ -94,13 +94,13 @@ def _compare_runs(
     confidence: float,
 ) -> None:
     from scimult.evaluation.repeated import compare_runs
-    from scimult.evaluation.reporting.repeated import difference_table, score_table, to_csv
+    from scimult.evaluation.reporting.repeated import tables_of, to_csv
     from scimult.evaluation.results import provenance
     from scimult.files import write_json, write_text
     from scimult.table import to_latex, to_markdown
 
     suites = compare_runs(folders, patterns, baseline, systems, confidence)
-    tables = [table for one in suites for table in (score_table(one), difference_table(one))]
+    tables = [table for one in suites for table in tables_of(one)]
     path = folders[0] / f"runs_{baseline}.json"
     record = {"format": "scimult-runs/1", "suites": [asdict(one) for one in suites]}
     write_json(path, {**record, "provenance": provenance()})

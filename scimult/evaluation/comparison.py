@@ -39,18 +39,10 @@ FEW = 30
 
 
 class Settings(StrictConfig):
-    """Settings of a comparison.
+    """Settings of a comparison with the system ``baseline``.
 
-    Attributes
-    ----------
-    baseline : str
-        The system that others are compared with.
-    metric : {"main", "all"}
-        The main metric of each set, or all of them.
-    resamples, seed : int
-        Number of draws of the bootstrap and the randomisation test, and their seed.
-    confidence : float
-        Share of bootstrap differences in an interval; ``1 - confidence`` is the level of tests.
+    ``resamples`` and ``seed`` are those of the bootstrap and of the randomisation test;
+    ``1 - confidence`` is the level of tests.
     """
 
     baseline: str
@@ -66,24 +58,10 @@ class Settings(StrictConfig):
 
 
 class Difference(StrictConfig):
-    """A system's score minus the baseline's.
+    """A system's score minus the baseline's, with its bootstrap interval.
 
-    Attributes
-    ----------
-    task, name, metric, system : str
-        The comparison; an average has the name ``average`` and the metric ``main``.
-    queries : int
-        Number of queries.
-    baseline_score, score, difference : float
-        In [0, 1] and [-1, 1].
-    relative_change : float, optional
-        Difference divided by the baseline's score; None where that is 0.
-    low, high : float
-        Ends of the bootstrap interval of the difference.
-    p, p_holm : float, optional
-        P-value of the randomisation test, raw and corrected; None for averages.
-    exact : bool
-        Whether all swaps were tried.
+    An average has the name ``average``, the metric ``main``, and no p-values. ``relative_change``
+    is None where the baseline's score is 0; ``exact`` tells whether all swaps were tried.
     """
 
     task: str

@@ -41,10 +41,7 @@ class Contamination(StrictConfig):
 def contamination_table(audits: Iterable[tuple[str, Contamination | None]]) -> Table | None:
     """Return a table of each set's overlap with training data; None if nothing was audited.
 
-    Parameters
-    ----------
-    audits : iterable of (str, Contamination or None)
-        Name of a set, and its audit. Equal audits of several systems share a row.
+    Equal audits of several systems share a row.
     """
     rows: list[list[Cell]] = []
     ways: dict[str, None] = {}

@@ -33,18 +33,9 @@ METHODS: dict[Method, Callable[[Scores, Scores], Any]] = {
 
 
 class Correlation(StrictConfig):
-    """Correlations of main metrics between data sets.
+    """Correlations of main metrics between data sets, over systems.
 
-    Attributes
-    ----------
-    suite : str
-        Name of the suite.
-    systems, sets, metrics : list of str
-        S systems, D data sets, and the main metric of each set.
-    matrices : dict
-        Method to a symmetric D × D matrix; None where a set gives every system the same score.
-    notes : list of str
-        Caveats for readers.
+    ``matrices`` are symmetric; None where a set gives every system the same score.
     """
 
     format: Literal["scimult-correlation/1"] = "scimult-correlation/1"
@@ -58,13 +49,7 @@ class Correlation(StrictConfig):
 
 
 def correlate(out: Path) -> Correlation:
-    """Correlate, over all systems below ``out``, the sets that every one of them has.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than three systems or two shared sets, or results of other data.
-    """
+    """Correlate, over all systems below ``out``, the sets that every one of them has."""
     results = load_results(out)
     if len(results) < FEWEST:
         problem = f"correlations need {FEWEST} systems"

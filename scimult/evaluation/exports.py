@@ -31,22 +31,12 @@ def export_results(
     sets: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Export results and return the paths written.
+    """Export the results of folders that ``scimult evaluate`` wrote; return the paths written.
 
-    Parameters
-    ----------
-    folders : sequence of Path
-        Folders that ``scimult evaluate`` wrote.
-    form : {"csv", "mteb", "beir"}
-        ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a results folder for MTEB's
-        ``ResultCache``. ``beir``: ``OUT/SYSTEM/SET.json`` from the ranked lists of
-        ``--save-runs``, as PMC-Patients requires too.
-    out : Path
-        Output folder.
-    systems, sets : sequence of str
-        Which to export; empty: all.
-    names : mapping, optional
-        Set to its name in MTEB.
+    ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a results folder for MTEB's
+    ``ResultCache``, where ``names`` maps sets to MTEB's names. ``beir``: ``OUT/SYSTEM/SET.json``
+    from the ranked lists of ``--save-runs``, as PMC-Patients requires too. Empty ``systems`` and
+    ``sets`` mean all.
 
     Raises
     ------

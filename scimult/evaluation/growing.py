@@ -39,16 +39,8 @@ _DIGESTS = "sha256"
 class GrowingResult:
     """The result of one system on one suite, in memory and on disk.
 
-    Parameters
-    ----------
-    system, settings
-        Name of the evaluated system, and the settings needed to run it again.
-    suite, out
-        The suite as JSON values, and the folder of all results.
-    earlier : {"merge", "resume", "replace"}
-        How to treat an existing result.
-    confidence : float, optional
-        Confidence of the intervals of new scores; None: no intervals.
+    ``settings`` are those needed to run the system again, ``suite`` is in JSON values,
+    ``confidence`` is that of the intervals of new scores; None: no intervals.
 
     Raises
     ------
@@ -89,9 +81,11 @@ class GrowingResult:
         entry = self.result.sets.get(name)
         if not self._resumes or entry is None or entry.facts != facts:
             return False
-        wants_intervals = self._confidence is not None and entry.resampled_metrics
-        same = scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
-        return same and bool(entry.intervals or not wants_intervals)
+        if self._confidence is not None and entry.resampled_metrics:
+            provenance = entry.provenance or self.result.provenance
+            if not entry.intervals or provenance.get("confidence") != self._confidence:
+                return False
+        return scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
 
     def add(self, name: str, entry: SetResult) -> SetResult:
         """Add a set, whose per-query scores are already written, and save the result."""

@@ -18,6 +18,7 @@ from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.protocols import PROTOCOLS, Outcome, function_of
+from scimult.evaluation.rankings import WITH_NAMES
 from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import EmbeddingSystem, System
@@ -72,13 +73,7 @@ def load_sets(
 
 
 def missing_sets(suite: Suite, root: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the named benchmarks (none named: all) whose data is missing, and what is missing.
-
-    Raises
-    ------
-    UnknownNameError
-        If the suite has no benchmark of that name.
-    """
+    """Return the named benchmarks (none named: all) whose data is missing, and what is missing."""
     missing = {
         name: missing_files(benchmark, root) for name, benchmark in suite.select(names).items()
     }
@@ -108,10 +103,6 @@ def evaluate(
 
     Parameters
     ----------
-    system, suite, sets
-        The system, the suite, and its loaded sets.
-    out : Path
-        Gets ``<system>/result.json`` and ``<system>/per_query/<set>.tsv.gz``.
     earlier : {"merge", "resume", "replace"}
         How to treat an existing result; see `scimult.evaluation.growing`.
     missing : mapping, optional
@@ -119,7 +110,7 @@ def evaluate(
     save_runs : bool
         Also write the ranked lists as TREC runs.
     confidence : float, optional
-        Also compute an interval of every new score with this confidence.
+        Also compute an interval of every new score.
     contamination : mapping, optional
         Each set's overlap with training data; recorded also for sets that are not scored again.
     on_set : callable
@@ -140,7 +131,7 @@ def evaluate(
     errors: dict[str, Exception] = {}
     scored = False
     for name, entry in sets.items():
-        if growing.has(name, entry.facts):
+        if growing.has(name, entry.facts) and not (save_runs and _lacks_run(system, entry, out)):
             scored = True
             if audited := (contamination or {}).get(name):
                 before = growing.result.sets[name]
@@ -177,8 +168,12 @@ def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: b
     write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
     # Writing the embeddings of S2AND looks all up again, which costs nothing.
     cost = system.costs.get(name, {})
+    folder = folder_of(out, system.name)
+    # Lists of an earlier scoring would be taken for this one's.
+    for path in _run_files(folder, name):
+        path.unlink(missing_ok=True)
     if save_runs:
-        _write_runs(folder_of(out, system.name), name, loaded, outcome, system)
+        _write_runs(folder, name, loaded, outcome, system)
     return SetResult(
         **loaded.facts.model_dump(),
         scores=outcome.scores,
@@ -223,6 +218,19 @@ def _outcome(system: System, loaded: LoadedSet) -> Outcome:
         return score(loaded.benchmark, dataset, system.ranker(dataset))
     assert isinstance(system, EmbeddingSystem), "checked before"
     return score(loaded.benchmark, dataset, system.paper_embeddings(dataset))
+
+
+def _run_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a set that `_write_runs` may write, the main one first."""
+    runs = [folder / "runs" / f"{name}{kind}.run" for kind in ("", WITH_NAMES)]
+    return [*runs, folder / "s2and" / f"{name}.pickle"]
+
+
+def _lacks_run(system: System, entry: LoadedSet, out: Path) -> bool:
+    """Return whether the ranked lists of a set of rankings were not saved."""
+    run, *_ = _run_files(folder_of(out, system.name), entry.dataset.name)
+    has_lists = entry.benchmark.protocol != "reviewer_matching" and not needs_embeddings(entry)
+    return has_lists and not run.exists()
 
 
 def _write_runs(

@@ -38,21 +38,11 @@ _SHARES = np.linspace(0, 1, 21)
 class FusedSystem(System):
     """Fuses the lists of several systems.
 
-    Parameters
-    ----------
-    name : str
-        Name shown in reports.
-    members : sequence of System
-        At least two; exactly two with ``by="weights"``.
-    by : {"rank", "weights"}
-        ``rank``: sums of reciprocal ranks (Cormack et al., 2009), without parameters.
-        ``weights``: weighted sums of scores, each list's scaled to [0, 1]. The weight is the one
-        with the best nDCG@10 on the dev set or, without one, on the other half of the queries:
-        halves by the SHA-256 of their ids, so no query is scored with a weight chosen on it.
-    dev : mapping, optional
-        Data set to the one for choosing its weight.
-    split : str
-        Name of the dev sets' split.
+    ``by="rank"``: sums of reciprocal ranks (Cormack et al., 2009), without parameters.
+    ``by="weights"``: weighted sums of the scores of two systems, each list's scaled to [0, 1]. The
+    weight is the one with the best nDCG@10 on the set's dev set or, without one, on the other half
+    of the queries: halves by the SHA-256 of their ids, so no query is scored with a weight chosen
+    on it. ``split`` is that of the dev sets.
     """
 
     def __init__(
@@ -146,13 +136,7 @@ def _scores_of_shares(
 
 
 def halves(ids: Sequence[str]) -> IntArray:
-    """Return 0 or 1 for each query: the half of its id's SHA-256 in sorted order.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two queries.
-    """
+    """Return 0 or 1 for each query: the half of its id's SHA-256 in sorted order."""
     if len(ids) < 2:
         fix = "fuse by rank, which has no weight to choose"
         raise DataError("choosing weights needs at least two queries", fix=fix)
@@ -164,20 +148,9 @@ def halves(ids: Sequence[str]) -> IntArray:
 
 
 class RerankedSystem(System):
-    """Reorders a system's first results by a cross-encoder; later results keep their order.
+    """Reorders a system's ``top`` results by a cross-encoder; later results keep their order.
 
-    Parameters
-    ----------
-    name : str
-        Name shown in reports.
-    first : System
-        First-stage system.
-    model : str or Path
-        A sentence-transformers cross-encoder with one score per pair.
-    top : int
-        Number of results per query to rerank.
-    device : str, optional
-        Device of the cross-encoder.
+    ``model`` is a sentence-transformers cross-encoder with one score per pair.
     """
 
     def __init__(
@@ -209,13 +182,7 @@ class RerankedSystem(System):
         return _RerankedRanker(self, ranker, dataset)
 
     def scores(self, dataset: Dataset, query_P: IntArray, row_P: IntArray) -> FloatArray:
-        """Return the cross-encoder's score of each pair, shape ``(P,)``.
-
-        Raises
-        ------
-        DataError
-            If a score is not finite.
-        """
+        """Return the cross-encoder's score of each pair, shape ``(P,)``."""
         start = time.perf_counter()
         pairs = [
             (dataset.queries[query].joined, dataset.candidates[row].joined)

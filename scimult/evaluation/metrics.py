@@ -40,16 +40,8 @@ FULL_DEPTH = 1000
 class Judged:
     """Grades of ranked lists and the ideal lists, as metrics need them.
 
-    Attributes
-    ----------
-    grades_QK : IntArray
-        Grade of each listed candidate, 0 where it is unjudged or padding.
-    listed_Q : IntArray
-        Length of each list.
-    ideal_QI : IntArray
-        Positive grades of each query's judgments, descending, padded with 0.
-    relevant_Q : IntArray
-        Number of relevant judgments of each query.
+    ``grades_QK`` is 0 where a candidate is unjudged or padding, ``listed_Q`` the length of each
+    list, ``ideal_QI`` each query's positive grades, descending, padded with 0.
     """
 
     grades_QK: IntArray
@@ -68,18 +60,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Measure:
-    """A parsed metric name.
+    """A parsed metric name: a key of ``METRICS`` or a protocol's own metric, and how it is cut.
 
-    Attributes
-    ----------
-    metric : str
-        Key of ``METRICS``, or a metric that a protocol computes itself.
-    k : int, optional
-        Cut-off; None: the whole list.
-    percent : int, optional
-        Cut-off in percent of each list.
-    relevance : int or "max"
-        Lowest relevant grade.
+    The cut-off is ``k`` or ``percent`` of each list, or none; ``relevance`` is the lowest relevant
+    grade.
     """
 
     metric: str
@@ -120,15 +104,7 @@ def judge(ranking: Ranking, qrels: Qrels) -> Judged:
 
 
 def compute(name: str, judged: Judged) -> Scores:
-    """Return the score of every query under a metric such as ``recall@20`` or ``ndcg``.
-
-    Raises
-    ------
-    ConfigError
-        If the name has a malformed cut-off or grade.
-    UnknownNameError
-        If there is no such metric.
-    """
+    """Return the score of every query under a metric such as ``recall@20`` or ``ndcg``."""
     measure = parse(name)
     if measure.relevance != 1:
         judged = judged.with_relevance(measure.relevance)

@@ -31,19 +31,7 @@ class Encoder(Protocol):
 
 
 class MtebSet(StrictConfig):
-    """One MTEB task.
-
-    Attributes
-    ----------
-    task : str
-        Our task that routes its texts.
-    type, main_metric : str
-        As in MTEB.
-    source, revision : str
-        The data set on the Hugging Face hub.
-    subsets, splits : list of str
-        The parts that the score averages.
-    """
+    """One MTEB task: our task that routes its texts, its data on the hub, the parts averaged."""
 
     task: str
     protocol: Literal["mteb"] = "mteb"
@@ -91,29 +79,13 @@ def score(
     cache: Path,
     *,
     again: bool = False,
-    batch_size: int = 1024,
     on_task: Callable[[str, SetResult | Exception], None] = lambda name, result: None,
 ) -> Result:
     """Let MTEB score the tasks, and write its numbers below ``out`` task by task.
 
-    A failing task does not stop the others: the result lists it under ``failed``.
-
-    Parameters
-    ----------
-    system, settings
-        Name of the model, and what its scores depend on, for the result.
-    encoder
-        The model behind MTEB's encoder interface.
-    tasks : sequence
-        MTEB tasks.
-    out, cache : Path
-        Folders of our results and of MTEB's result cache.
-    again : bool
-        Score cached tasks again.
-    batch_size : int
-        Texts that MTEB passes at once.
-    on_task : callable
-        Called with each task's scores, or its error.
+    A failing task does not stop the others: the result lists it under ``failed``, and ``on_task``
+    is called with its error, else with the scores. ``settings`` are what scores depend on,
+    ``cache`` is the folder of MTEB's result cache, and ``again`` scores cached tasks again.
 
     Raises
     ------
@@ -129,7 +101,7 @@ def score(
     growing = GrowingResult(system, {"kind": NAME, **settings}, as_json, out)
     results = mteb.ResultCache(cache_path=cache)
     mteb_encoder: Any = encoder  # MTEB's type demands more than is used here
-    options: Any = {"batch_size": batch_size}
+    options: Any = {"batch_size": 1024}
     errors = []
     for task in tasks:
         name = task.metadata.name
@@ -163,11 +135,6 @@ def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
     """Convert MTEB's result of a task (its JSON).
 
     A score is the mean over the splits and subsets of ``entry``, as MTEB's own is.
-
-    Raises
-    ------
-    DataError
-        If a split or subset is missing.
     """
     parts = {
         f"{split}/{subset}": scores

@@ -36,12 +36,7 @@ class NameMatcher:
     """Finds the labels whose name occurs in a text.
 
     Names are indexed by their rarest token, so a text is compared with few names rather than
-    with all labels.
-
-    Parameters
-    ----------
-    names : sequence of sequences of str
-        The normalised names of each label; an empty name never matches.
+    with all labels. ``names`` are the normalised ones of each label; an empty one never matches.
     """
 
     def __init__(self, names: Sequence[Sequence[str]]) -> None:
@@ -79,19 +74,10 @@ def match_names(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Ragged:
 def matched_first(ranking: Ranking, ranked_matches: Ranking) -> Ranking:
     """Move matched labels to the front; matched and other labels each keep their order.
 
-    Parameters
-    ----------
-    ranking : Ranking
-        The best K labels of each paper.
-    ranked_matches : Ranking
-        All matched labels of each paper by score, so that those beyond the end of ``ranking``
-        are placed as in a list of all labels.
-
-    Returns
-    -------
-    Ranking
-        Lists as long as ``ranking``'s. Scores are descending ranks (K, K - 1, ...), because the
-        order is no longer that of the similarities.
+    ``ranked_matches`` has all matched labels of each paper by score, so that those beyond the end
+    of ``ranking`` are placed as in a list of all labels. The lists stay as long as ``ranking``'s;
+    their scores are descending ranks (K, K - 1, ...), as the order is no longer that of
+    similarities.
     """
     rows_QK, rows_QM = ranking.rows_QK, ranked_matches.rows_QK
     labels = int(max(rows_QK.max(initial=0), rows_QM.max(initial=0))) + 1

@@ -29,42 +29,20 @@ AGAIN = "evaluate the system again"
 
 @dataclass(frozen=True)
 class PerQuery:
-    """The table of one system and data set.
-
-    Attributes
-    ----------
-    path : Path
-        File it was read from.
-    query_ids : list of str
-        Distinct ids of the Q queries.
-    columns : dict
-        Column name to its Q cells, as in the file.
-    """
+    """The table of one system and data set: cells by column, as in the file ``path``."""
 
     path: Path
     query_ids: list[str]
     columns: dict[str, list[str]]
 
     def column(self, name: str) -> list[str]:
-        """Return the cells of one column.
-
-        Raises
-        ------
-        DataError
-            If there is no such column.
-        """
+        """Return the cells of one column; raise a DataError if there is no such column."""
         if name not in self.columns:
             raise DataError("missing column", path=self.path, value=name, fix=AGAIN)
         return self.columns[name]
 
     def scores(self, metrics: Sequence[str]) -> Scores:
-        """Return the scores of every query under M metrics, shape ``(Q, M)``.
-
-        Raises
-        ------
-        DataError
-            If a metric is missing or a cell is not a number.
-        """
+        """Return the scores of every query under M metrics, shape ``(Q, M)``."""
         cells_MQ = [self.column(metric) for metric in metrics]
         try:
             scores_MQ = np.array(cells_MQ, dtype=np.float64)
@@ -80,13 +58,7 @@ class PerQuery:
         return self.scores([WEIGHT])
 
     def in_order_of(self, query_ids: Sequence[str]) -> PerQuery:
-        """Return the table with its queries in the given order.
-
-        Raises
-        ------
-        DataError
-            If the queries differ.
-        """
+        """Return the table with its queries in the given order; they must be the same."""
         if self.query_ids == list(query_ids):
             return self
         rows = {query: row for row, query in enumerate(self.query_ids)}

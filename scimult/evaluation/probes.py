@@ -65,13 +65,7 @@ def classification_linear(
 
 
 def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray) -> Outcome:
-    """Predict the numbers of the test papers by linear support vector regression; Kendall's τ-b.
-
-    Raises
-    ------
-    DataError
-        If all predictions or all true numbers are equal, so that rank correlation is undefined.
-    """
+    """Predict the numbers of the test papers by linear support vector regression; Kendall's τ-b."""
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
@@ -91,13 +85,7 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
 
 
 def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
-    """Return Kendall's τ-b of two arrays.
-
-    Raises
-    ------
-    DataError
-        If one of them is constant.
-    """
+    """Return Kendall's τ-b of two arrays; raise a DataError if one of them is constant."""
     for kind, values in (("true numbers", gold_T), ("predictions", predicted_T)):
         if np.ptp(values) == 0:
             problem = f"all {kind} are equal, so rank correlation is undefined"
@@ -205,13 +193,7 @@ def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
 
 
 def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:
-    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k.
-
-    Raises
-    ------
-    DataError
-        If a label has fewer than ``size`` papers.
-    """
+    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k."""
     for label, count in zip(labels, flags_NS.sum(axis=0), strict=True):
         if count < shot.size:
             problem = f"label has {count} training papers, but {shot.size} are drawn per label"

@@ -174,12 +174,7 @@ def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) ->
 def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:
     """Rank each query's judged reviewers by the mean score of their best three papers.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Data with ``reviewers``.
-    papers : Ranking
-        Scores, per query, of all papers of these reviewers.
+    ``papers`` has the scores, per query, of all papers of these reviewers.
     """
     reviewers = dataset.reviewers
     assert reviewers is not None

@@ -35,16 +35,8 @@ SUITES = "all suites"
 class Runs:
     """Which systems are seeds of the same run, and how runs are compared.
 
-    Attributes
-    ----------
-    members : mapping
-        Run to its systems.
-    baseline : str
-        The run that others are compared with.
-    seeded : frozenset of str
-        Runs whose members differ by seed.
-    confidence : float
-        Confidence of intervals; tests use 1 minus it as their level.
+    ``members`` maps a run to its systems, which in ``seeded`` runs differ by seed. Tests use 1
+    minus ``confidence`` as their level.
     """
 
     members: Mapping[str, Sequence[str]]
@@ -62,14 +54,7 @@ class Runs:
     ) -> Runs:
         """Group systems by name; one that matches no pattern is a run of its own, without seed.
 
-        Parameters
-        ----------
-        systems : sequence of str
-            Names of all systems.
-        patterns : mapping
-            Run to the names or patterns, such as ``experts-*``, of its systems.
-        baseline, confidence
-            See the class.
+        ``patterns`` maps a run to the names or patterns, such as ``experts-*``, of its systems.
 
         Raises
         ------
@@ -104,14 +89,8 @@ class Runs:
 class Score:
     """Scores of a run on a set, or its average over sets (of a task, or ``all``).
 
-    Attributes
-    ----------
-    run, task, name, metric : str
-        The run and the set; averages have the name ``average`` and the metric ``main``.
-    scores : list of float
-        By seed, in [0, 1].
-    mean, sd : float
-        Over seeds; sd is None for a single seed.
+    Averages have the name ``average`` and the metric ``main``. ``scores`` are by seed, in [0, 1],
+    ``mean`` and ``sd`` over seeds.
     """
 
     run: str
@@ -147,20 +126,8 @@ class Difference:
 class SuiteFindings:
     """Comparison of runs on one suite.
 
-    Attributes
-    ----------
-    suite, description : str
-        Name and description of the suite.
-    baseline : str
-        The run that others are compared with.
-    confidence : float
-        Confidence of the intervals.
-    seeds : dict
-        Run to its number of seeds; None for a system without seeds.
-    scores, differences : list
-        Averages first, then sets in the suite's order, runs in the given order.
-    notes : list of str
-        Explanations, and what is missing.
+    ``seeds`` are the numbers of seeds, None for a system without. ``scores`` and ``differences``
+    list averages first, then sets in the suite's order.
     """
 
     suite: str
@@ -203,14 +170,7 @@ def compare_runs(
 ) -> list[SuiteFindings]:
     """Compare runs in folders of results, one per suite; with several folders, also across them.
 
-    Parameters
-    ----------
-    folders : sequence of Path
-        Folders that ``scimult evaluate`` wrote.
-    patterns, baseline, confidence
-        See `Runs`.
-    systems : sequence of str
-        Only these runs and the baseline; empty: all.
+    ``systems`` are the runs to compare, empty: all. For the others see `Runs`.
 
     Raises
     ------
@@ -233,6 +193,9 @@ def compare_runs(
         by_suite[suite], average = _one_suite(folder, results, runs)
         if average is not None:
             averages[suite] = average
+    if not any(one.differences for one in by_suite.values()):
+        problem = f"{baseline} and the other runs share no set"
+        raise ConfigError(problem, fix="evaluate them on the same sets")
     columns = across_suites(averages) if len(averages) > 1 else []
     if not columns:
         return list(by_suite.values())

@@ -39,12 +39,7 @@ Seed = int | Sequence[int]
 class Sample:
     """One system's output on the queries of a data set, as terms to sum and score.
 
-    Attributes
-    ----------
-    terms_QF : array or sparse array
-        Terms of each query.
-    score : callable
-        Maps sums of terms ``(R, F)`` to scores ``(R, M)``.
+    ``score`` maps sums of terms ``(R, F)`` to scores ``(R, M)``.
     """
 
     terms_QF: Scores | csr_array
@@ -69,12 +64,7 @@ def mean_sample(scores_QM: Scores) -> Sample:
 def macro_f1_samples(gold: Sequence[str], predicted: Sequence[Sequence[str]]) -> list[Sample]:
     """Return a sample per system, scored by macro F1 (one metric).
 
-    Parameters
-    ----------
-    gold : sequence of str
-        Label of each of the Q papers.
-    predicted : sequence of sequence of str
-        Labels predicted by each of S systems; an empty string is no prediction.
+    ``predicted`` are the labels by each of S systems; an empty string is no prediction.
     """
     classes = sorted({*gold, *(label for labels in predicted for label in labels)} - {""})
     rows = {name: row for row, name in enumerate(classes)}
@@ -103,21 +93,10 @@ def _macro_f1(sums_RF: Scores) -> Scores:
 
 
 def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[np.float64]:
-    """Score all systems on the same random draws of queries with replacement.
+    """Score S systems on the same R random draws of queries with replacement.
 
-    Parameters
-    ----------
-    samples : sequence of Sample
-        S systems on the same Q queries, in the same order, under the same M metrics.
-    resamples : int
-        Number of draws R.
-    seed : int or sequence of int
-        Seed of the random numbers.
-
-    Returns
-    -------
-    ndarray
-        Scores of shape ``(S, R, M)``; differences between systems are paired.
+    ``samples`` are on the same Q queries, in the same order, under the same M metrics. Returns
+    scores of shape ``(S, R, M)``; differences between systems are paired.
     """
     queries = len(samples[0])
     rng = np.random.default_rng(seed)
@@ -140,21 +119,8 @@ def randomisation_test(
     Under the null hypothesis it does not matter which system produced which output. Queries on
     which both agree change nothing. If all swaps of the others number at most ``resamples``, each
     is tried and the p-value is exact; otherwise ``resamples`` are drawn and the p-value is
-    ``(1 + extreme) / (1 + resamples)``.
-
-    Parameters
-    ----------
-    first, second : Sample
-        Two systems on the same Q queries, in the same order, under the same M metrics.
-    resamples : int
-        Number of swaps R to draw.
-    seed : int or sequence of int
-        Seed of the random numbers.
-
-    Returns
-    -------
-    tuple
-        Two-sided p-values of shape ``(M,)``, and whether they are exact.
+    ``(1 + extreme) / (1 + resamples)``. Returns two-sided p-values of shape ``(M,)``, and whether
+    they are exact.
     """
     change_QF = second.terms_QF - first.terms_QF
     differing = np.flatnonzero(abs(change_QF).sum(axis=1))

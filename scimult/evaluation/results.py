@@ -36,19 +36,10 @@ CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 class SetFacts(StrictConfig):
     """What was scored: only results that agree on it can be compared.
 
-    Attributes
-    ----------
-    task, protocol, mode, average, main_metric, columns, group
-        As in the suite.
-    counts : dict
-        Queries, candidates and relevant pairs that were scored.
-    left_out : dict
-        Reason to the number of records that ``--skip-bad`` left out.
-    remarks : dict
-        Further caveats about the data, such as a query with nothing relevant that counts as 0,
-        to the number of occurrences.
-    files : dict
-        File name, relative to the data folder, to SHA-256.
+    ``counts`` are of queries, candidates and relevant pairs, ``left_out`` of the records that
+    ``--skip-bad`` left out, by reason, and ``remarks`` of further caveats, such as a query with
+    nothing relevant that counts as 0. ``files`` maps names, relative to the data folder, to their
+    SHA-256. The other fields are as in the suite.
     """
 
     task: str
@@ -199,13 +190,7 @@ def provenance() -> dict[str, Any]:
 
 
 def folder_of(out: Path, system: str) -> Path:
-    """Return the folder of a system's files.
-
-    Raises
-    ------
-    ConfigError
-        If the name is not a valid folder name.
-    """
+    """Return the folder of a system's files; raise a ConfigError if its name is no folder name."""
     if not re.fullmatch(r"\w[\w.+-]*", system):
         raise ConfigError(
             "not a valid system name", value=system, fix="use letters, digits, . _ + -"
@@ -221,13 +206,7 @@ def save_result(result: Result, out: Path) -> Path:
 
 
 def load_result(path: Path) -> Result:
-    """Read a system's ``result.json``.
-
-    Raises
-    ------
-    DataError
-        If the file is not a result.
-    """
+    """Read a system's ``result.json``; raise a DataError if it is not one."""
     try:
         return Result.model_validate(read_json(path))
     except ValidationError as error:
@@ -239,13 +218,7 @@ def load_result(path: Path) -> Result:
 
 
 def require_results(out: Path) -> list[Result]:
-    """Read all results below ``out``, oldest first; require at least one.
-
-    Raises
-    ------
-    DataError
-        If there is none, or a file is not a result.
-    """
+    """Read all results below ``out``, oldest first; raise a DataError if there is none."""
     results = load_results(out)
     if not results:
         raise DataError("no results in this folder", path=out, fix="run scimult evaluate first")
@@ -253,13 +226,7 @@ def require_results(out: Path) -> list[Result]:
 
 
 def load_results(out: Path) -> list[Result]:
-    """Read all results below ``out``, oldest first.
-
-    Raises
-    ------
-    DataError
-        If a file is not a result.
-    """
+    """Read all results below ``out``, oldest first."""
     results = [load_result(path) for path in sorted(out.glob("*/result.json"))]
     return sorted(results, key=lambda result: str(result.provenance.get("date", "")))
 

@@ -14,15 +14,7 @@ from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 
 
 class FixedRoute:
-    """A text encoder that serves every task with one task's route.
-
-    Parameters
-    ----------
-    encoder : TextEncoder
-        The multi-task encoder.
-    route : str
-        The task whose route is used; the side of a text is kept.
-    """
+    """A multi-task encoder that serves every task with one task's route, and keeps sides."""
 
     def __init__(self, encoder: TextEncoder, route: str) -> None:
         self.name = f"{encoder.name}-as-{route}"

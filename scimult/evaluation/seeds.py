@@ -44,17 +44,10 @@ class SeedVariance:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The difference of two means over seeds.
+    """The difference of two means over seeds, with its interval and two-sided p-value.
 
-    Attributes
-    ----------
-    difference, low, high : float
-        The difference and the ends of its interval.
-    p : float
-        Two-sided p-value; 0 or 1 where nothing varies.
-    error, degrees : float
-        Standard error, and degrees of freedom of the t distribution; infinite where only the
-        queries vary.
+    ``p`` is 0 or 1 where nothing varies. ``degrees`` of freedom of the t distribution are infinite
+    where only the queries vary.
     """
 
     difference: float
@@ -66,13 +59,7 @@ class Estimate:
 
 
 def seed_variance(runs: Sequence[Sequence[float]]) -> SeedVariance | None:
-    """Pool the variance between seeds over runs; None if no run has two seeds.
-
-    Parameters
-    ----------
-    runs : sequence of sequence of float
-        Scores of each run's seeds.
-    """
+    """Pool the variance between each run's seeds over runs; None if no run has two seeds."""
     repeated = [np.asarray(scores_J, dtype=np.float64) for scores_J in runs if len(scores_J) > 1]
     if not repeated:
         return None
@@ -120,20 +107,11 @@ def compare_means(
     baseline_trained: bool = True,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Estimate the difference of two means over seeds.
+    """Estimate the difference of the means over seeds of a run and the baseline.
 
-    Parameters
-    ----------
-    scores_J, baseline_K : array
-        Score of each seed of the run, and of the baseline.
-    covariance_NN : array
-        `query_covariance` of the J models followed by the K, shape ``(J + K, J + K)``.
-    seeds : SeedVariance or None
-        `seed_variance` of the study; None: only queries vary.
-    trained, baseline_trained : bool
-        Whether these scores depend on a seed.
-    confidence : float
-        Confidence of the interval.
+    ``covariance_NN`` is the `query_covariance` of the J models followed by the K, ``seeds`` the
+    `seed_variance` of the study (None: only queries vary). ``trained`` and ``baseline_trained``
+    tell whether these scores depend on a seed.
     """
     difference = float(scores_J.mean() - baseline_K.mean())
     count = len(scores_J)

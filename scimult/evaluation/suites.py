@@ -43,13 +43,7 @@ class Suite(StrictConfig):
         return {**values, "benchmarks": benchmarks}
 
     def select(self, names: Sequence[str]) -> dict[str, Benchmark]:
-        """Return the named benchmarks in the suite's order (none named: all).
-
-        Raises
-        ------
-        UnknownNameError
-            If the suite has no benchmark of that name.
-        """
+        """Return the named benchmarks in the suite's order (none named: all)."""
         for name in names:
             one_of("benchmark", name, self.benchmarks)
         return {
@@ -64,22 +58,10 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
-    """Load a suite by name, from a YAML file, or from a BEIR folder.
+    """Load a suite by name, from a path ending in ``.yaml``, or from a folder in BEIR layout.
 
-    Parameters
-    ----------
-    name_or_path : str
-        One of `suite_names`, a path ending in ``.yaml``, or a folder in BEIR layout, which
-        becomes a suite of one search set.
-    overrides : sequence of str
-        Overrides such as ``benchmarks.vis_cite.mode=paper``.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not a valid suite.
-    UnknownNameError
-        If there is no suite of that name.
+    Such a folder becomes a suite of one search set. ``overrides`` are lines such as
+    ``benchmarks.vis_cite.mode=paper``.
     """
     if name_or_path.endswith((".yaml", ".yml")):
         return load_config(Suite, name_or_path, overrides)

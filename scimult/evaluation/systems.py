@@ -76,16 +76,7 @@ class EmbeddingSystem(System, Protocol):
 class DenseSystem(System):
     """A text encoder with exact search; every distinct (text, task, role) is encoded once.
 
-    Parameters
-    ----------
-    encoder : TextEncoder
-        Any object with ``name``, ``similarity`` and ``encode``.
-    settings : mapping, optional
-        The encoder's settings, for the report.
-    device : str
-        Device of the search.
-    show_progress : bool
-        Show progress bars.
+    ``settings`` are the encoder's, for the report, and ``device`` is that of the search.
     """
 
     def __init__(
@@ -125,15 +116,7 @@ class DenseSystem(System):
             )
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Encode the queries and candidates not encoded before.
-
-        Raises
-        ------
-        DataError
-            If the encoder returns the wrong number of rows, or numbers that are not finite.
-        UnknownNameError
-            If the encoder does not know the task of the data set.
-        """
+        """Encode the queries and candidates not encoded before."""
         with self._counting(dataset.name):
             queries_QD = self.embed(dataset.queries, dataset.task, "query")
             candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
@@ -188,18 +171,8 @@ class StoredSystem(System):
 
     ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clustering,
     ``papers``) are embedding folders (`scimult.retrieval.embeddings`), with ids in any order.
-
-    Parameters
-    ----------
-    name : str
-        Name shown in reports.
-    folder : Path
-        Parent of the data sets' folders.
-    similarity : {"dot", "cosine", "l2"}
-        Similarity of embeddings.
-    normalise : bool, optional
-        Whether to scale embeddings to length 1; by default if the similarity is cosine, so that
-        distances and linear models see what the cosine sees.
+    ``normalise`` scales embeddings to length 1; by default if the similarity is cosine, so that
+    distances and linear models see what the cosine sees.
     """
 
     def __init__(
@@ -233,13 +206,7 @@ class StoredSystem(System):
         }
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Look up the rows of the data set's queries and candidates.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or malformed, repeats an id or lacks one.
-        """
+        """Look up the rows of the data set's queries and candidates."""
         similarity = dataset.similarity or self.similarity
         scale = self.normalise and similarity != "cosine"  # cosine search scales by itself
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
@@ -259,17 +226,7 @@ class StoredSystem(System):
 
 
 class BM25System(System):
-    """BM25 on title and body joined by a space; labels by name and definition.
-
-    Parameters
-    ----------
-    name : str
-        Name shown in reports.
-    analyser : Analyser
-        Tokeniser and filters.
-    k1, b : float
-        See `scimult.retrieval.BM25Index`.
-    """
+    """BM25 on title and body joined by a space; labels by name and definition."""
 
     def __init__(
         self, name: str = "BM25", analyser: Analyser = WORDS, *, k1: float = K1, b: float = B

@@ -24,17 +24,9 @@ HARD, SOFT = 1, 2
 
 @dataclass(frozen=True)
 class Reviewers:
-    """Authors to rank by their papers.
+    """Authors to rank by their papers, given as candidate rows.
 
-    Attributes
-    ----------
-    ids : list of str
-        One per reviewer.
-    papers : Ragged
-        Candidate rows of each reviewer's papers.
-    qrels : Qrels
-        Judgments of every query over the reviewers: the sum of ``HARD`` and ``SOFT`` where each
-        applies.
+    Grades in ``qrels`` are the sum of ``HARD`` and ``SOFT`` where each applies.
     """
 
     ids: list[str]
@@ -46,14 +38,8 @@ class Reviewers:
 class _Set:
     """Fields common to all kinds of benchmark data.
 
-    Attributes
-    ----------
-    name, task : str
-        Name of the benchmark, and the encoder's task.
-    files : list of Path
-        Every file that was read.
-    remarks : dict
-        Caveats for readers of the scores, with the number of occurrences.
+    ``files`` are all that were read, ``remarks`` caveats for readers of the scores, with the number
+    of occurrences.
     """
 
     name: str
@@ -127,18 +113,9 @@ class Dataset(_Set):
 
 @dataclass(frozen=True)
 class PaperSet(_Set):
-    """Papers with labels or numbers, for a linear model on their embeddings.
+    """Papers with ``labels`` or numbers (``values_N``), for a linear model on their embeddings.
 
-    Attributes
-    ----------
-    ids, texts : list
-        Ids and texts of the N papers.
-    train_rows, test_rows : IntArray
-        Rows of the papers to fit on and to score on.
-    labels : list of list of str
-        Labels of each paper; empty for numbers.
-    values_N : array
-        Number of each paper; empty for labels.
+    It is fitted on ``train_rows`` and scored on ``test_rows``.
     """
 
     ids: list[str]
@@ -171,18 +148,10 @@ class PaperSet(_Set):
 
 @dataclass(frozen=True)
 class Signatures(_Set):
-    """Author mentions (one author of one paper) in blocks of similar names, with their persons.
+    """Author mentions (one author of one paper) in blocks of similar names, with true persons.
 
-    Attributes
-    ----------
-    ids : list of str
-        One per signature.
-    paper_ids, texts : list
-        Ids and texts of the N papers.
-    paper_rows : IntArray
-        Row of each signature's paper.
-    blocks, persons : list of str
-        Block and true person of each signature.
+    ``ids``, ``paper_rows``, ``blocks`` and ``persons`` have an entry per signature, ``paper_ids``
+    and ``texts`` one per paper.
     """
 
     ids: list[str]

@@ -31,12 +31,8 @@ _RULE = re.compile(r"(max|mean)|top(\d+)|percentile:(\d+(?:\.\d+)?)")
 class Rule:
     """How the similarities of a reviewer's publications become one score.
 
-    Parameters
-    ----------
-    best : int
-        Mean of this many largest similarities, or of all if there are fewer; 0: of all.
-    percentile : float, optional
-        This percentile of all similarities instead, with linear interpolation.
+    It is the mean of the ``best`` largest, or of all if there are fewer; 0: of all. With a
+    ``percentile``, it is that of all similarities, with linear interpolation.
     """
 
     best: int = 3
@@ -44,13 +40,7 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Parse ``max``, ``mean``, ``top3`` or ``percentile:75``.
-
-        Raises
-        ------
-        ConfigError
-            If the text is none of these.
-        """
+        """Parse ``max``, ``mean``, ``top3`` or ``percentile:75``."""
         match = _RULE.fullmatch(text)
         if match is None or match[2] == "0" or float(match[3] or 0) > 100:
             fix = "use top3 (mean of the best three), max, mean or percentile:75"
@@ -71,26 +61,10 @@ def affinities(
 ) -> Iterator[tuple[int, FloatArray]]:
     """Yield scores by blocks of submissions, shape ``(Q, R)``.
 
-    Similarities are dot products: pass unit vectors for cosines. Memory is bounded by the block,
-    however many publications reviewers have.
-
-    Parameters
-    ----------
-    submissions_SD, publications_PD : array
-        float32 vectors.
-    publications_of : Ragged
-        The rows of each reviewer's publications.
-    rule : Rule
-        How similarities become a score.
-    weights : array, optional
-        For each entry of ``publications_of``, the factor of similarities above 0.
-
-    Yields
-    ------
-    start : int
-        First submission of the block.
-    scores_QR : array
-        float32; NaN for a reviewer without publications.
+    Similarities are dot products: pass unit vectors for cosines. ``publications_of`` are the rows
+    of each reviewer's publications, ``weights`` for each of its entries the factor of similarities
+    above 0. Memory is bounded by the block, however many publications reviewers have. Each block
+    comes after the number of its first submission; a reviewer without publications has NaN.
     """
     queries = torch.from_numpy(np.ascontiguousarray(submissions_SD))
     candidates = torch.from_numpy(np.ascontiguousarray(publications_PD))
@@ -207,12 +181,7 @@ def blocks_of(scores_SR: FloatArray, size: int = 1024) -> Iterator[tuple[int, Fl
 def best_pairs(scores_SR: FloatArray, of_row: int, of_column: int) -> IntArray:
     """Return the best pairs of each row and each column as ``row * R + column``, ascending.
 
-    Parameters
-    ----------
-    scores_SR : array
-        May be memory-mapped; pairs with NaN are left out.
-    of_row, of_column : int
-        Maximum number of pairs per row and per column.
+    ``of_row`` and ``of_column`` are their maximum numbers; pairs with NaN are left out.
     """
     count = scores_SR.shape[1]
     wide, long = min(count, of_row), min(len(scores_SR), of_column)

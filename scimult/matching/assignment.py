@@ -33,13 +33,7 @@ _ADDED = 20
 
 @dataclass(frozen=True)
 class Loads:
-    """Reviewers that each submission needs, and bounds on each reviewer's submissions.
-
-    Parameters
-    ----------
-    needed_S, most_R, least_R : array
-        int64.
-    """
+    """Reviewers that each submission needs, and bounds on each reviewer's submissions."""
 
     needed_S: IntArray
     most_R: IntArray
@@ -50,14 +44,7 @@ class Loads:
 class Assignment:
     """Assigned pairs in the order of submissions, best first.
 
-    Attributes
-    ----------
-    submissions, reviewers : array
-        Parallel, int64.
-    scores : array
-        float32.
-    rounds : int
-        Number of times the programme was solved.
+    ``rounds`` is the number of times the programme was solved.
     """
 
     submissions: IntArray
@@ -69,19 +56,8 @@ class Assignment:
 def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> Assignment:
     """Return the assignment with the largest sum of scores.
 
-    Parameters
-    ----------
-    scores_SR : array
-        float32, may be memory-mapped; NaN where a pair must not be assigned.
-    loads : Loads
-        Loads of both sides.
-    names : sequence of str, optional
-        Names of submissions, for messages.
-
-    Raises
-    ------
-    DataError
-        If the loads cannot be met; names the submissions that lack reviewers.
+    ``scores_SR`` may be memory-mapped; NaN where a pair must not be assigned. If the loads cannot
+    be met, the error has the ``names`` of submissions that lack reviewers.
     """
     _check_sums(loads)
     programme = _Programme(scores_SR, loads)

@@ -46,15 +46,9 @@ _EVIDENCE = 3
 class Weighting:
     """Factors of the similarities of publications.
 
-    Parameters
-    ----------
-    half_life : float, optional
-        Years in which a publication loses half of its weight.
-    now : int
-        The year to count from.
-    venues : mapping
-        Venue to the weight of its publications. ``NAME*`` matches all venues that begin so; the
-        longest match wins, and venues without one weigh 1.
+    A publication loses half of its weight in ``half_life`` years before ``now``. ``venues`` have
+    the weight of their publications: ``NAME*`` matches all that begin so, the longest match wins,
+    and venues without one weigh 1.
     """
 
     half_life: float | None = None
@@ -85,19 +79,15 @@ def match(
 ) -> dict[str, Any]:
     """Score, assign if requested, and write the folder ``out``; return its summary.
 
+    The folder gets ``scores.csv`` and ``assignment.csv`` (submission, reviewer, score, without a
+    header, in OpenReview's format), ``matches.jsonl`` with the publications behind each match, and
+    ``summary.json``.
+
     Parameters
     ----------
-    venue : Venue
-        Submissions and reviewers.
     vectors : pair of array
         Of submissions and publications in the order of ``venue``, shapes ``(S, D)`` and
         ``(P, D)``; they are compared by cosine.
-    out : Path
-        Gets ``scores.csv`` and ``assignment.csv`` (submission, reviewer, score, without a
-        header, in OpenReview's format), ``matches.jsonl`` with the publications behind each
-        match, and ``summary.json``.
-    rule, weighting : Rule, Weighting
-        How similarities become scores.
     conflicts : iterable of pair of str
         Submission and reviewer; authors are always in conflict with their own submission.
     wanted : Wanted, optional

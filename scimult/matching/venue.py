@@ -9,15 +9,15 @@ are ``{"value": ...}``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from scimult.data.importers import read_papers
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_members
 from scimult.data.tables import read_delimited
 from scimult.errors import DataError
 from scimult.types import Text
@@ -39,20 +39,10 @@ class Publication:
 
 @dataclass
 class Venue:
-    """Submissions, and reviewers with their publications.
+    """Submissions, and reviewers with the ids of their publications.
 
-    Attributes
-    ----------
-    submissions : dict
-        Id to text.
-    authors : dict
-        Submission id to its authors' reviewer ids; submissions without any are left out.
-    publications : dict
-        Id to publication; a publication of several reviewers occurs once.
-    reviewers : dict
-        Reviewer to the ids of their publications.
-    counts : Counter
-        Irregularities in the input.
+    ``authors`` are reviewer ids by submission; submissions without any are left out. A publication
+    of several reviewers occurs once. ``counts`` are of irregularities in the input.
     """
 
     submissions: dict[str, Text] = field(default_factory=dict)
@@ -62,13 +52,7 @@ class Venue:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add_submission(self, record: Record, name: str, text: Text, authors: list[str]) -> None:
-        """Add a submission.
-
-        Raises
-        ------
-        DataError
-            If the id is taken.
-        """
+        """Add a submission; raise a DataError if its id is taken."""
         if name in self.submissions:
             fix = "remove the duplicate"
             raise record.error("duplicate submission", value=name, fix=fix)
@@ -88,13 +72,7 @@ class Venue:
             papers.append(name)
 
     def check(self, path: Path) -> None:
-        """Check that there is something to match.
-
-        Raises
-        ------
-        DataError
-            If there is no submission, or no reviewer with a publication.
-        """
+        """Check that there is something to match."""
         for kind, papers in (("submission", self.submissions), ("publication", self.publications)):
             if not papers:
                 fix = "check that it is the right file; without --skip-bad, errors are shown"
@@ -105,11 +83,6 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
     """Read a folder written by OpenReview's tools.
 
     A reviewer with an empty file has no publications.
-
-    Raises
-    ------
-    DataError
-        If the folder lacks archives or submissions; through ``rejects``, at a bad note.
     """
     venue = Venue()
     archives = sorted((folder / ARCHIVES).glob("*.jsonl"))
@@ -133,12 +106,8 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
 def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
     """Read submissions, and publications with a column ``reviewer``, in any supported format.
 
-    Submissions may list their authors' reviewer ids in ``authors``.
-
-    Raises
-    ------
-    DataError
-        If a file does not exist or lacks a column; through ``rejects``, at a bad row.
+    Submissions may list their authors' reviewer ids in ``authors``, separated by semicolons or
+    commas.
     """
     venue = Venue()
     for paper in read_papers([papers], rejects=rejects):
@@ -160,7 +129,16 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         text = Text("paper", paper.title, paper.abstract)
         venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))
     venue.check(publications)
+    venue.authors = {
+        name: [one for author in authors for one in _reviewers_in(author, venue.reviewers)]
+        for name, authors in venue.authors.items()
+    }
     return venue
+
+
+def _reviewers_in(author: str, reviewers: Collection[str]) -> list[str]:
+    """Return an author, or several that a table separates by commas instead of semicolons."""
+    return [author] if author in reviewers else [part.strip() for part in author.split(",")]
 
 
 def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str, str]]:
@@ -215,16 +193,11 @@ def _submitted(folder: Path, rejects: Rejects) -> Iterator[Record]:
     if not files:
         fix = f"add submissions/*.jsonl or one of {', '.join(_SUBMISSIONS)}"
         raise DataError("no submissions", path=folder, fix=fix)
-    records = chain.from_iterable(read_jsonl(file, rejects) for file in files)
-    for record in records:
-        if "content" in record.fields:
-            yield record
-        else:  # submissions.json: {id: note}
-            yield from (
-                Record(record.path, record.line, note)
-                for note in record.fields.values()
-                if isinstance(note, dict)
-            )
+    for file in files:
+        if file.suffix == ".json":  # {id: note}
+            yield from (note for _, note in read_members(file, rejects))
+        else:
+            yield from read_jsonl(file, rejects)
 
 
 def _add_submission(venue: Venue, note: Record) -> None:

@@ -216,7 +216,7 @@ def run_lines(path: Path | str) -> Iterator[tuple[str, str, float]]:
         columns = text.split()
         if len(columns) != 6:
             problem = "expected 6 columns: query, Q0, document, rank, score, tag"
-            fix = "write the run in TREC format"
+            fix = "evaluate again with --save-runs, or write the run in TREC format"
             raise DataError(problem, path=path, line=line, value=text, fix=fix)
         yield unquote(columns[0]), unquote(columns[2]), _score(columns[4], path, line)
 

@@ -82,24 +82,9 @@ def run_jobs(
     """Run every job that is not done, as soon as its needs are done and a slot is free.
 
     A failed job stops only the jobs that need it. Jobs left running by a killed call are waited
-    for.
-
-    Parameters
-    ----------
-    jobs : sequence of Job
-        Each after those that it needs.
-    slots : sequence of Slot
-        One job runs in each at a time.
-    logs : Path
-        Folder with a log per job; every attempt is appended.
-    request : StopRequest
-        Once it has a signal, nothing more is started, and running jobs are asked to stop and
-        waited for.
-
-    Returns
-    -------
-    Outcome
-        Without jobs that did not run because of a signal.
+    for. ``logs`` gets a log per job, to which every attempt is appended. Once ``request`` has a
+    signal, nothing more is started, running jobs are asked to stop and waited for, and jobs that
+    did not run are in neither part of the outcome.
     """
     logs.mkdir(parents=True, exist_ok=True)
     outcome = Outcome()

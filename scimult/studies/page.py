@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from scimult.evaluation.repeated import SuiteFindings
 from scimult.evaluation.reporting.page import asset, template
-from scimult.evaluation.reporting.repeated import difference_table, score_table
+from scimult.evaluation.reporting.repeated import tables_of
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
 from scimult.studies.plan import Plan
@@ -29,25 +30,13 @@ FORMAT = "scimult-study/1"
 def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     """Write ``study.json``, ``table.md``, ``costs.md`` and ``study.html``.
 
-    ``table.md`` contains no times, so interrupting a study does not change it.
-
-    Returns
-    -------
-    list of Table
-        The scores of each suite.
-
-    Raises
-    ------
-    DataError
-        If results cannot be compared.
+    ``table.md`` contains no times, so interrupting a study does not change it. Returns the scores
+    of each suite.
     """
     findings = [finding for suite in plan.suites if (finding := find(plan, suite)) is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
-    scores = [score_table(finding) for finding in findings]
-    tables = [
-        *(t for f, s in zip(findings, scores, strict=True) for t in (s, difference_table(f))),
-        run_table(plan),
-    ]
+    by_suite = [tables_of(finding) for finding in findings]
+    tables = [*chain.from_iterable(by_suite), run_table(plan)]
     cost = cost_table(plan, costs)
     written = provenance()
     write_json(plan.out / "study.json", _as_json(plan, findings, costs, failed, written))
@@ -55,7 +44,7 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     write_text(plan.out / "costs.md", to_markdown(cost))
     page = _to_html(plan, [*tables, cost], failed, written)
     write_text(plan.out / "study.html", page)
-    return scores
+    return [scores for scores, *_ in by_suite]
 
 
 def _as_json(
@@ -107,13 +96,7 @@ Points = tuple[list[int], list[float]]
 
 
 def draw_curves(plan: Plan) -> bytes | None:
-    """Draw dev scores and smoothed losses, one colour per run and one line per seed.
-
-    Returns
-    -------
-    bytes or None
-        A PNG; None if nothing was trained yet.
-    """
+    """Draw dev scores and losses as PNG, a colour per run; None if nothing was trained yet."""
     trained = {
         name: members
         for name, members in by_run(plan.trials).items()

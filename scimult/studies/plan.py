@@ -38,17 +38,7 @@ class SuitePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a study does.
-
-    Attributes
-    ----------
-    study : StudyConfig
-        Its file.
-    trials : dict
-        By key, each after those that it is made from.
-    suites : dict
-        By suite name.
-    """
+    """Everything that a study does: trials by key, each after those it is made from, and suites."""
 
     study: StudyConfig
     trials: Mapping[str, Trial]
@@ -104,15 +94,7 @@ class Plan:
 
 
 def make_plan(path: Path | str, overrides: Sequence[str] = ()) -> Plan:
-    """Read a study file, and the configurations and suites that it names.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a key, a run, a suite or a set is unknown, or two runs are the same.
-    DataError
-        If a suite's data is missing.
-    """
+    """Read a study file, and the configurations and suites that it names."""
     study = load_study(path, overrides)
     return Plan(study, make_trials(study), _load_suites(study))
 

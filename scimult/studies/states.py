@@ -19,16 +19,9 @@ from scimult.training.runs import summarise
 class State:
     """Progress of a trial.
 
-    Attributes
-    ----------
-    key, model : str
-        The trial; and ``ready``, ``missing``, or the state of its run folder.
-    done, planned : int or None
-        Optimizer steps; ``planned`` is None if unknown.
-    scored, asked : int
-        Scored and requested sets of all suites.
-    hours : float or None
-        Estimated hours left on one rank; None if unknown.
+    ``model`` is ``ready``, ``missing``, or the state of its run folder; ``done`` and ``planned``
+    are optimizer steps, ``scored`` and ``asked`` sets of all suites, ``hours`` those estimated to
+    be left on one rank. None is unknown.
     """
 
     key: str

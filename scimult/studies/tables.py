@@ -19,13 +19,7 @@ from scimult.training.runs import METRICS, read_metrics
 
 
 def find(plan: Plan, suite: str) -> SuiteFindings | None:
-    """Compare the runs on a suite; None if there is no result yet.
-
-    Raises
-    ------
-    DataError
-        If results are damaged, of other data, or lack per-query scores.
-    """
+    """Compare the runs on a suite; None if there is no result yet."""
     results = _results(plan, suite)
     if not results:
         return None
@@ -69,16 +63,9 @@ def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result
 class Cost:
     """Cost of one trial, without the run it starts from.
 
-    Attributes
-    ----------
-    steps, tokens : int
-        Of its training.
-    flops : float or None
-        Operations of its forward and backward passes; None if its metrics lack them.
-    training_seconds : float
-        Of all steps, times ranks, without time between steps.
-    evaluation_seconds : float
-        To encode and rank.
+    ``flops`` are of its forward and backward passes, None if its metrics lack them;
+    ``training_seconds`` of all steps, times ranks, without time between steps;
+    ``evaluation_seconds`` to encode and rank.
     """
 
     key: str

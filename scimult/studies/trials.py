@@ -26,20 +26,10 @@ AFTER = 1000
 
 @dataclass(frozen=True)
 class Trial:
-    """A run with one of its seeds.
+    """A run with one of its seeds; None for a model without a seed.
 
-    Attributes
-    ----------
-    run, seed
-        The run and its seed; None for a model without a seed.
-    key : str
-        Its name in folders and tables.
-    folder : Path
-        Its output folder, or that of the existing model.
-    stages : list of Stage
-        Stages to train, in order; empty unless the run is trained.
-    overrides : list of str
-        Training overrides, the study's and its own.
+    ``key`` is its name in folders and tables, ``folder`` its output or the existing model,
+    ``stages`` are to train, in order, and ``overrides`` the study's and its own.
     """
 
     run: str
@@ -69,13 +59,7 @@ class Trial:
 
 
 def make_trials(study: StudyConfig) -> dict[str, Trial]:
-    """Return all trials by key, each after those that it is made from.
-
-    Raises
-    ------
-    ConfigError
-        Naming every run whose configuration is invalid, and runs that are the same.
-    """
+    """Return all trials by key, each after those that it is made from."""
     runs = study.all_runs()
     trials: dict[str, Trial] = {}
     problems: list[str] = []

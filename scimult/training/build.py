@@ -30,13 +30,7 @@ _SECTION = "section model of the run"
 
 
 def build_model(config: PretrainConfig) -> Pretrained:
-    """Build the encoder of a run, warm-started or new.
-
-    Raises
-    ------
-    ConfigError, CheckpointError, UnknownNameError
-        If sizes, variant, checkpoint and data settings do not fit together.
-    """
+    """Build the encoder of a run, warm-started or new."""
     section = config.model
     if section.base is not None:
         described = _describe_on(config, _read_base(section.base, config.how_to_get.base))
@@ -134,14 +128,7 @@ def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
 
 
 def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrained:
-    """Select the parameters that get gradients.
-
-    Raises
-    ------
-    ConfigError
-        If nothing is left to train, a pattern matches nothing, or a learning rate is given
-        for parameters that the variant does not have.
-    """
+    """Select the parameters that get gradients."""
     section, model = config.model, pretrained.model
     trains = VARIANTS[section.variant].trains
     if section.train == "all":
@@ -167,13 +154,7 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
 
 
 def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    """Return the names that match any pattern, in which ``*`` stands for anything.
-
-    Raises
-    ------
-    ConfigError
-        If a pattern matches no name; the message lists similar ones.
-    """
+    """Return the names that match any pattern, in which ``*`` stands for anything."""
     matching: set[str] = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}

@@ -69,7 +69,8 @@ class Checkpoints(Callback):
 class MetricsFile(Callback):
     """Appends one JSON line per step to ``metrics.jsonl``.
 
-    Lines of steps that a resumed run repeats are removed first, so that every step appears once.
+    Lines of steps that a resumed run repeats are removed first, so that every step appears once;
+    a run without a checkpoint repeats them all.
     """
 
     def __init__(self, path: Path, first_step: int) -> None:
@@ -78,7 +79,7 @@ class MetricsFile(Callback):
             lines = [
                 line
                 for line in path.read_text(encoding="utf-8").splitlines()
-                if _step_of(line, otherwise=first_step + 1) <= first_step
+                if first_step and _step_of(line, otherwise=first_step + 1) <= first_step
             ]
             write_text(path, "".join(f"{line}\n" for line in lines))
         self._file = path.open("a", encoding="utf-8")
@@ -230,13 +231,7 @@ _FILE = "tracker.json"
 
 
 def open_tracker(name: TrackerName) -> Any:
-    """Import a tracker's package; wandb and trackio share their interface.
-
-    Raises
-    ------
-    ConfigError
-        If it is not installed.
-    """
+    """Import a tracker's package; wandb and trackio share their interface."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -37,20 +37,10 @@ _ORIGIN_FILE = "warm_start.json"
 
 
 def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
-    """Pre-train all stages in one job; every rank calls this.
+    """Pre-train all stages in one job; return the saved model of the last; every rank calls this.
 
-    Parameters
-    ----------
-    stages : sequence of Stage
-        As `load_stages` returns them, in order.
-    resume : bool
-        Skip finished stages and continue an interrupted one. Otherwise refuse stage folders
-        that hold a run.
-
-    Returns
-    -------
-    Path
-        The saved model of the last stage.
+    ``resume`` skips finished stages and continues an interrupted one. Otherwise stage folders that
+    hold a run are refused.
 
     Raises
     ------
@@ -104,11 +94,6 @@ def rehearse(
 
     This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
     not started yet, will save as ``model.base``.
-
-    Raises
-    ------
-    SciMultError
-        If configuration, data or base do not allow the run.
     """
     plan = plan_run(config)
     if base is None:
@@ -128,14 +113,7 @@ def rehearse(
 
 
 def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:
-    """Return whether a stage is finished.
-
-    Raises
-    ------
-    ConfigError
-        If its folder holds a run and ``resume`` is off, or the run has another configuration,
-        other data, or started from other weights than its base has now.
-    """
+    """Return whether a stage is finished; refuse a run of other settings, data or base."""
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
     if not saved.exists():
         return False

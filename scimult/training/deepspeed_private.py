@@ -31,13 +31,7 @@ _OF_STAGE: dict[int, tuple[str, ...]] = {
 
 
 def require_names(engine: Any) -> None:
-    """Check that an engine has all the names used below.
-
-    Raises
-    ------
-    ConfigError
-        Naming those that this release of DeepSpeed lacks.
-    """
+    """Check that an engine has all the names used below."""
     import deepspeed
 
     stage = engine.zero_optimization_stage()
@@ -61,13 +55,7 @@ def require_names(engine: Any) -> None:
 
 
 def check_zero(section: dict[str, Any]) -> None:
-    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes.
-
-    Raises
-    ------
-    ConfigError
-        Naming those with an unknown name or another type.
-    """
+    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes."""
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     try:

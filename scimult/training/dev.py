@@ -121,9 +121,9 @@ def mean_reciprocal_rank(
     scores_QC = similarity_matrix(q_QD, c_CD, similarity).numpy()
     scores_QC[dev.ignored_QC] = -np.inf
     best_Q = np.where(dev.relevant_QC, scores_QC, -np.inf).max(1)
-    # A tie counts against the model: constant embeddings must not score 1.
+    # Ties and NaN count against the model: constant embeddings must not score 1.
     others_QC = np.where(dev.relevant_QC, -np.inf, scores_QC)
-    ranks_Q = 1 + (others_QC >= best_Q[:, None]).sum(1)
+    ranks_Q = 1 + (~(others_QC < best_Q[:, None])).sum(1)
     return float((1 / ranks_Q).mean())
 
 

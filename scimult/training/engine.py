@@ -75,7 +75,7 @@ class DeepSpeedEngine:
     ) -> None:
         import deepspeed
 
-        weights = {} if resume is None else read_full_weights(resume)
+        weights = {} if resume is None else read_tensors(resume / WEIGHTS_FILE)
         if resume is not None:
             # Before DeepSpeed copies, casts and partitions the weights.
             load_strictly(model, weights, resume)
@@ -276,14 +276,3 @@ class DeepSpeedEngine:
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
         self._engine.destroy()
-
-
-def read_full_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the float32 weights written by ``DeepSpeedEngine.save``.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is missing or damaged.
-    """
-    return read_tensors(folder / WEIGHTS_FILE)

@@ -10,7 +10,7 @@ from typing import Any
 from scimult import distributed
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.heads import HeadDescription, save_heads
-from scimult.checkpoints.weights import load_strictly
+from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import folder_bytes, only_writer, require_room
@@ -26,7 +26,7 @@ from scimult.training.callbacks import (
     Tracker,
 )
 from scimult.training.config import PretrainConfig
-from scimult.training.engine import DeepSpeedEngine, read_full_weights
+from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
@@ -54,11 +54,6 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
     Keys that an older version did not write have their defaults.
-
-    Raises
-    ------
-    ConfigError
-        Naming the sections that differ, or a key that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
@@ -181,7 +176,7 @@ class RunFolder:
         weights = engine.full_weights() if step == last_step else {}
 
         def write() -> None:
-            full = weights or read_full_weights(self._store.at(step).path)
+            full = weights or read_tensors(self._store.at(step).path / WEIGHTS_FILE)
             learned = take_learned(full)
             config = self._config.model_dump(mode="json")
             provenance = {"config": config, "data": self._state["data"], "step": step}
@@ -235,17 +230,10 @@ class RunFolder:
 
 
 def load_step(run: Path | str, step: int) -> Pretrained:
-    """Load a run's model as it was after ``step`` optimizer steps, in float32.
+    """Load a run's model as it was after ``step``, whose checkpoint is kept, in float32.
 
     The run may have finished or not, on any number of ranks and under any ZeRO stage. Until it
     has finished, its base model must still exist.
-
-    Parameters
-    ----------
-    run : path
-        The run's folder.
-    step : int
-        A step whose checkpoint is kept.
 
     Raises
     ------
@@ -263,7 +251,7 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     exported = (run / MODEL_NAME / "config.json").is_file()
     described = load_pretrained(run) if exported else build.build_model(config)
     model = Encoder(described.config.encoder)
-    weights = read_full_weights(checkpoint.path)
+    weights = read_tensors(checkpoint.path / WEIGHTS_FILE)
     learned = learned_numbers(config, take_learned(weights))
     load_strictly(model, weights, checkpoint.path)
     described.config.provenance |= {

@@ -117,10 +117,7 @@ class Trainer:
     def run(self, first_step: int, steps: int) -> int:
         """Do the steps from ``first_step`` (steps already done) up to ``steps``.
 
-        Returns
-        -------
-        int
-            Steps done, fewer than ``steps`` if a callback ended training.
+        Returns the steps done, fewer than ``steps`` if a callback ended training.
 
         Raises
         ------

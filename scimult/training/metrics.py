@@ -53,12 +53,7 @@ def query_statistics(
     ``correct``: the positive scores highest of all unmasked candidates. ``margin``: its score
     minus that of the hardest negative, over the ``compared`` queries, those with a negative.
     ``hard_wins``: the hardest of the query's own hard negatives scores at least as high as the
-    positive, over the queries ``with_hard`` negatives that are not masked.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(B, S)``, float32.
+    positive, over the queries ``with_hard`` negatives that are not masked. Shape ``(B, S)``.
     """
     lowest = float("-inf")
     scores_BC = scores.scores_BC.masked_fill(scores.masked_BC, lowest)
@@ -89,12 +84,7 @@ def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B
     For classes, ``right`` counts the ``classified`` papers whose class scores highest. For
     labels, ``named`` counts predictions (probability above 1/2), ``listed`` true labels, and
     ``found`` those that are both. For the numbers of ``measured`` papers there are their sums,
-    sums of squares, and sums of squared errors.
-
-    Returns
-    -------
-    Tensor
-        Shape ``(S,)``, float64.
+    sums of squares, and sums of squared errors. Shape ``(S,)``, float64.
     """
     papers = torch.full_like(losses_B, 1.0).sum()
     sums: dict[str, Tensor] = {"queries": papers, "loss": losses_B.sum()}

@@ -45,7 +45,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def pretrain(
     config: PretrainConfig, *, resume: bool = True, stop_request: StopRequest | None = None
 ) -> Path:
-    """Pre-train an encoder under DeepSpeed and save it; every rank calls this.
+    """Pre-train an encoder under DeepSpeed, save it and return its path; every rank calls this.
 
     Parameters
     ----------
@@ -56,11 +56,6 @@ def pretrain(
         Otherwise refuse a folder that holds a run.
     stop_request : StopRequest, optional
         Checked after every step; a caller with further work can check it after the last.
-
-    Returns
-    -------
-    Path
-        The saved model: ``<output>/model``.
 
     Raises
     ------

@@ -45,19 +45,8 @@ def load_stages(
     is the run's plus its index from 0: with equal seeds, stages on the same data would see the
     same batches.
 
-    Parameters
-    ----------
-    path : path
-        A YAML file.
-    overrides : sequence of str
-        ``dotted.key=value`` changes all stages, ``stages.NAME.key=value`` a single one.
-    overlays : sequence of path
-        YAML files that are laid over all stages, including the stages' own overrides.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a stage is invalid, or overrides an override.
+    The override ``dotted.key=value`` changes all stages, ``stages.NAME.key=value`` a single one.
+    ``overlays`` are YAML files laid over all stages, including the stages' own overrides.
     """
     tree = read_yaml(path)
     names = list(_own_trees(tree, path))
@@ -85,13 +74,7 @@ def load_stages(
 
 
 def stages_up_to(stages: Sequence[Stage], name: str) -> list[Stage]:
-    """Return a stage and the stages that it builds on, in order.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such stage.
-    """
+    """Return a stage and the stages that it builds on, in order."""
     by_name = {stage.name: stage for stage in stages}
     chain: list[Stage] = []
     current: str | None = one_of("stage", name, by_name)

@@ -79,12 +79,7 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Return the newest intact checkpoint; ``None`` if there are no checkpoints.
 
-        Damaged checkpoints are skipped with a warning.
-
-        Raises
-        ------
-        CheckpointError
-            If there are checkpoints and all are damaged.
+        Damaged ones are skipped with a warning, but not all of them.
         """
         checkpoints = self._steps()
         for path in reversed(checkpoints):
@@ -193,13 +188,7 @@ def _list(folder: Path) -> dict[str, _File]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every file of a checkpoint against its checksum and return the checkpoint.
-
-    Raises
-    ------
-    CheckpointError, DataError
-        Naming the file that is missing, truncated or changed.
-    """
+    """Check every file of a checkpoint against its checksum and return the checkpoint."""
     manifest = _read_manifest(path)
     for name, listed in manifest.files.items():
         file = path / name

@@ -107,6 +107,10 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         export_results([bare], "beir", tmp_path / "y")
     with pytest.raises(DataError, match="two results would be the same file"):
         export_results([out, out], "beir", tmp_path / "two")
+    damaged, _ = write_results(tmp_path / "damaged", save_runs=True)
+    (damaged / "BM25" / "runs" / "search.run").write_text("q Q0\n")
+    with pytest.raises(DataError, match="evaluate again with --save-runs, or write"):
+        export_results([damaged], "beir", tmp_path / "d")
     called = CliRunner().invoke(
         app, ["export-results", str(out), "--to", "beir", "--out", str(tmp_path / "z")]
     )

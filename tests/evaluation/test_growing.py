@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from scimult.errors import ConfigError, DataError
@@ -108,6 +110,28 @@ def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) 
     assert list(result.sets["links"].scores) == ["map"]
     again = evaluate(BM25System(), changed, loaded, out, earlier="resume", confidence=0.9)
     assert all(entry.intervals for entry in again.sets.values())
+    wider = evaluate(BM25System(), changed, loaded, out, earlier="resume", confidence=0.99)
+    for name, entry in wider.sets.items():
+        metric = entry.main_metric
+        width = np.ptp(entry.intervals[metric])
+        assert width >= np.ptp(again.sets[name].intervals[metric])
+    assert wider.sets["search"].intervals != again.sets["search"].intervals
+
+
+def test_ranked_lists_are_those_of_the_scores(prepared: Prepared) -> None:
+    """Lists of an earlier scoring do not stay, and resuming writes those that are missing."""
+    suite, sets, out = prepared
+    runs = out / "words" / "runs"
+    evaluate(_words(), suite, sets, out, save_runs=True)
+    assert {path.stem for path in runs.iterdir()} == set(sets)
+    evaluate(_words({"fingerprint": "b"}), suite, _one(sets, "links"), out, earlier="replace")
+    assert not (runs / "links.run").exists()
+    seen: dict[str, object] = {}
+    options: dict[str, Any] = {"earlier": "resume", "save_runs": True, "on_set": seen.__setitem__}
+    for kept in ([], ["links"]):
+        evaluate(_words({"fingerprint": "b"}), suite, _one(sets, "links"), out, **options)
+        assert [name for name, entry in seen.items() if entry is None] == kept
+        assert (runs / "links.run").exists()
 
 
 def test_resuming_keeps_what_another_version_scored_or_another_server_had(

@@ -13,7 +13,7 @@ from scipy import stats
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.repeated import Runs, SuiteFindings, compare_runs
-from scimult.evaluation.reporting.repeated import to_csv
+from scimult.evaluation.reporting.repeated import tables_of, to_csv
 from scimult.evaluation.results import Result, SetResult, save_result
 
 QUERIES = {"cisi": 40, "cacm": 60, "links": 50}
@@ -143,3 +143,13 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
         compare_runs([tmp_path / "none"], {}, "BM25")
     with pytest.raises(ConfigError, match="compared with another run"):
         compare_runs([one], {}, "BM25", ["BM25"])
+
+
+def test_a_suite_with_the_baseline_only_has_no_table_of_differences(tmp_path: Path) -> None:
+    folders = [_write(tmp_path / "first", "first", SYSTEMS[:3])]
+    folders.append(_write(tmp_path / "second", "second", ["old-0"]))
+    _, first, second = compare_runs(folders, {}, "old-0")
+    assert [len(tables_of(first)), len(tables_of(second))] == [2, 1]
+    assert "No result of new-0, old-1." in second.notes
+    with pytest.raises(ConfigError, match="old-0 and the other runs share no set"):
+        compare_runs([folders[1], _write(tmp_path / "third", "first", ["BM25"])], {}, "old-0")

@@ -36,7 +36,8 @@ def test_submissions_in_three_forms(tmp_path: Path) -> None:
         folder = write_venue(tmp_path / form)
         (folder / "submissions.jsonl").unlink()
         if form == "json":
-            text = json.dumps({found["id"]: found for found in notes})
+            # On several lines, as openreview-expertise writes it.
+            text = json.dumps({found["id"]: found for found in notes}, indent=2)
             (folder / "submissions.json").write_text(text, encoding="utf-8")
         else:
             (folder / "submissions").mkdir()
@@ -44,6 +45,23 @@ def test_submissions_in_three_forms(tmp_path: Path) -> None:
                 path = folder / "submissions" / f"{found['id']}.jsonl"
                 path.write_text(json.dumps(found) + "\n", encoding="utf-8")
         assert read_openreview(folder, Rejects()).submissions == whole
+    lines = json.dumps({"id": "s9", "title": "Not inside content"}) + "\n"
+    (tmp_path / "lines" / "submissions.jsonl").write_text(lines)
+    with pytest.raises(DataError, match="note has no content"):
+        read_openreview(tmp_path / "lines", Rejects())
+
+
+def test_authors_in_a_table_may_be_separated_by_commas(tmp_path: Path) -> None:
+    rows = ['s1,Graphs,"ada, bob"', 's2,Trees,"Lovelace, Ada; bob"', "s3,Nets,eve"]
+    (tmp_path / "papers.csv").write_text("\n".join(["id,title,authors", *rows]) + "\n")
+    lines = [
+        {"reviewer": name, "id": f"p{number}", "title": "Nodes"}
+        for number, name in enumerate(["ada", "bob", "Lovelace, Ada"])
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "publications.jsonl").write_text(text)
+    venue = read_tables(tmp_path / "papers.csv", tmp_path / "publications.jsonl", Rejects())
+    assert venue.authors == {"s1": ["ada", "bob"], "s2": ["Lovelace, Ada", "bob"], "s3": ["eve"]}
 
 
 def test_tables_of_any_format(tmp_path: Path) -> None:

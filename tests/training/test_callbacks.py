@@ -116,6 +116,10 @@ def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:
     means = {"loss": 3.0, "accuracy": 0.5, "margin": 1.5, "hard_wins": 0.5}
     assert lines[3]["by_task"] == {"a": means}
     assert lines[3]["usage"]["model_flops"] == 1e9
+    # Killed before its first checkpoint, a run begins again.
+    play(MetricsFile(tmp_path / "metrics.jsonl", 0))
+    again = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()]
+    assert [line["step"] for line in again] == [0, 1, 2, 3]
 
 
 def test_a_step_skipped_by_fp16_has_no_norm(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scimult.checkpoints import load_pretrained
 from scimult.config import validate
@@ -61,3 +62,9 @@ def test_a_query_of_a_view_finds_its_own_paper(
     )
     assert score == pytest.approx(np.mean(reciprocal), abs=1e-9)
     assert score < 1
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    worst = dev.mean_reciprocal_rank(
+        model, dev_set, tokens, routes=routes, similarity="cosine", max_length=MAX_LENGTH
+    )
+    assert worst < 0.1

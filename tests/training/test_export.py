@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from scimult.checkpoints import load_pretrained
+from scimult.checkpoints.weights import read_tensors
 from scimult.cli.main import app
 from scimult.errors import CheckpointError, SciMultError
-from scimult.training.engine import read_full_weights
 from scimult.training.folder import load_step
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -107,7 +107,7 @@ def test_damaged_checkpoints_are_refused(
         load_step(run, 4)
     # As if the list of checksums had been made after the damage.
     with pytest.raises(CheckpointError, match=ours):
-        read_full_weights(step)
+        read_tensors(step / "model.safetensors")
 
 
 def test_steps_that_are_not_kept_are_named(folder: Path) -> None:

@@ -37,16 +37,8 @@ Targets = dict[str, tuple[list[str], float]]
 class Source:
     """A benchmark whose files are being read.
 
-    Attributes
-    ----------
-    name, benchmark
-        The set.
-    folder : Path
-        Folder of its files.
-    paths : list of Path
-        The files that its layout requires, in the order of ``needed``.
-    rejects : Rejects
-        Receives bad records and queries that cannot be scored.
+    ``paths`` are the files that its layout requires, in the order of ``needed``; ``rejects``
+    receives bad records and queries that cannot be scored.
     """
 
     name: str
@@ -66,13 +58,7 @@ class Source:
         fix: str,
         path: Path | None = None,
     ) -> list[str]:
-        """Return the queries without a problem; reject the others.
-
-        Raises
-        ------
-        DataError
-            If no query is left.
-        """
+        """Return the queries without a problem, at least one; reject the others."""
         sound = []
         for query in queries:
             problem = problem_of(query)
@@ -128,20 +114,9 @@ class Source:
     ) -> Dataset:
         """Build a data set of ranked candidates; keep the queries that can be scored.
 
-        Parameters
-        ----------
-        queries, documents, judgments : mapping
-            By id.
-        judged_in : Path, optional
-            File of the judgments, for messages; by default the first.
-        listed : mapping, optional
-            Candidates of each query; None: all documents.
-        listed_in : Path, optional
-            File of ``listed``, if it has one of its own.
-        groups : mapping, optional
-            Group of each query.
-        remarks : mapping, optional
-            Caveats for readers of the scores, with the number of occurrences, which may be 0.
+        ``listed`` are the candidates of each query (None: all documents). ``judged_in`` and
+        ``listed_in`` are the files of judgments and candidates, for messages; by default the first.
+        ``remarks`` are caveats for readers, with the number of occurrences, which may be 0.
 
         Raises
         ------
@@ -181,19 +156,7 @@ class Source:
     ) -> Dataset:
         """Build a data set of labelled papers; keep the papers that can be scored.
 
-        Parameters
-        ----------
-        papers : mapping
-            Paper id to its text and the ids of its labels.
-        labels : mapping
-            Label id to its text and all its names.
-        files : sequence of Path
-            Every file that was read.
-
-        Raises
-        ------
-        DataError
-            If no paper is left.
+        ``papers`` have a text and the ids of their labels, ``labels`` a text and all their names.
         """
         judgments: Judgments = {}
         for identity, (_, given) in papers.items():
@@ -229,13 +192,7 @@ class Source:
         test: Targets,
         files: Sequence[Path] | None = None,
     ) -> PaperSet:
-        """Build a data set for a linear model, training papers first.
-
-        Raises
-        ------
-        DataError
-            If the training or the test set is empty.
-        """
+        """Build a data set for a linear model, training papers first; neither part is empty."""
         files = self.paths if files is None else files
         for kind, side in (("training", train), ("test", test)):
             if not side:

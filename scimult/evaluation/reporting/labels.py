@@ -78,13 +78,7 @@ def _rarest(scored: ScoredSet) -> Table:
 
 
 def rarest_label(labels_P: IntArray, papers_P: IntArray) -> IntArray:
-    """Return, for each paper, the frequency of its rarest label.
-
-    Parameters
-    ----------
-    labels_P, papers_P : IntArray
-        Label row and paper row of P pairs; every paper has a pair.
-    """
+    """Return, for each paper, the frequency of its rarest label; every paper has a pair."""
     frequency_P = np.bincount(labels_P)[labels_P]
     rarest_Q = np.full(int(papers_P.max(initial=-1)) + 1, len(labels_P), dtype=np.int64)
     np.minimum.at(rarest_Q, papers_P, frequency_P)

@@ -55,13 +55,7 @@ def can_map() -> bool:
 
 
 def check_layout(layout: Layout) -> None:
-    """Refuse a layout whose library is missing.
-
-    Raises
-    ------
-    ConfigError
-        If the library is not installed.
-    """
+    """Refuse a layout whose library is not installed."""
     if layout == "umap" and find_spec("umap") is None:
         raise ConfigError(
             "umap-learn, which this layout needs, is not installed",
@@ -81,18 +75,9 @@ def paper_map(
 ) -> PaperMap:
     """Lay out a sample of papers in the plane, similar embeddings close together.
 
-    Parameters
-    ----------
-    scored : ScoredSet
-        A set of coarse classification; its gold labels are the fields.
-    system : str
-        Name of the system that made the embeddings.
-    stored : StoredEmbeddings
-        Embeddings of all papers of the set.
-    seed : int
-        Seed of the sample and the layout.
-    layout : {"tsne", "umap"}
-        t-SNE (van der Maaten and Hinton 2008) or UMAP (McInnes et al. 2018).
+    The gold labels of ``scored``, a set of coarse classification, are the fields; ``stored`` are
+    the system's embeddings of all its papers. Layouts are t-SNE (van der Maaten and Hinton 2008)
+    and UMAP (McInnes et al. 2018).
 
     Raises
     ------

@@ -48,16 +48,9 @@ class Options:
 
 @dataclass(frozen=True)
 class SetPart:
-    """The sections of one data set, and which inputs they had.
+    """The sections of one data set, None or empty where impossible, and which inputs they had.
 
-    Attributes
-    ----------
-    name, protocol : str
-        Name and protocol of the data set.
-    has_texts, has_lists : bool
-        Whether its texts were read, and ranked lists of every system.
-    curves, frequency, wins, maps
-        Sections; None or empty where impossible.
+    ``has_lists`` means ranked lists of every system.
     """
 
     name: str
@@ -78,13 +71,7 @@ class SetPart:
 def make_part(
     out: Path, results: Sequence[Result], name: str, baseline: str, options: Options
 ) -> SetPart:
-    """Read one data set and build its sections.
-
-    Raises
-    ------
-    DataError
-        If a file is damaged, or the data differs from what was scored.
-    """
+    """Read one data set and build its sections."""
     present = [result for result in results if name in result.sets]
     scored = read_scored_set(out, present, name, options.data)
     maps = [

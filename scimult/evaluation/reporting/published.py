@@ -17,20 +17,11 @@ AVERAGE = "average"
 
 
 class PublishedTable(StrictConfig):
-    """One table of a paper.
+    """One table of a paper: its number, and our summary of its content.
 
-    Attributes
-    ----------
-    name, title : str
-        Its number, and our summary of its content.
-    columns : list of str
-        ``SUITE:SET/METRIC`` in our suites' names, or the paper's own heading.
-    rows : dict
-        System to scores × 100; None where the paper has none.
-    cited : list of str
-        Systems with scores taken from another paper.
-    mean : bool
-        Whether the column ``average`` is the mean of the others.
+    ``columns`` are ``SUITE:SET/METRIC`` in our suites' names, or the paper's own headings; ``rows``
+    have scores × 100, and ``cited`` systems have theirs from another paper. ``mean`` tells whether
+    the column ``average`` is the mean of the others.
     """
 
     name: str
@@ -49,16 +40,10 @@ class PublishedTable(StrictConfig):
 
 
 class Publication(StrictConfig):
-    """A paper and its tables.
+    """A paper (its citation) and its tables.
 
-    Attributes
-    ----------
-    paper, url : str
-        Citation and address.
-    counts : dict
-        Sizes of its data sets, by ``SUITE:SET``.
-    same : dict
-        Sets of other suites with the same data, to those named in the columns.
+    ``counts`` are sizes of its data sets, by ``SUITE:SET``; ``same`` maps sets of other suites with
+    the same data to those named in the columns.
     """
 
     paper: str

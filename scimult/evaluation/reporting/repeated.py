@@ -14,6 +14,12 @@ Column = tuple[str, str, str]
 """Task, name and metric."""
 
 
+def tables_of(findings: SuiteFindings) -> list[Table]:
+    """Return the scores, and the differences if a run can be compared with the baseline."""
+    scores = score_table(findings)
+    return [scores, difference_table(findings)] if findings.differences else [scores]
+
+
 def score_table(findings: SuiteFindings) -> Table:
     """Return one row per run, and one column per average and set."""
     level = round(1 - findings.confidence, 12)

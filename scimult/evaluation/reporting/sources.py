@@ -28,18 +28,10 @@ class Missing:
 
 @dataclass(frozen=True)
 class ScoredSet:
-    """One data set and the systems' answers.
+    """One data set and the answers by system.
 
-    Attributes
-    ----------
-    name, facts
-        Its name, and what was scored.
-    tables : dict
-        System to its per-query scores, queries in the same order.
-    dataset : Dataset, optional
-        Texts and judgments, queries in the order of the tables; None without ``--data``.
-    runs : dict
-        System to its ranked lists, where saved.
+    ``tables`` are per-query scores, ``dataset`` texts and judgments (None without ``--data``), all
+    with queries in the same order; ``runs`` are ranked lists, where saved.
     """
 
     name: str
@@ -62,13 +54,7 @@ class ScoredSet:
 def read_scored_set(
     out: Path, results: Sequence[Result], name: str, data: Sequence[Path]
 ) -> ScoredSet:
-    """Read the scores of systems that have the set, and its texts and lists if available.
-
-    Raises
-    ------
-    DataError
-        If a file is damaged, or the data differs from what was scored.
-    """
+    """Read the scores of systems that have the set, and its texts and lists if available."""
     dataset = _dataset(results[-1], name, data)
     tables = {result.system: read_per_query(out, result.system, name) for result in results}
     order = dataset.query_ids if dataset else next(iter(tables.values())).query_ids

@@ -63,16 +63,7 @@ class SuiteReport:
 
 
 def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) -> SuiteReport:
-    """Read a folder of results and build its sections.
-
-    Parameters
-    ----------
-    out : Path
-        Folder that ``scimult evaluate`` wrote.
-    options : Options
-        Settings of the report.
-    tell : callable
-        Called with progress messages.
+    """Read a folder that ``scimult evaluate`` wrote and build its sections.
 
     Raises
     ------

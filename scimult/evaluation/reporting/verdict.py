@@ -59,16 +59,10 @@ class Verdict:
 def verdict(
     out: Path, comparison: Comparison, averages: Mapping[str, Mapping[str, float]]
 ) -> Verdict | None:
-    """Summarise a comparison; None if no set is shared by all systems.
+    """Summarise a comparison of all systems; None if no set is shared by all.
 
-    Parameters
-    ----------
-    out : Path
-        Folder of the results, for differences to the best system.
-    comparison : Comparison
-        Comparison of all systems with the baseline.
-    averages : mapping
-        Task, and ``all``, to each system's average.
+    ``out`` is the folder of the results, for differences to the best system; ``averages`` maps
+    tasks, and ``all``, to each system's average.
     """
     rows = [row for row in comparison.averages if row.task == "all"]
     if not rows or "all" not in averages:

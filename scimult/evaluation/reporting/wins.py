@@ -68,16 +68,10 @@ class PairwiseWins:
 
 
 def pairwise_wins(scored: ScoredSet, baseline: str, examples: int) -> list[PairwiseWins]:
-    """Compare every system with the baseline, query by query.
+    """Compare every system with the baseline, query by query; nothing if it has no result.
 
-    Parameters
-    ----------
-    scored : ScoredSet
-        The data set; without texts, only counts are returned.
-    baseline : str
-        The system that others are compared with; without its result there are no comparisons.
-    examples : int
-        Number of wins, and of losses, to show: those with the largest difference.
+    ``examples`` is the number of wins, and of losses, to show: those with the largest difference.
+    Without texts, there are only counts.
     """
     if baseline not in scored.tables:
         return []

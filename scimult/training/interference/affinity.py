@@ -49,6 +49,7 @@ def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) ->
     # The score by which the run selects steps may be of another task.
     mixture.dev.metric, mixture.dev.patience = DevConfig().metric, None
     mixture.checkpoint.export, mixture.checkpoint.keep_best = "last", False
+    mixture.checkpoint.keep_heads &= bool(loss.heads)
     return mixture
 
 

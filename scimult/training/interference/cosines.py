@@ -50,19 +50,11 @@ class Estimate:
 class PairCell:
     """Two tasks in one location of the encoder.
 
-    Attributes
-    ----------
-    cosine : Estimate
-        Cosine between gradients of the two tasks.
-    ceiling : float
-        Expected cosine of two tasks with the same gradient; NaN where a task does not agree
-        with itself.
-    gap : Estimate
-        How much less the two tasks agree with each other than with themselves.
-    verdict : str
-        ``conflict``: the cosine is below 0. ``apart``: the gap is above 0. ``alike``: neither.
-        Both by intervals that hold for all cells of a map at once (Bonferroni). ``routed``: no
-        parameter here has gradients of both.
+    ``cosine`` is between their gradients, ``ceiling`` its expected value if both had the same
+    gradient (NaN where a task does not agree with itself), ``gap`` how much less they agree with
+    each other than with themselves. Verdicts: ``conflict``: the cosine is below 0; ``apart``: the
+    gap is above 0; both by intervals that hold for all cells of a map at once (Bonferroni);
+    ``alike``: neither; ``routed``: no parameter here has gradients of both.
     """
 
     location: Location

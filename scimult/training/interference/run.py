@@ -74,27 +74,12 @@ def run_interference(
     affinity_steps: int = 0,
     device: str | torch.device | None = None,
 ) -> InterferenceReport:
-    """Measure a model on the mixture of a run and write the report.
+    """Measure a model, in float32 and without dropout, on a run's mixture; write the report.
 
-    Parameters
-    ----------
-    model : Path
-        The model to measure, in float32 and without dropout.
-    out : Path
-        Folder of the report, new or holding an earlier one; runs of ``affinity_steps`` are in its
-        sub-folder ``affinity`` and are continued if they exist.
-    config : Path, optional
-        A run's configuration: tasks, mixture, loss and batches. By default that of the run that
-        ``model`` is, or is in.
-    overrides : sequence of str
-        Changes to the configuration, ``dotted.key=value``.
-    rounds, base, affinity_steps, device
-        See `gradients.training_rounds`, `drift.measure_drift`, `affinity.train_affinity`.
-
-    Raises
-    ------
-    SciMultError
-        If configuration, data or models do not fit, or there are fewer than two tasks.
+    ``config`` is the run's, by default that of the run that ``model`` is, or is in. ``out`` may
+    hold an earlier report; runs of ``affinity_steps`` are in its sub-folder ``affinity`` and are
+    continued if they exist. For the others see `gradients.training_rounds`,
+    `drift.measure_drift` and `affinity.train_affinity`.
     """
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)

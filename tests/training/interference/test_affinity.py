@@ -34,6 +34,7 @@ def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
         dev={"metric": "dev/world.search/mrr", "patience": 2},
         checkpoint={"keep_best": True, "export": "best"},
     )
+    config.checkpoint.keep_heads = True
     plan = plan_run(run_config(tmp_path, "run"))
     for tasks, hard_negatives in ((("search",), ["search"]), (("classification",), False)):
         config_of_tasks = only_tasks(config, plan, tasks)
@@ -41,6 +42,8 @@ def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
         teacher = config_of_tasks.loss.embedding_teacher
         assert (teacher.tasks if teacher else None) == (hard_negatives or None)
         assert not config_of_tasks.selects
+        # The saved configuration is read again when the run is continued.
+        PretrainConfig.model_validate(config_of_tasks.model_dump())
         config_of_tasks.loss.embedding_teacher = None
         assert {source.task for source in plan_run(config_of_tasks).sources} == set(tasks)
 
