@@ -208,7 +208,7 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.location.file.name == name
-    assert first.location.line == {"bibtex": 4}.get(case, 2 if name in _HEADED else 1)
+    assert first.location.line == {"bibtex": 4, "zotero": 2}.get(case, 2 if name in _HEADED else 1)
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
