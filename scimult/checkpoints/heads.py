@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch.nn.functional as F
+import torch
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from scimult.checkpoints.weights import read_tensors, write_tensors
 from scimult.config import StrictConfig
 from scimult.errors import CheckpointError
 from scimult.files import read_json, write_json
+from scimult.models.heads import apply_head
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "heads.safetensors", "heads.json"
 
@@ -45,8 +46,8 @@ class Head:
 
         A regression's are values before scaling, shape ``(B,)``.
         """
-        dtype = embeddings_BD.dtype
-        outputs_BK = F.linear(embeddings_BD, self.weight_KD.to(dtype), self.bias_K.to(dtype))
+        value_KD1 = torch.cat([self.weight_KD, self.bias_K[:, None]], 1)
+        outputs_BK = apply_head(value_KD1, embeddings_BD)
         if self.description.kind == "multi_class":
             return outputs_BK.softmax(1)
         if self.description.kind == "multi_label":

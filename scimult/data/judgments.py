@@ -27,6 +27,11 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     space-separated values (SciDocs, in TREC's order: query, iteration, document, relevance).
     Anything else is a table: BEIR's with a header, or else three columns in BEIR's order or four,
     split at tabs or any number of spaces, in TREC's.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or lacks a column; and, through ``rejects``, for a bad row.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".jsonl"):
@@ -40,7 +45,13 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
 
 
 def grade_of(record: Record) -> int:
-    """Return the score of a pair as an integer grade."""
+    """Return the score of a pair as an integer grade.
+
+    Raises
+    ------
+    DataError
+        If it is not a whole number.
+    """
     score = record.fields.get(SCORE)
     if not isinstance(score, float):
         return record.integer(SCORE)

@@ -211,6 +211,13 @@ def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> I
     Also reads a JSON array of objects, or a page of OpenAlex or Crossref; ``Record.line`` is then
     the element's number. With ``arrays`` a line may be an array, whose items become the fields
     ``"0"``, ``"1"``, ... For CSV, BibTeX and the like the error has the command that reads them.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, or is CSV, BibTeX or the like (the message has the command
+        that reads it); and, through ``rejects``, if it is empty or cut off, or a line is not
+        UTF-8, not JSON or not an object.
     """
     path = Path(path)
     opening = None if arrays else find_objects(path)
@@ -277,7 +284,14 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
 def read_lines(
     path: Path, rejects: Rejects, *, keep_blank: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield number and text of every line, by default without blank ones."""
+    """Yield number and text of every line, by default without blank ones.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, cannot be read or is of another format; and, through
+        ``rejects``, if a line is not UTF-8 or the gzip file is cut off.
+    """
     number = 0
     try:
         with open_binary(path) as file:

@@ -200,7 +200,13 @@ class Manifest(_Entry):
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the manifest of a prepared folder."""
+        """Read the manifest of a prepared folder.
+
+        Raises
+        ------
+        DataError
+            If there is none, it is of another version, or damaged.
+        """
         path = folder / FILE_NAME
         if not path.is_file():
             raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")

@@ -180,7 +180,13 @@ class _Turns:
 def pair_streams(
     sources: Sequence[PairFile | TargetFile], seed: int, per_query: int | None = None
 ) -> list[ItemStream]:
-    """Return the stream of every source."""
+    """Return the stream of every source.
+
+    Raises
+    ------
+    ConfigError
+        If a source is empty, or there is none.
+    """
     empty = [file.name for file in sources if not item_count(file)]
     if empty or not sources:
         raise ConfigError(

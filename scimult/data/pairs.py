@@ -164,7 +164,13 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
 
 
 def read_pairs(path: Path | str) -> PairFile:
-    """Memory-map a pair file."""
+    """Memory-map a pair file.
+
+    Raises
+    ------
+    DataError
+        If it is missing, damaged or of another format version.
+    """
     table = open_arrow(Path(path), "pairs", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     return PairFile(

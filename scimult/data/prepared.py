@@ -128,6 +128,11 @@ class PreparedData:
         """Return the token store of ``tokenizer``; the main rank builds it if needed.
 
         ``workers`` are the processes that build. If the build fails, every rank raises.
+
+        Raises
+        ------
+        StorageError, DataError
+            On every rank, if the build failed on the main rank.
         """
         folder = self.folder / TOKENS / tokenizer.fingerprint
         problem: SciMultError | None = None

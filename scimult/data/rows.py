@@ -36,6 +36,12 @@ def read_rows(
 
     ``columns`` are required of a table, but not of JSON, whose records check their own fields;
     ``header`` names the columns of a table without a header line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist, is of no known kind or lacks a column; and, through
+        ``rejects``, if it is empty, damaged or has a bad row.
     """
     kind = Path(path.name.removesuffix(".gz")).suffix
     if kind in (".jsonl", ".json"):
@@ -70,7 +76,13 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
 
 
 def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
-    """Yield name and value of every member of one big JSON object of objects."""
+    """Yield name and value of every member of one big JSON object of objects.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist; and, through ``rejects``, if it is not such an object.
+    """
     import ijson
 
     fix = 'write {"id": {...}, ...}'

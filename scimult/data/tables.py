@@ -23,6 +23,12 @@ def read_table(path: Path | str, columns: Sequence[str], rejects: Rejects) -> It
     """Yield the rows of a table with a header line; every value is a string.
 
     ``.csv`` is split at commas, anything else at tabs without quoting; see ``read_delimited``.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or lacks one of ``columns``; and, through ``rejects``, if it is
+        empty or cut off, or a row has the wrong number of values.
     """
     path = Path(path)
     separator = _separator(path)
@@ -34,6 +40,11 @@ def read_header(path: Path, columns: Sequence[str]) -> tuple[int, list[str], str
     """Return a table's header line number, column names and separator; see ``read_table``.
 
     ``None`` if the file has no readable line.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or lacks one of ``columns``.
     """
     separator, rejects = _separator(path), Rejects(skip_bad=True)
     for number, values in _rows(path, separator, rejects, quoted=separator == ","):
@@ -104,20 +115,33 @@ def _rows(
         if not line[1].strip() or (is_first and _EXCEL.fullmatch(line[1])):
             continue
         is_first = False
-        if delimiter is None or not quoted or not ('"' in line[1] or "\r" in line[1]):
-            yield line[0], line[1].split(delimiter)
-            continue
-        following = chain(iter(again.popleft, None), lines) if again else lines
         used = [line]
         try:
-            yield line[0], _quoted(used, following, delimiter)
+            if quoted and delimiter is not None and ('"' in line[1] or "\r" in line[1]):
+                values = _quoted(used, chain(_taken(again), lines), delimiter)
+            else:
+                values = _split(line[1], delimiter)
         except csv.Error as error:
-            again.extend(used[1:])
-            if delimiter == "\t":
-                yield line[0], line[1].split(delimiter)
+            again.extendleft(reversed(used[1:]))
+            if delimiter != "\t" or len(line[1]) > FIELD_LIMIT:
+                fix = "close its quote, write a quote inside it twice, or shorten it"
+                rejects.refuse(f"line is not CSV: {error}", path, line[0], value=line[1], fix=fix)
                 continue
-            fix = "close its quote, write a quote inside it twice, or shorten it"
-            rejects.refuse(f"line is not CSV: {error}", path, line[0], value=line[1], fix=fix)
+            values = _split(line[1], delimiter)
+        yield line[0], values
+
+
+def _split(line: str, delimiter: str | None) -> list[str]:
+    """Split a line at every delimiter; one value too long is the csv module's own error."""
+    values = line.split(delimiter)
+    if len(line) > FIELD_LIMIT and any(len(value) > FIELD_LIMIT for value in values):
+        raise csv.Error(f"field larger than field limit ({FIELD_LIMIT})")
+    return values
+
+
+def _taken(lines: deque[Line]) -> Iterator[Line]:
+    while lines:
+        yield lines.popleft()
 
 
 def _quoted(used: list[Line], following: Iterator[Line], delimiter: str) -> list[str]:

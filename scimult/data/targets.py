@@ -120,7 +120,13 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
 
 
 def read_targets(path: Path | str) -> TargetFile:
-    """Memory-map a target file."""
+    """Memory-map a target file.
+
+    Raises
+    ------
+    DataError
+        If it is missing, damaged or of another format version.
+    """
     table = open_arrow(Path(path), "targets", VERSION).combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     values: dict[str, Any] = {}

@@ -100,7 +100,13 @@ class TeacherScores:
 
 
 def read_teacher_scores(folder: Path) -> TeacherScores | None:
-    """Return the scores of a prepared folder; ``None`` if it has none."""
+    """Return the scores of a prepared folder; ``None`` if it has none.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or of another format version.
+    """
     if not (folder / FILE_NAME).exists():
         return None
     table = open_arrow(folder / FILE_NAME, "teacher", VERSION)

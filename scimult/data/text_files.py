@@ -19,7 +19,13 @@ RAW_FORMAT = "scimult.raw"
 
 
 def find_file(path: Path | str, kind: Kind) -> Path:
-    """Return ``path`` itself if it is a file, else the file of ``kind`` in the folder."""
+    """Return ``path`` itself if it is a file, else the file of ``kind`` in the folder.
+
+    Raises
+    ------
+    DataError
+        If the folder holds none or several.
+    """
     path = Path(path)
     if not path.is_dir():
         return path
@@ -51,7 +57,13 @@ def check_labels(path: Path) -> Path:
 
 
 def raw_columns(path: Path) -> list[str] | None:
-    """Return the columns of a Parquet file that a conversion wrote; ``None`` for other files."""
+    """Return the columns of a Parquet file that a conversion wrote; ``None`` for other files.
+
+    Raises
+    ------
+    DataError
+        If the Parquet file is damaged.
+    """
     if path.suffix != ".parquet" or not path.is_file():
         return None
     import pyarrow as pa

@@ -46,7 +46,13 @@ class TextStore:
 
     @classmethod
     def open(cls, folder: Path | str, fingerprint: str | None = None) -> TextStore:
-        """Memory-map ``texts.arrow`` in ``folder``."""
+        """Memory-map ``texts.arrow`` in ``folder``.
+
+        Raises
+        ------
+        DataError
+            If the file is missing, damaged or of another format version.
+        """
         path = Path(folder) / FILE_NAME
         return cls(open_arrow(path, "texts", VERSION), path, fingerprint)
 
@@ -107,7 +113,13 @@ class TextStore:
         return drawn_N
 
     def row(self, identifier: str) -> int:
-        """Return the row of the text with this id."""
+        """Return the row of the text with this id.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
         row = self._rows.get(identifier)
         if row is None:
             fix = "list the ids with TextStore.ids; they look like 'namespace:id'"

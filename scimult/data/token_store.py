@@ -40,6 +40,11 @@ class TokenStore:
 
         If given, it must have been built from exactly these ``texts``, not cut shorter than
         ``max_length``.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged, or the store is not as required.
         """
         folder = Path(folder)
         meta, fix = read_meta(folder), _fix(folder)
@@ -77,7 +82,13 @@ class TokenStore:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what a token store says of itself."""
+    """Return what a token store says of itself.
+
+    Raises
+    ------
+    DataError
+        If it is missing or damaged.
+    """
     meta = read_json(folder / "meta.json")
     if not isinstance(meta, dict) or not meta.keys() >= _META:
         raise DataError("damaged token store", path=folder / "meta.json", fix=_fix(folder))

@@ -36,7 +36,13 @@ Tree = NDArray[np.float64]
 def author_clustering(
     benchmark: Benchmark, signatures: Signatures, embeddings_ND: FloatArray
 ) -> Outcome:
-    """Cluster each block; B³ precision, recall and F1 (Bagga and Baldwin 1998)."""
+    """Cluster each block; B³ precision, recall and F1 (Bagga and Baldwin 1998).
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two blocks, or an embedding is not finite.
+    """
     if not np.isfinite(embeddings_ND).all():
         problem = f"an embedding of {signatures.name} is not finite"
         raise DataError(problem, fix="check the model: its weights or activations overflowed")

@@ -43,7 +43,13 @@ class Column:
 
 
 def columns_of(out: Path, results: Mapping[str, Result], names: Sequence[str]) -> list[Column]:
-    """Read the columns of a folder of results: averages first, then the sets in the given order."""
+    """Read the columns of a folder of results: averages first, then the sets in the given order.
+
+    Raises
+    ------
+    DataError
+        If results are damaged, of other data, or lack per-query scores.
+    """
     first = next(iter(results.values()))
     check_comparable(results.values(), first.suite["name"], first.facts)
     columns = [

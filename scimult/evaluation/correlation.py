@@ -49,7 +49,13 @@ class Correlation(StrictConfig):
 
 
 def correlate(out: Path) -> Correlation:
-    """Correlate, over all systems below ``out``, the sets that every one of them has."""
+    """Correlate, over all systems below ``out``, the sets that every one of them has.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than three systems or two shared sets, or results of other data.
+    """
     results = load_results(out)
     if len(results) < FEWEST:
         problem = f"correlations need {FEWEST} systems"

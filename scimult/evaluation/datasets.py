@@ -122,7 +122,13 @@ def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:
 def download_from_hub(
     benchmarks: Mapping[str, Benchmark], root: Path, on_file: Callable[[Path], None]
 ) -> list[Path]:
-    """Write the missing files that the hub can provide; return their paths."""
+    """Write the missing files that the hub can provide; return their paths.
+
+    Raises
+    ------
+    DataError
+        If a source cannot be read; files already written stay.
+    """
     written: list[Path] = []
     for benchmark in benchmarks.values():
         for name, source in benchmark.hub.items():

@@ -73,7 +73,13 @@ def load_sets(
 
 
 def missing_sets(suite: Suite, root: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """Return the named benchmarks (none named: all) whose data is missing, and what is missing."""
+    """Return the named benchmarks (none named: all) whose data is missing, and what is missing.
+
+    Raises
+    ------
+    UnknownNameError
+        If the suite has no benchmark of that name.
+    """
     missing = {
         name: missing_files(benchmark, root) for name, benchmark in suite.select(names).items()
     }

@@ -136,7 +136,13 @@ def _scores_of_shares(
 
 
 def halves(ids: Sequence[str]) -> IntArray:
-    """Return 0 or 1 for each query: the half of its id's SHA-256 in sorted order."""
+    """Return 0 or 1 for each query: the half of its id's SHA-256 in sorted order.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two queries.
+    """
     if len(ids) < 2:
         fix = "fuse by rank, which has no weight to choose"
         raise DataError("choosing weights needs at least two queries", fix=fix)
@@ -182,7 +188,13 @@ class RerankedSystem(System):
         return _RerankedRanker(self, ranker, dataset)
 
     def scores(self, dataset: Dataset, query_P: IntArray, row_P: IntArray) -> FloatArray:
-        """Return the cross-encoder's score of each pair, shape ``(P,)``."""
+        """Return the cross-encoder's score of each pair, shape ``(P,)``.
+
+        Raises
+        ------
+        DataError
+            If a score is not finite.
+        """
         start = time.perf_counter()
         pairs = [
             (dataset.queries[query].joined, dataset.candidates[row].joined)

@@ -104,7 +104,15 @@ def judge(ranking: Ranking, qrels: Qrels) -> Judged:
 
 
 def compute(name: str, judged: Judged) -> Scores:
-    """Return the score of every query under a metric such as ``recall@20`` or ``ndcg``."""
+    """Return the score of every query under a metric such as ``recall@20`` or ``ndcg``.
+
+    Raises
+    ------
+    ConfigError
+        If the name has a malformed cut-off or grade.
+    UnknownNameError
+        If there is no such metric.
+    """
     measure = parse(name)
     if measure.relevance != 1:
         judged = judged.with_relevance(measure.relevance)

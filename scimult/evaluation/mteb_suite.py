@@ -135,6 +135,11 @@ def set_result(task_result: Mapping[str, Any], entry: MtebSet) -> SetResult:
     """Convert MTEB's result of a task (its JSON).
 
     A score is the mean over the splits and subsets of ``entry``, as MTEB's own is.
+
+    Raises
+    ------
+    DataError
+        If a split or subset is missing.
     """
     parts = {
         f"{split}/{subset}": scores

@@ -42,7 +42,13 @@ class PerQuery:
         return self.columns[name]
 
     def scores(self, metrics: Sequence[str]) -> Scores:
-        """Return the scores of every query under M metrics, shape ``(Q, M)``."""
+        """Return the scores of every query under M metrics, shape ``(Q, M)``.
+
+        Raises
+        ------
+        DataError
+            If a metric is missing or a cell is not a number.
+        """
         cells_MQ = [self.column(metric) for metric in metrics]
         try:
             scores_MQ = np.array(cells_MQ, dtype=np.float64)
@@ -58,7 +64,13 @@ class PerQuery:
         return self.scores([WEIGHT])
 
     def in_order_of(self, query_ids: Sequence[str]) -> PerQuery:
-        """Return the table with its queries in the given order; they must be the same."""
+        """Return the table with its queries in the given order; they must be the same.
+
+        Raises
+        ------
+        DataError
+            If the queries differ.
+        """
         if self.query_ids == list(query_ids):
             return self
         rows = {query: row for row, query in enumerate(self.query_ids)}

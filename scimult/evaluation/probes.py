@@ -65,7 +65,13 @@ def classification_linear(
 
 
 def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: FloatArray) -> Outcome:
-    """Predict the numbers of the test papers by linear support vector regression; Kendall's τ-b."""
+    """Predict the numbers of the test papers by linear support vector regression; Kendall's τ-b.
+
+    Raises
+    ------
+    DataError
+        If all predictions or all true numbers are equal, so that rank correlation is undefined.
+    """
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
@@ -193,7 +199,13 @@ def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
 
 
 def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:
-    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k."""
+    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k.
+
+    Raises
+    ------
+    DataError
+        If a label has fewer than ``size`` papers.
+    """
     for label, count in zip(labels, flags_NS.sum(axis=0), strict=True):
         if count < shot.size:
             problem = f"label has {count} training papers, but {shot.size} are drawn per label"

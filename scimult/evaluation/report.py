@@ -70,6 +70,11 @@ def make_report(results: Sequence[Result]) -> Report:
     """Arrange results of one suite as a table, systems in the given order.
 
     Averages are of main metrics over the sets that every system has.
+
+    Raises
+    ------
+    DataError
+        If results cannot be compared; see `check_comparable`.
     """
     suite = results[-1].suite
     facts: dict[str, SetFacts] = {}
@@ -95,7 +100,13 @@ def make_report(results: Sequence[Result]) -> Report:
 
 
 def update_table(out: Path) -> list[Table]:
-    """Write ``table.md`` from all results below ``out``; return its tables, the scores first."""
+    """Write ``table.md`` from all results below ``out``; return its tables, the scores first.
+
+    Raises
+    ------
+    DataError
+        If a result is damaged or cannot be compared with the others.
+    """
     results = load_results(out)
     scores, audited = score_table(make_report(results)), audit_table(results)
     tables = [scores, *([audited] if audited else [])]

@@ -226,7 +226,13 @@ def require_results(out: Path) -> list[Result]:
 
 
 def load_results(out: Path) -> list[Result]:
-    """Read all results below ``out``, oldest first."""
+    """Read all results below ``out``, oldest first.
+
+    Raises
+    ------
+    DataError
+        If a file is not a result.
+    """
     results = [load_result(path) for path in sorted(out.glob("*/result.json"))]
     return sorted(results, key=lambda result: str(result.provenance.get("date", "")))
 

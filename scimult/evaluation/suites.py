@@ -43,7 +43,13 @@ class Suite(StrictConfig):
         return {**values, "benchmarks": benchmarks}
 
     def select(self, names: Sequence[str]) -> dict[str, Benchmark]:
-        """Return the named benchmarks in the suite's order (none named: all)."""
+        """Return the named benchmarks in the suite's order (none named: all).
+
+        Raises
+        ------
+        UnknownNameError
+            If the suite has no benchmark of that name.
+        """
         for name in names:
             one_of("benchmark", name, self.benchmarks)
         return {
@@ -62,6 +68,13 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
 
     Such a folder becomes a suite of one search set. ``overrides`` are lines such as
     ``benchmarks.vis_cite.mode=paper``.
+
+    Raises
+    ------
+    ConfigError
+        If the file is not a valid suite.
+    UnknownNameError
+        If there is no suite of that name.
     """
     if name_or_path.endswith((".yaml", ".yml")):
         return load_config(Suite, name_or_path, overrides)

@@ -116,7 +116,15 @@ class DenseSystem(System):
             )
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Encode the queries and candidates not encoded before."""
+        """Encode the queries and candidates not encoded before.
+
+        Raises
+        ------
+        DataError
+            If the encoder returns the wrong number of rows, or numbers that are not finite.
+        UnknownNameError
+            If the encoder does not know the task of the data set.
+        """
         with self._counting(dataset.name):
             queries_QD = self.embed(dataset.queries, dataset.task, "query")
             candidates_CD = self.embed(dataset.candidates, dataset.task, "candidate")
@@ -206,7 +214,13 @@ class StoredSystem(System):
         }
 
     def ranker(self, dataset: Dataset) -> Ranker:
-        """Look up the rows of the data set's queries and candidates."""
+        """Look up the rows of the data set's queries and candidates.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or malformed, repeats an id or lacks one.
+        """
         similarity = dataset.similarity or self.similarity
         scale = self.normalise and similarity != "cosine"  # cosine search scales by itself
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)

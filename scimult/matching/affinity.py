@@ -40,7 +40,13 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Parse ``max``, ``mean``, ``top3`` or ``percentile:75``."""
+        """Parse ``max``, ``mean``, ``top3`` or ``percentile:75``.
+
+        Raises
+        ------
+        ConfigError
+            If the text is none of these.
+        """
         match = _RULE.fullmatch(text)
         if match is None or match[2] == "0" or float(match[3] or 0) > 100:
             fix = "use top3 (mean of the best three), max, mean or percentile:75"

@@ -58,6 +58,11 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
 
     ``scores_SR`` may be memory-mapped; NaN where a pair must not be assigned. If the loads cannot
     be met, the error has the ``names`` of submissions that lack reviewers.
+
+    Raises
+    ------
+    DataError
+        If the loads cannot be met; names the submissions that lack reviewers.
     """
     _check_sums(loads)
     programme = _Programme(scores_SR, loads)

@@ -72,7 +72,13 @@ class Venue:
             papers.append(name)
 
     def check(self, path: Path) -> None:
-        """Check that there is something to match."""
+        """Check that there is something to match.
+
+        Raises
+        ------
+        DataError
+            If there is no submission, or no reviewer with a publication.
+        """
         for kind, papers in (("submission", self.submissions), ("publication", self.publications)):
             if not papers:
                 fix = "check that it is the right file; without --skip-bad, errors are shown"
@@ -83,6 +89,11 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
     """Read a folder written by OpenReview's tools.
 
     A reviewer with an empty file has no publications.
+
+    Raises
+    ------
+    DataError
+        If the folder lacks archives or submissions; through ``rejects``, at a bad note.
     """
     venue = Venue()
     archives = sorted((folder / ARCHIVES).glob("*.jsonl"))
@@ -108,6 +119,11 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
 
     Submissions may list their authors' reviewer ids in ``authors``, separated by semicolons or
     commas.
+
+    Raises
+    ------
+    DataError
+        If a file does not exist or lacks a column; through ``rejects``, at a bad row.
     """
     venue = Venue()
     for paper in read_papers([papers], rejects=rejects):

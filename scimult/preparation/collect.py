@@ -33,7 +33,13 @@ FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries"
 
 
 def source_files(config: PrepareConfig) -> dict[str, Path]:
-    """Return the path of every source file, by its name in the configuration."""
+    """Return the path of every source file, by its name in the configuration.
+
+    Raises
+    ------
+    DataError
+        If a file is missing.
+    """
     files = {}
     for source in config.sources:
         named = [(field, getattr(source, field)) for field in FILE_FIELDS]

@@ -260,7 +260,15 @@ class PrepareConfig(StrictConfig):
         return TaskSet([*default_tasks(), *self.tasks])
 
     def check_tasks(self) -> None:
-        """Check that every part of every source trains a known task with matching text kinds."""
+        """Check that every part of every source trains a known task with matching text kinds.
+
+        Raises
+        ------
+        UnknownNameError
+            If a source names a task that does not exist, or ``self_supervision`` such a source.
+        ConfigError
+            If a task's text kinds differ from the part's, or a task has both pairs and targets.
+        """
         tasks = self.task_set()
         paired = {source.task(part) for source in self.sources for part in source.parts}
         for target in (target for source in self.sources for target in source.targets):

@@ -305,7 +305,13 @@ class ViewedPapers:
 
 
 def viewed_papers(config: PrepareConfig, store: TextStore, folder: Path) -> list[ViewedPapers]:
-    """Return the papers of each entry of ``self_supervision``."""
+    """Return the papers of each entry of ``self_supervision``.
+
+    Raises
+    ------
+    ConfigError
+        If no paper of a source is long enough.
+    """
     viewed = []
     for choice in config.self_supervision:
         namespace = next(s.space for s in config.sources if s.name == choice.source)

@@ -159,7 +159,14 @@ class SplitTargets:
 
 
 def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTargets]:
-    """Scale numbers, number classes by name and split papers: a file per source and split."""
+    """Scale numbers, number classes by name and split papers: a file per source and split.
+
+    Raises
+    ------
+    DataError
+        If a task has no training paper or fewer than two classes left, or identical numbers
+        cannot be scaled.
+    """
     by_task: dict[str, list[RawTargets]] = {}
     for targets in raw:
         by_task.setdefault(targets.config.task, []).append(targets)

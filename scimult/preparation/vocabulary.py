@@ -45,7 +45,13 @@ _TEXTS_PER_BATCH = 4096
 
 
 def read_texts(path: Path | str) -> Iterator[str]:
-    """Yield the texts of a prepared folder, of JSON lines, or of a file that a conversion wrote."""
+    """Yield the texts of a prepared folder, of JSON lines, or of a file that a conversion wrote.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a record has none of the known text fields.
+    """
     path = Path(path)
     if path.is_dir():
         if not (path / TEXTS_FILE).exists():
@@ -67,6 +73,13 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
 
     ``vocab_size`` counts special tokens; there are fewer if the texts do not yield as many.
     Adjacent pieces that occur together less often than ``min_count`` are not merged.
+
+    Raises
+    ------
+    ConfigError
+        If ``vocab_size`` is too small for the characters of the texts.
+    DataError
+        If the texts contain no word.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
@@ -90,7 +103,14 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int = 512) -> None:
-    """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer."""
+    """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer.
+
+    Raises
+    ------
+    StorageError
+        If the folder holds anything but such a tokenizer, or cannot be written; nothing
+        half-written is left behind.
+    """
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,

@@ -27,7 +27,15 @@ class Tags(Protocol):
 
 
 class LabelSpace(LabelIndex):
-    """Labels and their embeddings; ``model`` encodes labels now, and papers on request."""
+    """Labels and their embeddings; ``model`` encodes labels now, and papers on request.
+
+    Raises
+    ------
+    ConfigError
+        If the task does not rank labels.
+    DataError
+        If there are no labels, one has no name, or an id is repeated.
+    """
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class LabelSpace(LabelIndex):
     ) -> None:
         self._labels = list(labels)
         super().__init__(model, self._labels, task)
+        self._rows = {name: row for row, name in enumerate(self.ids)}
 
     def on(self, model: SciMult) -> LabelSpace:
         """Return the same labels, encoded by another model."""
@@ -52,12 +61,11 @@ class LabelSpace(LabelIndex):
         DataError
             If an excluded label is unknown.
         """
-        unknown = set(exclude).difference(self.ids)
+        unknown = [name for name in exclude if name not in self._rows]
         if unknown:
-            name = min(unknown)
-            fix = f"exclude labels by their ids{suggest(name, self.ids)}"
-            raise DataError("no label has this id", value=name, fix=fix)
-        excluded = {row for row, name in enumerate(self.ids) if name in set(exclude)}
+            fix = f"exclude labels by their ids{suggest(unknown[0], self.ids)}"
+            raise DataError("no label has this id", value=unknown[0], fix=fix)
+        excluded = {self._rows[name] for name in exclude}
         vectors_ND = self.model.encode(papers, task=self.task, role="query")
         least = -np.inf if threshold is None else threshold
         return [

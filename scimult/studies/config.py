@@ -180,7 +180,13 @@ class StudyConfig(StrictConfig):
     confidence: float = Field(0.95, ge=0.5, le=0.999)
 
     def all_runs(self) -> dict[str, RunConfig]:
-        """Return the runs of the grid, then the others, by name."""
+        """Return the runs of the grid, then the others, by name.
+
+        Raises
+        ------
+        ConfigError
+            If two runs have the same name.
+        """
         runs = expand(self.grid)
         for name, run in self.runs.items():
             if name in runs:
@@ -208,7 +214,13 @@ def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyConfig:
 
 
 def expand(grid: Mapping[str, Axis]) -> dict[str, RunConfig]:
-    """Return a run for each combination of the axes' values, the last axis varying fastest."""
+    """Return a run for each combination of the axes' values, the last axis varying fastest.
+
+    Raises
+    ------
+    ConfigError
+        If an axis is empty, or two runs would have the same name.
+    """
     if not grid:
         return {}
     runs: dict[str, RunConfig] = {}
@@ -319,7 +331,13 @@ def parents(run: RunConfig) -> list[str]:
 
 
 def ordered(runs: Mapping[str, RunConfig]) -> list[str]:
-    """Return the names of runs, each after those that it is made from."""
+    """Return the names of runs, each after those that it is made from.
+
+    Raises
+    ------
+    ConfigError
+        If runs depend on each other in a circle.
+    """
     done: dict[str, None] = {}
 
     def visit(name: str, chain: tuple[str, ...]) -> None:

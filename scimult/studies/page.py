@@ -32,6 +32,11 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
 
     ``table.md`` contains no times, so interrupting a study does not change it. Returns the scores
     of each suite.
+
+    Raises
+    ------
+    DataError
+        If results cannot be compared.
     """
     findings = [finding for suite in plan.suites if (finding := find(plan, suite)) is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}

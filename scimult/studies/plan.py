@@ -94,7 +94,15 @@ class Plan:
 
 
 def make_plan(path: Path | str, overrides: Sequence[str] = ()) -> Plan:
-    """Read a study file, and the configurations and suites that it names."""
+    """Read a study file, and the configurations and suites that it names.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a key, a run, a suite or a set is unknown, or two runs are the same.
+    DataError
+        If a suite's data is missing.
+    """
     study = load_study(path, overrides)
     return Plan(study, make_trials(study), _load_suites(study))
 

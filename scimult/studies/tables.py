@@ -19,7 +19,13 @@ from scimult.training.runs import METRICS, read_metrics
 
 
 def find(plan: Plan, suite: str) -> SuiteFindings | None:
-    """Compare the runs on a suite; None if there is no result yet."""
+    """Compare the runs on a suite; None if there is no result yet.
+
+    Raises
+    ------
+    DataError
+        If results are damaged, of other data, or lack per-query scores.
+    """
     results = _results(plan, suite)
     if not results:
         return None

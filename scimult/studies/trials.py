@@ -59,7 +59,13 @@ class Trial:
 
 
 def make_trials(study: StudyConfig) -> dict[str, Trial]:
-    """Return all trials by key, each after those that it is made from."""
+    """Return all trials by key, each after those that it is made from.
+
+    Raises
+    ------
+    ConfigError
+        Naming every run whose configuration is invalid, and runs that are the same.
+    """
     runs = study.all_runs()
     trials: dict[str, Trial] = {}
     problems: list[str] = []

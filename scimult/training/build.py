@@ -30,7 +30,13 @@ _SECTION = "section model of the run"
 
 
 def build_model(config: PretrainConfig) -> Pretrained:
-    """Build the encoder of a run, warm-started or new."""
+    """Build the encoder of a run, warm-started or new.
+
+    Raises
+    ------
+    ConfigError, CheckpointError, UnknownNameError
+        If sizes, variant, checkpoint and data settings do not fit together.
+    """
     section = config.model
     if section.base is not None:
         described = _describe_on(config, _read_base(section.base, config.how_to_get.base))
@@ -154,7 +160,13 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
 
 
 def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    """Return the names that match any pattern, in which ``*`` stands for anything."""
+    """Return the names that match any pattern, in which ``*`` stands for anything.
+
+    Raises
+    ------
+    ConfigError
+        If a pattern matches no name; the message lists similar ones.
+    """
     matching: set[str] = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}

@@ -231,7 +231,13 @@ _FILE = "tracker.json"
 
 
 def open_tracker(name: TrackerName) -> Any:
-    """Import a tracker's package; wandb and trackio share their interface."""
+    """Import a tracker's package; wandb and trackio share their interface.
+
+    Raises
+    ------
+    ConfigError
+        If it is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

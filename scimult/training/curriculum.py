@@ -94,6 +94,11 @@ def rehearse(
 
     This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
     not started yet, will save as ``model.base``.
+
+    Raises
+    ------
+    SciMultError
+        If configuration, data or base do not allow the run.
     """
     plan = plan_run(config)
     if base is None:

@@ -22,7 +22,13 @@ class Curve:
 
 
 def read_curves(run: Path) -> list[Curve]:
-    """Return every dev score of a run, and the loss of each source; of each task in mixed steps."""
+    """Return every dev score of a run, and the loss of each source; of each task in mixed steps.
+
+    Raises
+    ------
+    DataError
+        If the run has no metrics, or one of their lines is damaged.
+    """
     path = run / METRICS
     if not path.is_file():
         raise DataError("run has no metrics", path=path, fix="name a run's output folder")

@@ -21,7 +21,13 @@ _DEEPSPEED_BUCKET = 500_000_000
 
 
 def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of a run, complete and without contradictions."""
+    """Return the DeepSpeed configuration of a run, complete and without contradictions.
+
+    Raises
+    ------
+    ConfigError
+        If it contradicts the run.
+    """
     settings = resolve_deepspeed(
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
@@ -45,7 +51,13 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
 
 
 def resolve_precision(choice: PrecisionChoice, device: torch.device) -> Precision:
-    """Return the precision of a run; ``auto`` picks the one that is fast on the device."""
+    """Return the precision of a run; ``auto`` picks the one that is fast on the device.
+
+    Raises
+    ------
+    ConfigError
+        If a CPU is to train in fp16.
+    """
     if choice == "fp16" and device.type == "cpu":
         raise ConfigError("fp16 needs a GPU", fix="use engine.precision auto, bf16 or fp32")
     fast = multiplies_bfloat16(device)
@@ -71,6 +83,12 @@ def resolve_deepspeed(
     permitted values of DeepSpeed's three batch sizes. DeepSpeed itself sees every step as one
     batch: `DeepSpeedEngine.one_reduction` adds up the passes of a step. A ``clip`` of 0 is none,
     where DeepSpeed clips at 1.0 if the key is absent.
+
+    Raises
+    ------
+    ConfigError
+        If a given value contradicts ours, the batch cannot be divided, or the file
+        chooses its own optimizer or scheduler.
     """
     path = source if isinstance(source, str) else None
     given = read_json(source) if isinstance(source, str) else source

@@ -31,7 +31,13 @@ _OF_STAGE: dict[int, tuple[str, ...]] = {
 
 
 def require_names(engine: Any) -> None:
-    """Check that an engine has all the names used below."""
+    """Check that an engine has all the names used below.
+
+    Raises
+    ------
+    ConfigError
+        Naming those that this release of DeepSpeed lacks.
+    """
     import deepspeed
 
     stage = engine.zero_optimization_stage()
@@ -55,7 +61,13 @@ def require_names(engine: Any) -> None:
 
 
 def check_zero(section: dict[str, Any]) -> None:
-    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes."""
+    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes.
+
+    Raises
+    ------
+    ConfigError
+        Naming those with an unknown name or another type.
+    """
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     try:

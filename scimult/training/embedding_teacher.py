@@ -44,7 +44,17 @@ class EmbeddingTeacher:
 def open_embedding_teacher(
     config: PretrainConfig, data: PreparedData, sources: Sequence[PairFile | TargetFile]
 ) -> EmbeddingTeacher | None:
-    """Open the vectors that a run follows; ``None`` if it follows none."""
+    """Open the vectors that a run follows; ``None`` if it follows none.
+
+    Raises
+    ------
+    UnknownNameError
+        If a task that should follow is not trained.
+    ConfigError
+        If a task that should follow has only self-supervised pairs or targets.
+    DataError
+        If the vectors belong to other texts.
+    """
     section = config.loss.embedding_teacher
     if section is None:
         return None
@@ -85,6 +95,11 @@ def make_projection(
     """Return the projection to the teacher's width, if the run learns one; every rank calls this.
 
     ``fit`` fits it to the initial model (`fitted_projection`); a resumed run loads it instead.
+
+    Raises
+    ------
+    ConfigError
+        If the widths differ and the configuration rules out a projection.
     """
     width = pretrained.config.encoder.width
     if teacher is None or not needs_projection(config, teacher, width):
@@ -95,7 +110,13 @@ def make_projection(
 
 
 def needs_projection(config: PretrainConfig, teacher: EmbeddingTeacher, width: int) -> bool:
-    """Return whether the run learns a projection from embeddings of this width to the teacher's."""
+    """Return whether the run learns a projection from embeddings of this width to the teacher's.
+
+    Raises
+    ------
+    ConfigError
+        If the widths differ and the configuration rules out a projection.
+    """
     section, teacher_width = config.loss.embedding_teacher, teacher.vectors.width
     if section is None or section.loss == "relational":
         return False

@@ -54,6 +54,11 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
     """Check that ``config`` gives the same batches and numbers as the saved one.
 
     Keys that an older version did not write have their defaults.
+
+    Raises
+    ------
+    ConfigError
+        Naming the sections that differ, or a key that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]

@@ -41,6 +41,11 @@ class LearnedParts:
     There, as the module ``learned``, DeepSpeed shards, clips, steps, saves and loads their
     parameters with all others. A part is updated in steps that include one of its tasks, and stays
     bit-identical in others.
+
+    Raises
+    ------
+    ConfigError
+        If a name has a dot, which separates the names of modules.
     """
 
     def __init__(self, model: Encoder, parts: Mapping[str, LearnedPart]) -> None:

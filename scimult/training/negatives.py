@@ -46,7 +46,13 @@ def by_source(source: str, task: str) -> Hashable:
 def check_in_batch_negatives(
     config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask
 ) -> None:
-    """Check mixed batches for sources whose pairs lack in-batch negatives."""
+    """Check mixed batches for sources whose pairs lack in-batch negatives.
+
+    Raises
+    ------
+    ConfigError
+        If a source's pairs lack them in every batch.
+    """
     batch, distillation = config.batch, config.loss.distillation
     if batch.mix != "in_batch" or (
         distillation is not None and distillation.contrastive_weight == 0

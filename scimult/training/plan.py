@@ -82,7 +82,13 @@ class RunPlan:
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:
-    """Open the prepared data of a run and select its sources."""
+    """Open the prepared data of a run and select its sources.
+
+    Raises
+    ------
+    SciMultError
+        If the folder, a source, a task or a rate does not exist or does not fit.
+    """
     section = config.data
     if not Path(section.prepared).exists():
         command = f"scimult prepare --config FILE --out {section.prepared}"
@@ -122,7 +128,15 @@ def build_dev_sets(
     sources: list[PairFile | TargetFile],
     known: Mapping[str, KnownPositives],
 ) -> tuple[list[dev.DevSet], list[TargetFile]]:
-    """Return the dev sets of the run's sources, and dev papers with targets."""
+    """Return the dev sets of the run's sources, and dev papers with targets.
+
+    Raises
+    ------
+    ConfigError
+        If the run selects steps by dev scores, and there are none.
+    UnknownNameError
+        If ``dev.metric`` is not one of the scores.
+    """
     names = {source.name for source in sources}
     files = [file for file in data.pairs("dev") if file.name in names]
     dev_sets = dev.build_dev_sets(
@@ -157,6 +171,12 @@ def select_sources(
     Targets are trained if ``heads`` has one for their task. The order is that of the folder,
     pairs first; for ``sequential`` sampling that of ``data.sources``. Files of tasks that
     ``data.hard_negatives`` does not list lose their hard negatives.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If a source is not in the prepared folder, a task is not in the run's ``tasks``,
+        or heads and targets do not match.
     """
     files: list[PairFile | TargetFile] = [*data.pairs("train"), *data.targets("train")]
     _check_heads(data, files, heads)
@@ -240,7 +260,13 @@ def _check_heads(
 def loss_weights(
     config: PretrainConfig, sources: Sequence[PairFile | TargetFile]
 ) -> dict[str, float]:
-    """Return the loss weight of every trained task."""
+    """Return the loss weight of every trained task.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        If a weight is given for another task, or all weights are equal but not 1.
+    """
     weights = dict.fromkeys((file.task for file in sources), 1.0)
     for task, weight in config.loss.weights.items():
         weights[one_of("task in loss.weights", task, weights)] = weight
@@ -256,7 +282,13 @@ def loss_weights(
 def teacher_scores(
     config: PretrainConfig, data: PreparedData, sources: list[PairFile]
 ) -> TeacherScores | None:
-    """Return the teacher scores for distillation; ``None`` if there is no distillation."""
+    """Return the teacher scores for distillation; ``None`` if there is no distillation.
+
+    Raises
+    ------
+    ConfigError
+        If the data have no scores, or a source has neither scores nor a contrastive loss.
+    """
     section = config.loss.distillation
     if section is None:
         return None

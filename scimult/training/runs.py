@@ -58,7 +58,15 @@ class RunSummary:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the run folders among and below ``paths``, sorted, each once."""
+    """Return the run folders among and below ``paths``, sorted, each once.
+
+    Raises
+    ------
+    DataError
+        If a path holds no run.
+    ConfigError
+        If a run's configuration is damaged.
+    """
     folders: dict[Path, None] = {}
     for path in paths:
         below = sorted(_runs_below(path))
@@ -85,7 +93,14 @@ def _runs_below(path: Path) -> Iterator[Path]:
 
 
 def summarise(folder: Path) -> RunSummary:
-    """Summarise one run."""
+    """Summarise one run.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If its configuration or a line of its metrics is damaged. A last line that is still
+        being written is ignored.
+    """
     config = read_yaml(folder / _CONFIG)
     lines = read_metrics(folder / METRICS)
     steps = [line for line in lines if line["step"] > 0]

@@ -25,6 +25,11 @@ def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:
     ``steps``, ``constant`` stays, and ``inverse_sqrt`` falls with the root of the step
     (Vaswani et al., 2017, equation 3, divided by its peak). ``slanted_triangular`` rises from
     1/32 to 1 and falls back to 1/32 (Howard and Ruder, 2018, equation 3, with cut ``warmup``).
+
+    Raises
+    ------
+    UnknownNameError
+        If the schedule is unknown.
     """
     one_of("schedule", name, SCHEDULES)
     done = min(1.0, max(0, step - warmup) / max(1, steps - warmup))

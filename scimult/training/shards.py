@@ -95,7 +95,13 @@ class StateShards:
         return counts
 
     def put_updates(self, counts: dict[str, int]) -> None:
-        """Set how often each parameter has been updated."""
+        """Set how often each parameter has been updated.
+
+        Raises
+        ------
+        CheckpointError
+            If parameters of one group differ, which only ZeRO stage 0 can express.
+        """
         with deepspeed_private.flat_groups(self._engine):
             for names, group in zip(self._groups, self._optimizer.param_groups, strict=True):
                 updates = [counts[name] for name in names]

@@ -47,6 +47,11 @@ def load_stages(
 
     The override ``dotted.key=value`` changes all stages, ``stages.NAME.key=value`` a single one.
     ``overlays`` are YAML files laid over all stages, including the stages' own overrides.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a stage is invalid, or overrides an override.
     """
     tree = read_yaml(path)
     names = list(_own_trees(tree, path))
@@ -74,7 +79,13 @@ def load_stages(
 
 
 def stages_up_to(stages: Sequence[Stage], name: str) -> list[Stage]:
-    """Return a stage and the stages that it builds on, in order."""
+    """Return a stage and the stages that it builds on, in order.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stage.
+    """
     by_name = {stage.name: stage for stage in stages}
     chain: list[Stage] = []
     current: str | None = one_of("stage", name, by_name)

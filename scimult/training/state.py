@@ -80,6 +80,11 @@ class CheckpointStore:
         """Return the newest intact checkpoint; ``None`` if there are no checkpoints.
 
         Damaged ones are skipped with a warning, but not all of them.
+
+        Raises
+        ------
+        CheckpointError
+            If there are checkpoints and all are damaged.
         """
         checkpoints = self._steps()
         for path in reversed(checkpoints):
@@ -188,7 +193,13 @@ def _list(folder: Path) -> dict[str, _File]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every file of a checkpoint against its checksum and return the checkpoint."""
+    """Check every file of a checkpoint against its checksum and return the checkpoint.
+
+    Raises
+    ------
+    CheckpointError, DataError
+        Naming the file that is missing, truncated or changed.
+    """
     manifest = _read_manifest(path)
     for name, listed in manifest.files.items():
         file = path / name

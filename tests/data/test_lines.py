@@ -53,9 +53,11 @@ def test_a_bad_line_is_located_or_skipped(
     assert f"{path}:{line}" in rejects.summary()
 
 
-def test_a_value_that_is_too_long_for_csv(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quote", [b"", b'"'])
+def test_a_value_that_is_too_long_for_csv(tmp_path: Path, quote: bytes) -> None:
     path = tmp_path / "f.csv"
-    path.write_bytes(b'x,y\n1,2\n3,"' + b"9" * (FIELD_LIMIT + 1) + b'"\n6,' + b"7" * 200_000)
+    value = quote + b"9" * (FIELD_LIMIT + 1) + quote
+    path.write_bytes(b"x,y\n1,2\n3," + value + b"\n6," + b"7" * 200_000)
     with pytest.raises(DataError, match=r"f.csv:3: line is not CSV: field larger.*Fix: "):
         _read(path, Rejects())
     rejects = Rejects(skip_bad=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,25 @@ def test_an_adapter_lets_queries_of_a_newer_model_search(
     )
     adapted.migrate(newer, dtype="float32")
     assert adapted.add([paper(500)]).added == 1
+
+
+def test_an_adapters_model_by_name_is_opened_as_it_was_fitted(
+    make: Make, newer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = make([paper(i) for i in range(120)], tasks=["search"])
+    opened = SciMult.from_pretrained
+    options: list[dict[str, Any]] = []
+
+    def by_name(name: Path | str, **given: Any) -> SciMult:
+        assert str(name) == "package:newer"
+        options.append(given)
+        return opened(newer, **given)
+
+    monkeypatch.setattr(SciMult, "from_pretrained", by_name)
+    library.adapt("package:newer", dtype="float32", settings={"pooling": "mean"})
+    assert len(Library.open(library.path, model="package:newer").search("graph")) == 10
+    assert options[0] == options[-1]
+    assert options[-1]["pooling"] == "mean"
 
 
 def test_another_similarity_cannot_be_adapted(make: Make, tmp_path: Path) -> None:

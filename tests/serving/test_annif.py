@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ import requests
 from annif_client import AnnifClient
 
 from scimult.library import Library
+from scimult.serving.answers import Answers
+from scimult.serving.labels import Tags
 from scimult.tagging import Tagger
 from tests.serving.conftest import LABELS, Running, running
 from tests.tagging.made_up import VOCABULARY, papers
@@ -57,6 +61,25 @@ def test_suggestions_are_the_librarys_tags(client: AnnifClient, server: Running)
     assert client.suggest("labels", TEXT, limit=0) == client.suggest("labels", " ") == []
     with pytest.raises(ValueError, match="not found"):
         client.suggest("other", TEXT)
+
+
+def test_labels_are_encoded_beside_the_event_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a migration the first request encodes all labels again; others must not wait."""
+    known, on_loop = Answers.known_tags, []
+
+    def recorded(self: Answers) -> Tags:
+        with suppress(RuntimeError):
+            on_loop.append(asyncio.get_running_loop())
+        return known(self)
+
+    monkeypatch.setattr(Answers, "known_tags", recorded)
+    with running(folder) as server:
+        client = AnnifClient(f"{server.url}/v1/")
+        assert client.suggest("labels", TEXT)
+        assert client.suggest_batch("labels", [{"text": TEXT}])
+    assert on_loop == []
 
 
 def test_a_batch_equals_its_texts_one_by_one(client: AnnifClient) -> None:

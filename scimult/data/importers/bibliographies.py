@@ -21,7 +21,13 @@ _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
 
 
 def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the entries of a BibTeX or BibLaTeX file, with accents and commands decoded."""
+    """Yield the entries of a BibTeX or BibLaTeX file, with accents and commands decoded.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: an entry that cannot be parsed, or a repeated key.
+    """
     from bibtexparser.entrypoint import parse_string
     from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
 
@@ -97,7 +103,13 @@ def _latex_decoder() -> Callable[[str], str]:
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the references of a RIS file."""
+    """Yield the references of a RIS file.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: a reference without an end, or a line outside a reference.
+    """
     import rispy
 
     reference: list[str] = []
@@ -153,7 +165,13 @@ def _first_name_first(name: str) -> str:
 
 
 def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the articles and books of PubMed XML; the "line" is the number of the article."""
+    """Yield the articles and books of PubMed XML; the "line" is the number of the article.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``, if the file is cut off, is not XML or has no article.
+    """
     number = 0
     try:
         with open_binary(path) as file:

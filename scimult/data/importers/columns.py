@@ -37,7 +37,14 @@ class Columns:
         self.seen: set[str] = set()
 
     def read(self, rejects: Rejects) -> Iterator[Record]:
-        """Yield the rows, without fields for the columns that a row lacks."""
+        """Yield the rows, without fields for the columns that a row lacks.
+
+        Raises
+        ------
+        DataError
+            If a file does not exist, has an unknown type or lacks a column; and, through
+            ``rejects``, for a bad row.
+        """
         columns = list(self._names.values())
         if any(_MARKS.search(column) for column in columns):
             first = next(read_rows(self._paths[0], Rejects(skip_bad=True)), None)

@@ -62,7 +62,13 @@ _STARTS = {
 
 
 def find_files(files: Sequence[Path | str]) -> list[Path]:
-    """Return the files, with globs expanded and folders replaced by their file of papers."""
+    """Return the files, with globs expanded and folders replaced by their file of papers.
+
+    Raises
+    ------
+    DataError
+        If one does not exist, or a glob matches nothing.
+    """
     if not files:
         raise DataError("no file of papers", fix="give at least one")
     return list(chain.from_iterable(_expand(Path(file)) for file in files))
@@ -84,7 +90,15 @@ def _expand(path: Path) -> list[Path]:
 
 
 def guess_format(path: Path, named: str | None = None) -> Format:
-    """Return the format of a file, from the user's name for it, the file name and its content."""
+    """Return the format of a file, from the user's name for it, the file name and its content.
+
+    Raises
+    ------
+    DataError
+        If the format is unknown.
+    UnknownNameError
+        If ``named`` is none of ``FORMATS``.
+    """
     chosen = Format("", "")
     if named is not None:
         chosen = FORMATS[one_of("format of papers", named, FORMATS)]

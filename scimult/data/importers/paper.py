@@ -93,6 +93,11 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """Return the paper of a record with our field names; other fields become ``extra``.
 
     Lists may be strings, split at ``separator``. Texts lose HTML tags.
+
+    Raises
+    ------
+    DataError
+        If a field is of the wrong type, the year is not one, or title and abstract are empty.
     """
     fields = record.fields
     title, abstract, venue = (
@@ -207,6 +212,11 @@ def year_of(record: Record) -> int | None:
     """Return the year in the field ``year``, which may be a date.
 
     ``None`` if it is unknown, which includes empty values, "n.d." and "in press".
+
+    Raises
+    ------
+    DataError
+        If the field holds anything else.
     """
     value = record.fields.get("year")
     if value is None or (isinstance(value, float) and value != value):

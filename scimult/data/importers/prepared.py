@@ -21,7 +21,13 @@ _BATCH = 8192
 
 
 def read_prepared(folder: Path) -> Iterator[Record]:
-    """Yield the papers of a prepared folder; the "line" is the row of the text."""
+    """Yield the papers of a prepared folder; the "line" is the row of the text.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged or of another format version.
+    """
     texts = open_arrow(folder / TEXTS_FILE, "texts", "1")
     metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
     edges = open_arrow(folder / "citations.arrow", "citations", "1")

@@ -58,7 +58,13 @@ class Source:
         fix: str,
         path: Path | None = None,
     ) -> list[str]:
-        """Return the queries without a problem, at least one; reject the others."""
+        """Return the queries without a problem, at least one; reject the others.
+
+        Raises
+        ------
+        DataError
+            If no query is left.
+        """
         sound = []
         for query in queries:
             problem = problem_of(query)
@@ -157,6 +163,11 @@ class Source:
         """Build a data set of labelled papers; keep the papers that can be scored.
 
         ``papers`` have a text and the ids of their labels, ``labels`` a text and all their names.
+
+        Raises
+        ------
+        DataError
+            If no paper is left.
         """
         judgments: Judgments = {}
         for identity, (_, given) in papers.items():
@@ -192,7 +203,13 @@ class Source:
         test: Targets,
         files: Sequence[Path] | None = None,
     ) -> PaperSet:
-        """Build a data set for a linear model, training papers first; neither part is empty."""
+        """Build a data set for a linear model, training papers first; neither part is empty.
+
+        Raises
+        ------
+        DataError
+            If the training or the test set is empty.
+        """
         files = self.paths if files is None else files
         for kind, side in (("training", train), ("test", test)):
             if not side:

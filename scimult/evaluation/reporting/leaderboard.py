@@ -59,7 +59,13 @@ def mark_of(row: Difference, level: float) -> Mark:
 
 
 def significance(out: Path, results: Sequence[Result], settings: Settings) -> Tested:
-    """Compute intervals of all main metrics, and compare every system with the baseline."""
+    """Compute intervals of all main metrics, and compare every system with the baseline.
+
+    Raises
+    ------
+    DataError
+        If per-query scores are damaged or for other queries.
+    """
     intervals: Intervals = {}
     for name in dict.fromkeys(name for result in results for name in result.sets):
         present = [result for result in results if name in result.sets]

@@ -55,7 +55,13 @@ def can_map() -> bool:
 
 
 def check_layout(layout: Layout) -> None:
-    """Refuse a layout whose library is not installed."""
+    """Refuse a layout whose library is not installed.
+
+    Raises
+    ------
+    ConfigError
+        If the library is not installed.
+    """
     if layout == "umap" and find_spec("umap") is None:
         raise ConfigError(
             "umap-learn, which this layout needs, is not installed",

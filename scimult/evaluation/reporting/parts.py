@@ -71,7 +71,13 @@ class SetPart:
 def make_part(
     out: Path, results: Sequence[Result], name: str, baseline: str, options: Options
 ) -> SetPart:
-    """Read one data set and build its sections."""
+    """Read one data set and build its sections.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged, or the data differs from what was scored.
+    """
     present = [result for result in results if name in result.sets]
     scored = read_scored_set(out, present, name, options.data)
     maps = [

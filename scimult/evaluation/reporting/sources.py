@@ -54,7 +54,13 @@ class ScoredSet:
 def read_scored_set(
     out: Path, results: Sequence[Result], name: str, data: Sequence[Path]
 ) -> ScoredSet:
-    """Read the scores of systems that have the set, and its texts and lists if available."""
+    """Read the scores of systems that have the set, and its texts and lists if available.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged, or the data differs from what was scored.
+    """
     dataset = _dataset(results[-1], name, data)
     tables = {result.system: read_per_query(out, result.system, name) for result in results}
     order = dataset.query_ids if dataset else next(iter(tables.values())).query_ids

@@ -18,7 +18,13 @@ SplitBy = Literal["query", "paper", "year", "component"]
 
 
 def expanded(path: str, key: str, fix: str) -> str:
-    """Return a path with ``~`` and environment variables expanded."""
+    """Return a path with ``~`` and environment variables expanded.
+
+    Raises
+    ------
+    ConfigError
+        If it names an unset environment variable.
+    """
     resolved = os.path.expandvars(os.path.expanduser(path))
     if "$" in resolved:
         raise ConfigError(f"{key} names an unset environment variable", value=resolved, fix=fix)

@@ -35,7 +35,13 @@ class EvaluationText:
 
 
 def find_sets(folder: Path) -> dict[str, Path]:
-    """Return the evaluation sets at or below ``folder``, by name."""
+    """Return the evaluation sets at or below ``folder``, by name.
+
+    Raises
+    ------
+    DataError
+        If the folder does not exist or contains no set.
+    """
     if not folder.is_dir():
         fix = "correct the path"
         raise DataError("folder of evaluation sets does not exist", path=folder, fix=fix)

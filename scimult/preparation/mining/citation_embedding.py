@@ -27,6 +27,11 @@ def citation_embedding(
     The cosine of two vectors measures how close the papers are in the citation graph. ``edges`` are
     rows ``(citing, cited)``, whose direction is ignored; ``iterations`` are the power iterations of
     the randomised SVD (Halko et al., 2011).
+
+    Raises
+    ------
+    DataError
+        If there is no edge.
     """
     if not len(edges):
         raise DataError("no citations to embed", fix="name a source with citations")

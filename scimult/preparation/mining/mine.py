@@ -88,7 +88,13 @@ def mine_again(
     limits: Limits | None = None,
     engine: Engine | None = None,
 ) -> None:
-    """Replace a prepared folder by one mined with ``config``, as ``mine`` does; texts stay."""
+    """Replace a prepared folder by one mined with ``config``, as ``mine`` does; texts stay.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError, DataError, StorageError
+        See ``mine``; the old folder then stays unchanged.
+    """
     PreparedData.open(folder)
     with atomic_folder(folder, PREPARED) as temporary:
         shutil.copytree(folder, temporary, copy_function=link_or_copy, dirs_exist_ok=True)

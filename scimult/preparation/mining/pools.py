@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,6 @@ from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS, key, key_sql
 from scimult.preparation.mining.plans import CITED_BY_CITED, sample
 from scimult.types import IntArray
-
-if TYPE_CHECKING:
-    from scimult.preparation.mining.dense import CrossEncoderVeto
-    from scimult.preparation.mining.ranked import RankWindow
 
 GROUPS_PER_PART, GROUPS_PER_FETCH = 1 << 12, 1 << 17
 
@@ -58,6 +54,22 @@ class Groups:
         return Groups(self.queries_G[indices], self.positives.take(indices))
 
 
+class Search(Protocol):
+    """Proposes hard negatives by a search."""
+
+    def candidates(self, groups: Groups) -> Ragged:
+        """Return ``G`` sorted lists of distinct rows; positives may be among them."""
+        ...
+
+
+class CandidateFilter(Protocol):
+    """Removes candidates that look like positives."""
+
+    def keep(self, groups: Groups, pools: Ragged) -> Ragged:
+        """Return the remaining candidates of each group, in order."""
+        ...
+
+
 @dataclass(frozen=True)
 class RuleSpec:
     """A rule and how its candidates are selected.
@@ -69,10 +81,10 @@ class RuleSpec:
     """
 
     name: str
-    rule: str | RankWindow[Any]
+    rule: str | Search
     count: int
     exclude_known: bool = True
-    filter: CrossEncoderVeto | None = None
+    filter: CandidateFilter | None = None
 
 
 @dataclass(frozen=True)

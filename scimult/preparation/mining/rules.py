@@ -19,7 +19,7 @@ from scimult.preparation.mining.dense import CrossEncoderVeto, DenseWindows, con
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.indexes import Indexes
-from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec
+from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
 from scimult.retrieval.cross_encoder import load_cross_encoder
@@ -78,7 +78,7 @@ class RuleBuilder:
             )
         return specs
 
-    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> str | RankWindow[Any]:
+    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> str | Search:
         config, space, tables = self._config, pairs.namespace, self._tables
         count, near = rule.count or config.max_negatives, config.max_neighbours
         match rule:

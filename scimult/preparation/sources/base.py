@@ -111,6 +111,14 @@ def convert(
     it an error if nothing pairs the papers.
 
     Return the conversion, and the counts that differ from the published ones.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, at the first bad record, if nothing is left, or if counts differ
+        and ``check_counts`` is set.
+    StorageError
+        If ``out`` holds something else, or cannot be written.
     """
     choices = options.model_dump(mode="json", exclude={"check_counts"})
     inputs = {"version": VERSION, "source": source.name, "options": choices, "skip_bad": skip_bad}

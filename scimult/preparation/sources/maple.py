@@ -265,6 +265,11 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     ``.xml`` files have MeSH descriptors (``desc2022.xml``): id, name and the scope note of the
     preferred concept. Other kinds are read by ``rows.read_rows`` and have ``id`` (or ``label``),
     ``definition`` (may be empty) and, optionally, ``name``.
+
+    Raises
+    ------
+    DataError
+        If the file does not exist or is damaged; and, through ``rejects``, at a bad record.
     """
     if path.name.removesuffix(".gz").endswith(".xml"):
         return dict(_read_descriptors(path, rejects))

@@ -154,6 +154,11 @@ class RawSource:
 
         Its labels need not be known yet: write labels that papers define after the paper, so
         that a rejected paper leaves no unused labels.
+
+        Raises
+        ------
+        DataError
+            If title and abstract are both empty, or the id or year is invalid.
         """
         check_id(record, identifier)
         if year is not None:

@@ -49,7 +49,13 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
 def measure_drift(
     base: Pretrained, model: Pretrained, tasks: Iterable[str], micro_batches: Iterable[MicroBatch]
 ) -> list[Drift]:
-    """Compare base and model on the first texts of the micro-batches, each by its task's route."""
+    """Compare base and model on the first texts of the micro-batches, each by its task's route.
+
+    Raises
+    ------
+    ConfigError
+        If base and model have different tokenizers.
+    """
     if base.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise ConfigError(
             "base and model have different tokenizers",

@@ -155,7 +155,13 @@ def training_objective(
 def training_rounds(
     config: PretrainConfig, plan: RunPlan, pretrained: Pretrained, tasks: Sequence[str], rounds: int
 ) -> list[list[list[MicroBatch]]]:
-    """Return, for each round and task, the next two batches of a run that hold the task."""
+    """Return, for each round and task, the next two batches of a run that hold the task.
+
+    Raises
+    ------
+    ConfigError
+        If a task is too rare in the mixture.
+    """
     tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
     builder = batch_builder(config, replace(plan, embedding_teacher=None), tokens)
     sampler, numbers = _enough_micro_batches(config, plan, tokens.lengths_N, tasks, HALVES * rounds)

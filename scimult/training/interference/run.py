@@ -80,6 +80,11 @@ def run_interference(
     hold an earlier report; runs of ``affinity_steps`` are in its sub-folder ``affinity`` and are
     continued if they exist. For the others see `gradients.training_rounds`,
     `drift.measure_drift` and `affinity.train_affinity`.
+
+    Raises
+    ------
+    SciMultError
+        If configuration, data or models do not fit, or there are fewer than two tasks.
     """
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)
