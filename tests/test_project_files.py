@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import scimult
+from scimult.preparation.sources import SOURCES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GITHUB = REPOSITORY / ".github"
@@ -112,6 +113,18 @@ def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
             exec(compile(ast.Module([node], type_ignores=[]), page, "exec"), {})
+
+
+def test_the_recipe_of_a_source_does_what_its_test_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (REPOSITORY / "docs" / "contributing" / "source.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)
+    module, test = ({"__name__": name} for name in ("items", "test_items"))
+    for block, names in zip(blocks, (module, test), strict=True):
+        exec(textwrap.dedent(block), names)
+    monkeypatch.setitem(SOURCES, "items", module["ITEMS"])
+    test["test_items_become_papers_labels_and_citations"](tmp_path)
 
 
 def test_names_in_recipes_stand_in_the_code() -> None:
