@@ -84,7 +84,8 @@ def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+        # It looks this often whether to stop, and the test waits for it.
+        threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
         state.base = f"http://127.0.0.1:{served.server_address[1]}"
         yield state
         served.shutdown()

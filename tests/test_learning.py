@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from tests.ranks import Verb
 
 pytestmark = pytest.mark.ranks
 
@@ -25,18 +23,10 @@ def scimult(*arguments: object) -> None:
     assert result.exit_code == 0, result.output
 
 
-def pretrain(repository: Path, *overrides: str) -> None:
-    command = [sys.executable, "launch/pretrain.py", "--config", "configs/demo/curriculum.yaml"]
-    completed = subprocess.run(
-        [*command, *overrides],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(repository)},
-        text=True,
-        capture_output=True,
-        timeout=280,
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
+def pretrain(repository: Path, log: Path, *overrides: str) -> None:
+    config = repository / "configs" / "demo" / "curriculum.yaml"
+    verb = Verb(["pretrain", "--config", str(config), *overrides], log)
+    assert verb.wait(timeout=280) == 0, verb.printed()
 
 
 def test_trained_model_beats_the_untrained_one_by_a_margin(
@@ -50,7 +40,8 @@ def test_trained_model_beats_the_untrained_one_by_a_margin(
     shared = [f"data.prepared={prepared}", f"model.tokenizer={tokenizer}", "dev.every=0"]
     sizes = ["model.architecture.hidden_size=64", "model.architecture.intermediate_size=128"]
     length = ["batch.pairs_per_step=64", "stages.vanilla.schedule.steps=60"]
-    pretrain(repository, "--stage=vanilla", *shared, *sizes, *length, f"output={tmp_path}")
+    stage = ["--stage=vanilla", *shared, *sizes, *length, f"output={tmp_path}"]
+    pretrain(repository, tmp_path / "log", *stage)
     results = tmp_path / "results"
     models = [f"--model={name}={tmp_path / name}" for name in ("untrained", "vanilla")]
     scimult("evaluate", "--suite", "demo", "--data", world / "eval", "--out", results, *models)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import kendalltau
 from torch import Tensor
 
 from scimult.data.pairs import KnownPositives, PairFile
@@ -172,6 +171,9 @@ def target_scores(
     else:
         errors = (outputs_BK[:, 0] - targets_B).square().sum()
         spread = (targets_B - targets_B.mean()).square().sum().clamp(min=1e-12)
+        # Half a second to import, which every start of a rank would pay.
+        from scipy.stats import kendalltau
+
         tau = float(kendalltau(outputs_BK[:, 0].numpy(), targets_B.numpy()).statistic)
         # Tau is NaN if all numbers are equal.
         scores = [float(1 - errors / spread), 0.0 if np.isnan(tau) else tau]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils.extmath import randomized_svd
 
 from scimult.errors import DataError
 from scimult.types import FloatArray, IntArray
@@ -33,6 +32,9 @@ def citation_embedding(
     DataError
         If there is no edge.
     """
+    # Half a second to import, which every preparation would pay.
+    from sklearn.utils.extmath import randomized_svd
+
     if not len(edges):
         raise DataError("no citations to embed", fix="name a source with citations")
     papers_N, nodes = np.unique(edges, return_inverse=True)
