@@ -16,8 +16,8 @@ import torch.multiprocessing as mp
 from scimult import distributed
 
 # Ranks are forked from a server that has imported all of this: seconds less for each.
-# DeepSpeed imports its Muon, and with it torch's compiler, when an engine is made; what a rank calls
-# lies in a module of tests, whose imports are those of the corpus.
+# DeepSpeed imports its Muon, and with it torch's compiler, when an engine is made; what a rank
+# calls lies in a module of tests, whose imports are those of the corpus.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
