@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +89,25 @@ ALL_TASKS = [task.model_dump() for task in default_tasks()] + [
 
 def prepare_corpus(folder: Path, targets: Sequence[dict[str, str]] = ()) -> Path:
     """Prepare ``write_corpus`` and write a tiny base model; return the prepared folder."""
+    shutil.copytree(_corpus(json.dumps(targets)), folder, dirs_exist_ok=True)
+    return folder / "prepared"
+
+
+@cache
+def _corpus(targets: str) -> Path:
+    """Return the folder of a corpus with these targets, made once in a process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
     source: dict[str, Any] = {name: f"{name}.jsonl" for name in ("papers", "labels", "queries")}
     source |= {"name": "world", "citations": "citations.tsv", "clicks": "clicks.tsv"}
-    source["targets"] = list(targets)
+    source["targets"] = json.loads(targets)
     raw = write_corpus(folder / "raw")
     settings = {"root": str(raw), "sources": [source], "dev_fraction": 0.1}
-    prepared = folder / "prepared"
-    build_dataset(validate(DatasetConfig, settings), prepared, tokenizer=tiny_tokenizer())
+    config = validate(DatasetConfig, settings)
+    build_dataset(config, folder / "prepared", tokenizer=tiny_tokenizer())
     # Written here, because every rank calls run_config.
     save_tiny_model(folder / "base", variant="vanilla")
-    return prepared
+    return folder
 
 
 def run_config(folder: Path, name: str, **sections: Any) -> PretrainConfig:
