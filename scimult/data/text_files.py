@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.data.lines import find_objects
+from scimult.data.packed import UNPACK, unpacked_name
 from scimult.errors import DataError
 from scimult.types import Kind
 
@@ -39,7 +40,7 @@ def find_file(path: Path | str, kind: Kind) -> Path:
 
 def is_table(path: Path) -> bool:
     """Return whether a file name is that of a CSV or TSV file."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
+    return Path(unpacked_name(path)).suffix.lower() in (".csv", ".tsv")
 
 
 def check_labels(path: Path) -> Path:
@@ -81,5 +82,5 @@ def _packed_or_plain(names: tuple[str, ...]) -> list[str]:
     return [
         name + ending
         for name in names
-        for ending in (("",) if name.endswith(".parquet") else ("", ".gz"))
+        for ending in (("",) if name.endswith(".parquet") else ("", *UNPACK))
     ]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import first, plain_text, year_in
-from scimult.data.lines import CUT_OFF, Record, Rejects, empty_file, open_binary, read_lines
+from scimult.data.importers.paper import first, year_in
+from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.packed import open_binary
 from scimult.errors import DataError
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
@@ -148,8 +149,8 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
     venues = ("journal_name", "secondary_title", "alternate_title1", "alternate_title3")
     return {
         "id": first(fields, "id", "accession_number"),
-        "title": plain_text(first(fields, "title", "primary_title", "translated_title") or ""),
-        "abstract": plain_text(first(fields, "abstract", "notes_abstract") or ""),
+        "title": first(fields, "title", "primary_title", "translated_title"),
+        "abstract": first(fields, "abstract", "notes_abstract"),
         "authors": [_first_name_first(name) for name in names],
         "venue": first(fields, *venues),
         "year": year_in(first(fields, "year", "publication_year", "date")),
@@ -181,7 +182,7 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
                 number += 1
                 yield Record(path, number, _pubmed_paper(element))
                 element.clear()
-    except (ElementTree.ParseError, *CUT_OFF) as error:
+    except (ElementTree.ParseError, EOFError) as error:
         problem, fix = "XML file is cut off or damaged", "download the file again"
         rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
         return

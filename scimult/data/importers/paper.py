@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,11 +31,18 @@ _NO_YEAR = re.compile(
     re.I,
 )
 _DOI = re.compile(r"10\.\d{3,9}/\S+")
-# Only paired tags: physics writes <p> and <E> for means.
-_STYLED = re.compile(
-    r"<(i|b|em|strong|sub|sup|inf|italic|bold|span|p)(?:\s[^<>]*)?>(.*?)</\1>", re.I
+# An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
+# complete.
+_TAG = re.compile(
+    r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
+    r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
-_MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
+# Tags within words; all others separate words.
+_INLINE = {
+    *("b", "bold", "em", "font", "i", "inf", "italic", "sc", "scp", "small", "span", "strong"),
+    *("sub", "sup", "tt", "u", "underline"),
+}
+_NEVER_CLOSED = {"br", "hr", "img"}
 
 
 class Location(NamedTuple):
@@ -92,7 +99,7 @@ class ImportedPaper:
 def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """Return the paper of a record with our field names; other fields become ``extra``.
 
-    Lists may be strings, split at ``separator``. Texts lose HTML tags.
+    Lists may be strings, split at ``separator``. Texts lose tags and entities; see ``plain_text``.
 
     Raises
     ------
@@ -101,7 +108,7 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """
     fields = record.fields
     title, abstract, venue = (
-        unstyled(_line(record, name)) for name in ("title", "abstract", "venue")
+        plain_text(_line(record, name)) for name in ("title", "abstract", "venue")
     )
     if not title and not abstract:
         raise record.error(
@@ -135,26 +142,26 @@ def short_doi(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` on one line, without HTML or JATS tags and with entities decoded."""
-    if "<" in text:
-        text = _MARKUP.sub(" ", text)
-    if "&" in text:
-        text = html.unescape(text)
-    return " ".join(text.split())
+    """Return ``text`` on one line, without HTML, JATS or MathML tags and with entities decoded.
 
+    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means.
 
-def unstyled(text: str) -> str:
-    """Return ``text`` without paired styling tags and with HTML entities decoded.
-
-    >>> unstyled("<i>E. coli</i> &amp; H<sub>2</sub>O at <p> = 1")
-    'E. coli & H2O at <p> = 1'
+    >>> plain_text("<p>H<sub>2</sub>O &amp;amp; <i>E. coli</i>.</p><p>At <E> if a<b, c>d.</p>")
+    'H2O & E. coli. At <E> if a<b, c>d.'
     """
-    if "&" in text:
-        text = html.unescape(text)
-    pairs = text.count("</")
-    while pairs:
-        text, pairs = _STYLED.subn(r"\2", text)
+    while "&" in text and (decoded := html.unescape(text)) != text:
+        text = decoded
+    if "<" in text:
+        closed = {tag[2].lower() for tag in _TAG.finditer(text) if tag[1] or tag[4]}
+        text = _TAG.sub(lambda tag: _in_place(tag, closed | _NEVER_CLOSED), text)
     return " ".join(text.split())
+
+
+def _in_place(tag: re.Match[str], closed: Set[str]) -> str:
+    """Return what replaces a tag: nothing, a space, or itself."""
+    if tag[2].lower() not in closed:
+        return tag[0]
+    return "" if tag[3].lower() in _INLINE else " "
 
 
 def _line(record: Record, name: str) -> str:

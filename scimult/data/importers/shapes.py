@@ -28,8 +28,8 @@ def openalex(work: Fields) -> dict[str, Any]:
     source = at(work, "primary_location.source.display_name")
     return {
         "id": _OPENALEX_ID.sub("", work.get("id") or ""),
-        "title": plain_text(first(work, "title", "display_name") or ""),
-        "abstract": plain_text(work.get("abstract") or ""),
+        "title": first(work, "title", "display_name"),
+        "abstract": work.get("abstract"),
         "authors": at(work, "authorships.author.display_name"),
         "venue": source or at(work, "host_venue.display_name"),
         "year": first(work, "publication_year", "publication_date"),
@@ -94,10 +94,10 @@ def crossref(work: Fields) -> dict[str, Any]:
     venue = work.get("container-title")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
-        "title": plain_text(_joined(work.get("title"))),
+        "title": _joined(work.get("title")),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
         "authors": [person(author) for author in work.get("author") or ()],
-        "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
+        "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
         "year": year if year is not None else year_in(literal),
         "doi": doi,
         "references": cited,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
 from scimult.data.lines import Record, Rejects
+from scimult.data.packed import unpacked_name
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (
@@ -103,7 +104,7 @@ def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:
     return {
         record.identifier(QUERY)
         for path in tables
-        if path not in paths and path.name.removesuffix(".gz").endswith(".tsv")
+        if path not in paths and unpacked_name(path).endswith(".tsv")
         for record in read_judgments(path, rejects)
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from scimult.data.lines import EXAMPLES_PER_REASON, Rejects
+from scimult.data.packed import unpacked_name
 from scimult.data.rows import KINDS
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
@@ -152,7 +153,5 @@ def named_files(folder: Path, stem: str) -> list[Path]:
     inner = folder / stem
     paths = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
     return sorted(
-        path
-        for path in paths
-        if path.is_file() and Path(path.name.removesuffix(".gz")).suffix in KINDS
+        path for path in paths if path.is_file() and Path(unpacked_name(path)).suffix in KINDS
     )

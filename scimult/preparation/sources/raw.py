@@ -7,7 +7,6 @@ are joined with their papers at the end, and records of repeated papers wait on 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
+from scimult.terminal import is_one_line
 from scimult.types import Text
 
 Makes = Literal["labels", "citations", "links", "judgments"]
@@ -28,7 +28,6 @@ _IDS: Mapping[Written, Sequence[str]] = {
     **dict.fromkeys(("citations", "references"), ("citing", "cited")),
     **dict.fromkeys(("links", "judgments"), ("query-id", "paper-id")),
 }
-_BREAKS = re.compile(r"[\t\r\n]")
 _SINGULAR = {
     "labels": "paper with a label",
     "citations": "citation",
@@ -315,9 +314,9 @@ def check_id(record: Record, identifier: str) -> None:
     """Check that an id can be written to a table."""
     if not identifier.strip():
         raise record.error("id is empty", value=identifier, fix="give every record an id")
-    if _BREAKS.search(identifier):
-        fix = "remove tabs and line breaks from ids"
-        raise record.error("id contains a tab or a line break", value=identifier, fix=fix)
+    if not is_one_line(identifier):
+        problem = "id holds a line break or control character"
+        raise record.error(problem, value=identifier, fix="remove it")
 
 
 def text_id(*parts: str) -> str:

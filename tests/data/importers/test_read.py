@@ -9,6 +9,8 @@ from xml.dom import minidom
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from scimult.preparation.dataset import build_dataset
@@ -96,7 +98,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "id": "10.1234/abc.1",
             "title": "Graphs of papers & people",
-            "abstract": "We draw graphs .",
+            "abstract": "We draw graphs.",
             "authors": ["Ana Núñez", "The Consortium"],
             "venue": "Journal of Graphs",
             "year": 2012,
@@ -209,6 +211,31 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.location.file.name == name
     assert first.location.line == {"bibtex": 4, "zotero": 2}.get(case, 2 if name in _HEADED else 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("<jats:p>CO<jats:sub>2</jats:sub> rose.</jats:p><jats:p>It fell.</jats:p>", None),
+        ("<p align=center>CO<sub class='x'>2</sub> rose.</p><br>It fell.", None),
+        ("&lt;p&gt;CO&amp;lt;sub&amp;gt;2&amp;lt;/sub&amp;gt; rose.&lt;/p&gt;It fell.", None),
+        ("x<y and z>0 for <E> &lt; 1", "x<y and z>0 for <E> < 1"),
+        ("<mml:math><mml:mi>x</mml:mi><mml:mo>=</mml:mo></mml:math>", "x ="),
+    ],
+)
+def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | None) -> None:
+    work = {"id": "https://openalex.org/W1", "title": "T", "abstract": text}
+    (paper,) = read(written(tmp_path, "part.gz", lines(work)))
+    assert paper.abstract == (plain or "CO2 rose. It fell.")
+
+
+def test_maps_of_arrow_are_inverted_indexes(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.list_(pa.int32()))
+    index = pa.array([[("of", [1]), ("Maps", [0, 2])]], kind)
+    work = {"id": ["https://openalex.org/W1"], "title": ["T"], "abstract_inverted_index": index}
+    pq.write_table(pa.table(work), tmp_path / "works.parquet")
+    (paper,) = read(tmp_path / "works.parquet")
+    assert (paper.id, paper.abstract) == ("W1", "Maps of Maps")
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
