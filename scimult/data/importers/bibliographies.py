@@ -15,6 +15,9 @@ from scimult.data.packed import open_binary
 from scimult.errors import DataError
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
+_LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
+_OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
+_COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
@@ -30,16 +33,22 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         Through ``rejects``: an entry that cannot be parsed, or a repeated key.
     """
     from bibtexparser.entrypoint import parse_string
-    from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
+    from bibtexparser.model import (
+        DuplicateBlockKeyBlock,
+        DuplicateFieldKeyBlock,
+        Entry,
+        ParsingFailedBlock,
+    )
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
     lines = dict(read_lines(path, rejects, keep_blank=True))
     text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
     library = parse_string(text)
     decode = _latex_decoder()
+    # Properties of ``library`` search all blocks at every use.
     for block in library.blocks:
         number = (block.start_line or 0) + 1
-        if block in library.failed_blocks:
+        if isinstance(block, ParsingFailedBlock):
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem = "key occurs twice in one file"
                 fix = "give one of them another key, or leave it out with --skip-bad"
@@ -52,7 +61,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
             rejects.refuse(problem, path, number, value=value, fix=fix)
-    for entry in library.entries:
+    for entry in library.blocks:
+        if not isinstance(entry, Entry):
+            continue
         number = (entry.start_line or 0) + 1
         fields = {field.key.lower(): str(field.value) for field in entry.fields}
         record = Record(path, number, {"key": entry.key, **fields})
@@ -89,18 +100,42 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
 
 
 def _latex_decoder() -> Callable[[str], str]:
-    """Return a LaTeX decoder; as decoding takes 1 ms, text with braces alone just loses them."""
+    """Return a LaTeX decoder for texts on one line.
+
+    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
+    """
     from pylatexenc.latex2text import LatexNodes2Text
+    from pylatexenc.latexwalker import get_default_latex_context_db
 
-    decoder = LatexNodes2Text(math_mode="verbatim")
+    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
 
-    def decode(text: str) -> str:
-        if not _LATEX.search(text):
-            return text.translate(_BRACES)
+    def decoded(piece: str) -> str:
+        if not _LATEX.search(piece):
+            return piece.translate(_BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
-        return str(decoder.latex_to_text(_PERCENT.sub(r"\\%", text)))
+        piece = _PERCENT.sub(r"\\%", piece)
+        return str(decoder.latex_to_text(piece, latex_context=context))
 
-    return decode
+    return lambda text: " ".join(map(decoded, _pieces(text)))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text's words; those of one group, formula or environment together.
+
+    A word that ends with a command is not the last, as that takes the next one or its space.
+    """
+    words: list[str] = []
+    depth, in_formula = 0, False
+    for word in text.split():
+        words.append(word)
+        for mark in _LATEX_MARK.findall(word):
+            depth = max(depth + _OPENS.get(mark, 0), 0)
+            in_formula ^= mark.startswith("$")
+        if not depth and not in_formula and not _COMMAND_LAST.search(word):
+            yield " ".join(words)
+            words = []
+    if words:
+        yield " ".join(words)
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:

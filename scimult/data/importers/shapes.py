@@ -177,7 +177,7 @@ def _without_heading(abstract: str) -> str:
 
 # Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut"),
+    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
     "title": ("title", "article title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("authors", "author", "author full names"),

@@ -12,7 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pylatexenc.latex2text import LatexNodes2Text
 
+from scimult.data.importers.bibliographies import _latex_decoder
 from scimult.preparation.dataset import build_dataset
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
@@ -236,6 +238,20 @@ def test_maps_of_arrow_are_inverted_indexes(tmp_path: Path) -> None:
     pq.write_table(pa.table(work), tmp_path / "works.parquet")
     (paper,) = read(tmp_path / "works.parquet")
     assert (paper.id, paper.abstract) == ("W1", "Maps of Maps")
+
+
+LATEX = [
+    r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
+    r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \LaTeX{} \url{http://a_b c} 5\% of a~b",
+    r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
+    r"unbalanced } and \textbf{never closed, costs $5",
+]
+
+
+@pytest.mark.parametrize("text", LATEX)
+def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
+    whole = LatexNodes2Text(math_mode="verbatim").latex_to_text(text)
+    assert _latex_decoder()(text).split() == whole.split()
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
