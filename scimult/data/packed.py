@@ -47,6 +47,17 @@ def open_binary(path: Path) -> io.BufferedReader:
         raise DataError("file does not exist", path=path, fix="check the path") from None
 
 
+def variants(path: Path) -> list[Path]:
+    """Return a path, and those of the same file compressed."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in UNPACK)]
+
+
+def packed_or_plain(path: Path) -> Path:
+    """Return ``path``, or a compressed file if only that exists; for tables and JSON lines."""
+    may_be_packed = path.suffix in (".jsonl", ".csv", ".tsv")
+    return next(filter(Path.exists, variants(path) if may_be_packed else ()), path)
+
+
 def unpacked_name(path: Path) -> str:
     """Return a file's name without the suffix of its compression."""
     return path.stem if path.suffix in UNPACK else path.name

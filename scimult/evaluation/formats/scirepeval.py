@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.packed import unpacked_name
+from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.data.ragged import Ragged
 from scimult.data.tables import read_table
 from scimult.errors import DataError
@@ -22,7 +22,6 @@ from scimult.evaluation.formats.checks import Source, Targets, qrels_of
 from scimult.evaluation.formats.native import target_of
 from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
-from scimult.files import packed_or_plain
 from scimult.types import SEPARATOR, Text
 
 
