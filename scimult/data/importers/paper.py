@@ -30,7 +30,7 @@ _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
     re.I,
 )
-_DOI = re.compile(r"10\.\d{3,9}/\S+")
+_DOI = re.compile(r"10\.\d+(?:\.\d+)*/\S+")
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
 # complete.
 _TAG = re.compile(
@@ -96,10 +96,11 @@ class ImportedPaper:
     id_from: Literal["record", "doi", "text"] = "record"
 
 
-def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
+def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -> ImportedPaper:
     """Return the paper of a record with our field names; other fields become ``extra``.
 
     Lists may be strings, split at ``separator``. Texts lose tags and entities; see ``plain_text``.
+    Without ``has_text`` both may be empty.
 
     Raises
     ------
@@ -110,7 +111,7 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     title, abstract, venue = (
         plain_text(_line(record, name)) for name in ("title", "abstract", "venue")
     )
-    if not title and not abstract:
+    if has_text and not title and not abstract:
         raise record.error(
             "title and abstract are both empty",
             value=fields.get("id"),
@@ -193,14 +194,14 @@ def _identifier(
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list field, or a string field split at ``separator``."""
+    """Return a list field, or a string field split at ``separator``; persons may be objects."""
     value = record.fields.get(name)
     if isinstance(value, str):
         value = value.split(separator)
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
-        value = [item for item in value if item is not None]
+        value = [person(item) or item for item in value if item is not None]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
 
@@ -241,6 +242,18 @@ def year_of(record: Record) -> int | None:
         fix="name the column with the year or a date, or none (--column year=; in prepare table "
         "papers.columns.year=null)",
     )
+
+
+def person(author: Any) -> str | None:
+    """Return the name of an author given as a string or an object."""
+    if not isinstance(author, Mapping):
+        return author if isinstance(author, str) else None
+    middle = author.get("middle")
+    middle = " ".join(middle) if isinstance(middle, list) else middle
+    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
+    last = (first(author, "family", "last"), author.get("suffix"))
+    whole = first(author, "name", "literal")
+    return whole or " ".join(part for part in (*parts, *last) if part) or None
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
-from scimult.data.importers.paper import first, plain_text, short_doi, year_in
+from scimult.data.importers.paper import first, person, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
@@ -154,18 +154,6 @@ def at(value: Any, path: str) -> Any:
     return at(inner, rest) if rest else inner
 
 
-def person(author: Any) -> str | None:
-    """Return the name of an author given as a string or an object."""
-    if not isinstance(author, Mapping):
-        return author if isinstance(author, str) else None
-    middle = author.get("middle")
-    middle = " ".join(middle) if isinstance(middle, list) else middle
-    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
-    last = (first(author, "family", "last"), author.get("suffix"))
-    whole = first(author, "name", "literal")
-    return whole or " ".join(part for part in (*parts, *last) if part) or None
-
-
 def _joined(value: Any) -> str:
     return ": ".join(value) if isinstance(value, list) else value or ""
 
@@ -206,8 +194,6 @@ def plain(record: Fields) -> dict[str, Any]:
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
     if not isinstance(fields["references"], list):
         fields["references"] = None
-    if isinstance(fields["authors"], list):
-        fields["authors"] = [person(author) or author for author in fields["authors"]]
     return fields
 
 

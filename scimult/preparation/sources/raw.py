@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from scimult.data.importers.paper import ImportedPaper
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
@@ -21,6 +22,7 @@ from scimult.progress import progress
 from scimult.terminal import is_one_line
 from scimult.types import Text
 
+T = TypeVar("T")
 Makes = Literal["labels", "citations", "links", "judgments"]
 Written = Literal["papers", "labels", "queries", "citations", "references", "links", "judgments"]
 _IDS: Mapping[Written, Sequence[str]] = {
@@ -83,7 +85,7 @@ class RawSource:
     def __exit__(self, *exception: object) -> None:
         self._open.close()
 
-    def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
+    def each(self, records: Iterable[T], handle: Callable[[T], object]) -> None:
         """Handle every record, showing progress; reject records on which ``handle`` raises."""
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
@@ -176,6 +178,20 @@ class RawSource:
         }
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
         self._papers.add(record, paper)
+
+    def imported(self, record: Record, paper: ImportedPaper, labels: Sequence[str] = ()) -> None:
+        """Write a paper that the importers read, without its references; see ``paper``."""
+        self.paper(
+            record,
+            paper.id,
+            paper.title,
+            paper.abstract,
+            authors=paper.authors,
+            venue=paper.venue,
+            year=paper.year,
+            doi=paper.doi,
+            labels=labels,
+        )
 
     def titled(self, record: Record, identifier: str, body: str = "abstract", **more: Any) -> None:
         """Write a paper with the fields ``title`` and ``body`` of a record; see ``paper``."""
