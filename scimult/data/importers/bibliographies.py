@@ -231,7 +231,8 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     article = _child(citation, "Article")
     parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
     titles = ("ArticleTitle", "VernacularTitle", "Book/BookTitle")
-    years = ("Journal/JournalIssue/PubDate/Year", "Journal/JournalIssue/PubDate/MedlineDate")
+    issue = "Journal/JournalIssue/PubDate"
+    years = (f"{issue}/Year", f"{issue}/MedlineDate", "Book/PubDate/Year")
     dois = [
         *(item for item in article.iterfind("ELocationID") if item.get("EIdType") == "doi"),
         *(
@@ -248,7 +249,7 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
         "abstract": " ".join(part for part in parts if part),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
-        "year": next(filter(None, map(article.findtext, (*years, "Book/PubDate/Year"))), None),
+        "year": next(filter(None, (year_in(article.findtext(name)) for name in years)), None),
         "doi": _text(dois[0]) if dois else None,
         "references": [_text(item) for item in cited if item.get("IdType") == "pubmed"],
         "labels": [

@@ -215,6 +215,25 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     assert first.location.line == {"bibtex": 4, "zotero": 2}.get(case, 2 if name in _HEADED else 1)
 
 
+ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("openalex", {"publication_year": 9999, "referenced_works": [None, "W2"]}, {"year": None}),
+    ("s2ag", {"year": 0, "authors": [None, {"name": None}, {"name": "A"}]}, {"authors": ["A"]}),
+    ("aminer", {"year": -1, "references": [1, None]}, {"year": None, "references": ["1"]}),
+    ("crossref", {"title": [None, "T"], "issued": {"date-parts": [[9999]]}}, {"year": None}),
+    ("arxiv", {"authors_parsed": [["B", "A"], []], "update_date": "1"}, {"authors": ["A B"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "odd", "expected"), ODD)
+def test_odd_values_of_dumps_cost_no_paper(
+    tmp_path: Path, name: str, odd: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    file = written(tmp_path, "x.jsonl", lines({"id": "1", "title": "T"} | odd))
+    (paper,) = read(file, format=name)
+    assert {field: getattr(paper, field) for field in expected} == expected
+    assert (paper.id, paper.title) == ("1", "T")
+
+
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
