@@ -120,8 +120,10 @@ class Record:
         return value
 
     def identifier(self, name: str) -> str:
-        """Return a non-empty id; an integer becomes its decimal digits."""
+        """Return a non-empty id; an integer, also as 1.0, becomes its decimal digits."""
         value = self._value(name, None)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+            value = int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         identifier = self.text(name).strip()

@@ -183,8 +183,6 @@ def _identifier(
     record: Record, doi: str, title: str, abstract: str
 ) -> tuple[str, Literal["record", "doi", "text"]]:
     value = record.fields.get("id")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
     if value not in (None, ""):
         return _with_value(record, "id", value).identifier("id"), "record"
     if doi:

@@ -16,7 +16,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "citations": {"citingcorpusid": "BIGINT", "citedcorpusid": "BIGINT"},
 }
 _AGGREGATES = {
-    "abstracts": "SELECT corpusid, any_value(abstract) AS abstract FROM {table} GROUP BY 1",
+    "abstracts": "SELECT corpusid, min(abstract) AS abstract FROM {table} GROUP BY 1",
     "citations": (
         "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS cited "
         "FROM {table} WHERE citedcorpusid IS NOT NULL GROUP BY 1"
