@@ -335,13 +335,6 @@ def _size(number: int) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
 
 
-def packed_or_plain(path: Path) -> Path:
-    """Return ``path``, or ``path.gz`` if only that exists; for tables and JSON lines."""
-    packed = path.with_name(path.name + ".gz")
-    may_be_packed = path.suffix in (".jsonl", ".csv", ".tsv")
-    return packed if may_be_packed and packed.exists() and not path.exists() else path
-
-
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
     return file_digest(path, "sha256")

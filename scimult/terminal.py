@@ -10,6 +10,15 @@ _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+# Characters that break lines of a file or steer a terminal; other invisible ones, as a no-break
+# space or the joiners of Persian, are part of a word.
+_BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def is_one_line(text: str) -> bool:
+    """Return whether ``text`` has neither line breaks nor control characters."""
+    return _BREAKING.search(text) is None
+
 
 def visible(text: str) -> str:
     r"""Return ``text`` with every unsafe character escaped, as in ``\x1b``."""

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import ast
 import configparser
+import inspect
 import re
 import shlex
 import textwrap
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
+import duckdb
 import pytest
 import yaml
+from hypothesis import settings
+from pydantic import TypeAdapter
 
 import scimult
+from scimult.config import validate
+from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.preparation.mining import config as configs
+from scimult.preparation.mining import plans, rules
+from scimult.preparation.mining.engine import DuckDBEngine
 from scimult.preparation.sources import SOURCES
+from tests.preparation.mining import naive, test_plans
+from tests.public import write_files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 GITHUB = REPOSITORY / ".github"
@@ -115,16 +128,54 @@ def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
             exec(compile(ast.Module([node], type_ignores=[]), page, "exec"), {})
 
 
+def _blocks(page: str, language: str = "python") -> list[str]:
+    """Return the blocks of code of a recipe."""
+    text = (REPOSITORY / "docs" / "contributing" / f"{page}.md").read_text(encoding="utf-8")
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.S | re.M)
+    return [textwrap.dedent(block) for block in found]
+
+
 def test_the_recipe_of_a_source_does_what_its_test_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (REPOSITORY / "docs" / "contributing" / "source.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)
     module, test = ({"__name__": name} for name in ("items", "test_items"))
-    for block, names in zip(blocks, (module, test), strict=True):
-        exec(textwrap.dedent(block), names)
+    for block, names in zip(_blocks("source"), (module, test), strict=True):
+        exec(block, names)
     monkeypatch.setitem(SOURCES, "items", module["ITEMS"])
     test["test_items_become_papers_labels_and_citations"](tmp_path)
+
+
+def test_the_recipe_of_a_rule_does_what_its_test_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, options, case, test = _blocks("rule")
+    inserted = textwrap.dedent(inspect.getsource(rules.RuleBuilder._rule))
+    end = "    raise AssertionError(rule)"
+    inserted = inserted.replace(end, textwrap.indent(case.partition("\n")[2], " " * 4) + end)
+    of_test = {"sample": naive.sample, "quickly": settings(max_examples=2)}
+    for module, code in ((plans, plan), (configs, options), (rules, inserted), (test_plans, test)):
+        names = {**vars(module), **(of_test if module is test_plans else {})}
+        exec(code, names)
+        for name, value in names.items():
+            monkeypatch.setattr(module, name, value, raising=False)
+    (rule,) = TypeAdapter(configs.PaperRules).validate_python(["citing"])
+    builder = MagicMock(_config=configs.MiningConfig(max_neighbours=7))
+    found = rules._rule(builder, rule, MagicMock(), 3)  # type: ignore[attr-defined]
+    assert found == plans.citing(7, 3)  # type: ignore[attr-defined]
+    assert [name for name, *_ in builder._tables.method_calls] == ["edges"]
+    with closing(duckdb.connect(config={"threads": 1})) as connection:
+        test_plans.test_citing(DuckDBEngine(connection))  # type: ignore[attr-defined]
+
+
+def test_the_recipe_of_a_task_trains_it(tmp_path: Path) -> None:
+    files = {
+        "papers.jsonl": [{"id": name, "title": name, "abstract": ""} for name in "abc"],
+        "links.tsv": "query-id\tpaper-id\tscore\na\tb\t1\na\tc\t0\n",
+    }
+    (config,) = _blocks("task", "yaml")
+    tree = {**yaml.safe_load(config), "root": str(write_files(tmp_path, files)), "dev_fraction": 0}
+    data, _ = build_dataset(validate(DatasetConfig, tree), tmp_path / "out")
+    assert [(file.task, len(file.queries)) for file in data.pairs("train")] == [
+        ("reviewer_matching", 1)
+    ]
 
 
 def test_names_in_recipes_stand_in_the_code() -> None:

@@ -102,17 +102,19 @@ def prepare(
     }
     _check_unused(out, {"tokenizer": tokenizer, "decontaminate": decontaminate, "steps": steps})
     _check_paths(out, inputs)
-    from scimult.data.prepared import PREPARED
     from scimult.preparation.sources.base import SOURCES_FILE
 
     if out is not None:
+        from scimult.data.prepared import PREPARED
+
         check_replaceable(out, PREPARED)
     if decontaminate is not None:  # explicit overrides take precedence
         short_for = [f"hygiene.evaluation={decontaminate}", "hygiene.decontaminate=[query]"]
         overrides = [*short_for, *overrides]
     if source:
         raw = raw or Path(f"{out}.raw")
-        _check_overrides(source, overrides)
+        if out is not None or overrides:
+            _check_overrides(source, overrides)  # loads torch, unlike a conversion
         by_itself = any(item.startswith("self_supervision") for item in overrides)
         for_training = out is not None and not by_itself
         flags = {"skip_bad": skip_bad, "for_training": for_training, "verify": verify}

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from scimult.data.packed import unpacked_name
 from scimult.errors import DataError
 
 HEAD_BYTES = 1 << 16
@@ -24,6 +25,10 @@ _AFTER = re.compile(r"\s*(?:,\s*(?=\S)|(?=\]))")
 # Text before the objects of JSON files other than JSON lines.
 ARRAY = re.compile(r"\s*\[(?=\s*(?:\{|\]|\Z))")
 OPENALEX_PAGE = re.compile(r'\s*\{\s*"meta"\s*:\s*\{.*?"results"\s*:\s*\[', re.DOTALL)
+# Semantic Scholar's API: an answer of its search, or of the references of a paper.
+S2AG_PAGE = re.compile(
+    r'\s*\{(?:\s*"(?:total|offset|next|token)"\s*:\s*(?:\d+|null|"[^"]*")\s*,)+\s*"data"\s*:\s*\['
+)
 # Crossref: a query's response, or a file of the yearly dump.
 CROSSREF_PAGE = re.compile(
     r'\s*\{\s*(?:"status"\s*:.*?"message"\s*:\s*\{.*?)?"items"\s*:\s*\[', re.DOTALL
@@ -31,6 +36,9 @@ CROSSREF_PAGE = re.compile(
 # Binary files: first bytes, format, and fix.
 _BINARY = {
     b"\x1f\x8b": ("gzip", "end its name in .gz"),
+    b"BZh": ("bzip2", "end its name in .bz2"),
+    b"\xfd7zXZ": ("xz", "end its name in .xz"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", "end its name in .zst"),
     b"PAR1": ("Parquet", "convert it with scimult prepare table"),
     b"PK\x03\x04": ("ZIP, as spreadsheets are", "unpack it, or save it as text"),
     b"\xff\xfe": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
@@ -87,7 +95,7 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     if text.startswith("["):
         return ARRAY if ARRAY.match(text) else None
     if text.startswith("{"):
-        for page in (OPENALEX_PAGE, CROSSREF_PAGE):
+        for page in (OPENALEX_PAGE, S2AG_PAGE, CROSSREF_PAGE):
             if page.match(text):
                 return page
         if re.match(r'\{[ \t]*\r?\n\s*"', text):
@@ -170,14 +178,15 @@ class PlainNumbers:
 def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a record, with the abstract restored from OpenAlex's inverted index if it has one.
 
-    The index lists the positions of every word: ``{"of": [1, 5], ...}``.
+    The index lists the positions of every word: ``{"of": [1, 5], ...}``. In tables made of OpenAlex
+    it is JSON in a string, or a map, which Arrow gives as pairs.
     """
     index = fields.get(_INDEX)
-    if not isinstance(index, dict) or fields.get("abstract") is not None:
+    if not index or fields.get("abstract") is not None:
         return fields
     try:
-        abstract = text_of_index(index)
-    except TypeError:
+        abstract = text_of_index(dict(json.loads(index) if isinstance(index, str) else index))
+    except (TypeError, ValueError):
         return fields
     rest = {name: value for name, value in fields.items() if name != _INDEX}
     return {**rest, "abstract": abstract}
@@ -221,7 +230,7 @@ def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
 
 def _with_suffix(path: Path, suffix: str) -> tuple[Path, str]:
     """Return a path with its format's suffix, and the instruction to rename it if needed."""
-    plain = path.with_name(path.name.removesuffix(".gz"))
+    plain = path.with_name(unpacked_name(path))
     renamed = path if plain.suffix == suffix else path.with_suffix(suffix)
     return renamed, "" if renamed == path else f"rename it to {renamed.name}; "
 

@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
+from scimult.data.packed import unpacked_name
 from scimult.data.tables import read_delimited
 
 QUERY, PAPER, SCORE = "query-id", "paper-id", "score"
@@ -33,7 +34,7 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     DataError
         If the file does not exist or lacks a column; and, through ``rejects``, for a bad row.
     """
-    name = path.name.removesuffix(".gz")
+    name = unpacked_name(path)
     if name.endswith(".jsonl"):
         yield from _renamed(read_jsonl(path, rejects), LINES, rejects)
         return

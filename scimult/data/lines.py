@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from scimult.data.formats import (
     refuse_binary,
     restore_abstract,
 )
+from scimult.data.packed import open_binary
 from scimult.errors import DataError
 from scimult.files import json_problem
 
@@ -28,8 +27,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 EXAMPLES_PER_REASON = 3
-CUT_OFF = (EOFError, zlib.error, gzip.BadGzipFile)
-"""Exceptions from reading a gzip file that is cut off or damaged."""
 
 
 class Rejects:
@@ -123,8 +120,10 @@ class Record:
         return value
 
     def identifier(self, name: str) -> str:
-        """Return a non-empty id; an integer becomes its decimal digits."""
+        """Return a non-empty id; an integer, also as 1.0, becomes its decimal digits."""
         value = self._value(name, None)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+            value = int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         identifier = self.text(name).strip()
@@ -206,11 +205,12 @@ class Record:
 
 
 def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:
-    """Yield the objects of a JSON lines file; ``.gz`` is decompressed, blank lines are skipped.
+    """Yield the objects of a JSON lines file; ``.gz`` and the like are decompressed.
 
-    Also reads a JSON array of objects, or a page of OpenAlex or Crossref; ``Record.line`` is then
-    the element's number. With ``arrays`` a line may be an array, whose items become the fields
-    ``"0"``, ``"1"``, ... For CSV, BibTeX and the like the error has the command that reads them.
+    Blank lines are skipped. Also reads a JSON array of objects, or a page of OpenAlex, Crossref or
+    Semantic Scholar; ``Record.line`` is then the element's number. With ``arrays`` a line may be an
+    array, whose items become the fields ``"0"``, ``"1"``, ... For CSV, BibTeX and the like the
+    error has the command that reads them.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def find_objects(path: Path) -> re.Pattern[str] | None:
     try:
         with open_binary(path) as file:
             start = file.read(HEAD_BYTES)
-    except (EOFError, zlib.error, OSError):
+    except (EOFError, OSError):
         return None  # reading it reports the problem
     return json_form(path, start)
 
@@ -272,7 +272,7 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
                 rejects.refuse("element is not an object", path, number, value=value, fix=fix)
     except DataError:
         raise
-    except (ValueError, RecursionError, *CUT_OFF) as error:
+    except (ValueError, RecursionError, EOFError) as error:
         detail = json_problem(error) if isinstance(error, RecursionError) else str(error)
         problem, fix = "JSON file is cut off or damaged", "copy or download the file again"
         rejects.refuse(problem, path, number + 1, value=detail, fix=fix)
@@ -290,7 +290,7 @@ def read_lines(
     ------
     DataError
         If the file does not exist, cannot be read or is of another format; and, through
-        ``rejects``, if a line is not UTF-8 or the gzip file is cut off.
+        ``rejects``, if a line is not UTF-8 or a compressed file is cut off.
     """
     number = 0
     try:
@@ -308,25 +308,12 @@ def read_lines(
                 line = line.rstrip("\r\n")
                 if keep_blank or line.strip():
                     yield number, line
-    except CUT_OFF as error:
-        problem, fix = "gzip file is cut off or damaged", "copy or download the file again"
+    except EOFError as error:
+        problem, fix = "compressed file is cut off or damaged", "copy or download the file again"
         rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
     except OSError as error:
         problem = f"file cannot be read: {error.strerror}"
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
-
-
-def open_binary(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    """Open a file, which must exist, for reading bytes; ``.gz`` is decompressed."""
-    if path.is_fifo():
-        fix = "write what it gives to a file first"
-        raise DataError("is a pipe, and files are read more than once", path=path, fix=fix)
-    try:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rb")
-        return path.open("rb")
-    except FileNotFoundError:
-        raise DataError("file does not exist", path=path, fix="check the path") from None
 
 
 def empty_file(path: Path) -> DataError:

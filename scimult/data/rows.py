@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from scimult.data.formats import HEAD_BYTES
 from scimult.data.lines import (
-    CUT_OFF,
     Record,
     Rejects,
     empty_file,
-    open_binary,
     read_jsonl,
 )
+from scimult.data.packed import UNPACK, open_binary, unpacked_name
 from scimult.data.tables import check_columns, delimiter_of, read_delimited
 from scimult.errors import DataError
 
@@ -27,7 +26,7 @@ KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
 def read_rows(
     path: Path, rejects: Rejects, *, columns: Sequence[str] = (), header: Sequence[str] = ()
 ) -> Iterator[Record]:
-    """Yield the rows of a file, whose kind depends on its name; ``.gz`` is decompressed.
+    """Yield the rows of a file, whose kind depends on its name; see also ``packed``.
 
     ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` (commas, semicolons
     or tabs), ``.tsv`` and ``.txt`` (tabs): a table whose first line names the columns unless
@@ -43,7 +42,7 @@ def read_rows(
         If the file does not exist, is of no known kind or lacks a column; and, through
         ``rejects``, if it is empty, damaged or has a bad row.
     """
-    kind = Path(path.name.removesuffix(".gz")).suffix
+    kind = Path(unpacked_name(path)).suffix
     if kind in (".jsonl", ".json"):
         yield from read_jsonl(path, rejects)
     elif kind == ".parquet":
@@ -52,7 +51,8 @@ def read_rows(
         delimiter = delimiter_of(path) if kind == ".csv" else "\t"
         yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
     else:
-        fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with .gz)"
+        fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with "
+        fix += f"{', '.join(UNPACK)})"
         raise DataError("unknown file type", path=path, fix=fix)
 
 
@@ -86,7 +86,7 @@ def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
     import ijson
 
     fix = 'write {"id": {...}, ...}'
-    with open_binary(path) as file, suppress(*CUT_OFF):
+    with open_binary(path) as file, suppress(EOFError):
         start = file.read(HEAD_BYTES).strip()
         if start and not start.startswith(b"{"):
             value = start[:60].decode(errors="replace")
@@ -115,7 +115,7 @@ def _undamaged(
 ) -> Iterator[T]:
     """Yield the records of a file; reject it if it is cut off, damaged or empty."""
     is_empty = True
-    caught: tuple[type[Exception], ...] = (*errors, *CUT_OFF)
+    caught: tuple[type[Exception], ...] = (*errors, EOFError)
     try:
         for record in records:
             is_empty = False

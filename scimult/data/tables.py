@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.packed import unpacked_name
 from scimult.errors import DataError, suggest
 
 FIELD_LIMIT = 1 << 24
@@ -53,7 +54,7 @@ def read_header(path: Path, columns: Sequence[str]) -> tuple[int, list[str], str
 
 
 def _separator(path: Path) -> str:
-    return "," if path.name.removesuffix(".gz").endswith(".csv") else "\t"
+    return "," if unpacked_name(path).endswith(".csv") else "\t"
 
 
 def delimiter_of(path: Path) -> str:
@@ -77,11 +78,11 @@ def read_delimited(
     header: Sequence[str] = (),
     quoted: bool = True,
 ) -> Iterator[Record]:
-    """Yield the rows of a delimited table; ``.gz`` is decompressed, blank lines are skipped.
+    """Yield the rows of a delimited table; ``.gz`` and the like are decompressed.
 
-    Without a ``delimiter`` values are separated by any spaces. The table has all ``columns``;
-    ``"a|b"`` accepts either name and calls it ``a``, and other columns keep their names. A table
-    without a header line has the columns of ``header``.
+    Blank lines are skipped. Without a ``delimiter`` values are separated by any spaces. The table
+    has all ``columns``; ``"a|b"`` accepts either name and calls it ``a``, and other columns keep
+    their names. A table without a header line has the columns of ``header``.
 
     If ``quoted``, double quotes protect delimiters and line ends. Between tabs, a value whose
     quotes are not balanced is text as it stands all the same: many tables are just joined with

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.data.lines import find_objects
+from scimult.data.packed import unpacked_name, variants
 from scimult.errors import DataError
 from scimult.types import Kind
 
@@ -29,17 +30,17 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     path = Path(path)
     if not path.is_dir():
         return path
-    names = _packed_or_plain(FILE_NAMES[kind])
-    files = [path / name for name in names if (path / name).is_file()]
+    names = FILE_NAMES[kind]
+    files = [file for name in names for file in variants(path / name) if file.is_file()]
     if len(files) == 1:
         return files[0]
-    problem = "folder holds none" if not files else f"folder holds {len(files)}"
-    raise DataError(f"{problem} of {', '.join(names)}", path=path, fix="name the file itself")
+    problem = f"folder holds {len(files) or 'none'} of {', '.join(names)}, compressed or not"
+    raise DataError(problem, path=path, fix="name the file itself")
 
 
 def is_table(path: Path) -> bool:
     """Return whether a file name is that of a CSV or TSV file."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
+    return Path(unpacked_name(path)).suffix.lower() in (".csv", ".tsv")
 
 
 def check_labels(path: Path) -> Path:
@@ -75,11 +76,3 @@ def raw_columns(path: Path) -> list[str] | None:
         problem, fix = "Parquet file is cut off or damaged", "convert its source again"
         raise DataError(problem, path=path, value=str(error), fix=fix) from error
     return list(schema.names) if RAW_FORMAT.encode() in (schema.metadata or {}) else None
-
-
-def _packed_or_plain(names: tuple[str, ...]) -> list[str]:
-    return [
-        name + ending
-        for name in names
-        for ending in (("",) if name.endswith(".parquet") else ("", ".gz"))
-    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scimult.data.lines import Rejects
+from scimult.data.packed import packed_or_plain
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, HubFile
@@ -26,7 +27,7 @@ from scimult.evaluation.formats import (
 )
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.task_data import TaskData
-from scimult.files import atomic_file, packed_or_plain
+from scimult.files import atomic_file
 
 
 class _Layout(Protocol):
@@ -77,7 +78,7 @@ def read_dataset(
 
 
 def missing_files(benchmark: Benchmark, root: Path) -> list[Path]:
-    """Return the needed files that exist neither as named nor as ``.gz``."""
+    """Return the needed files that exist neither as named nor compressed."""
     return [path for path in _needed(benchmark, root) if not path.exists()]
 
 

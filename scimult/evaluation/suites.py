@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
+from scimult.data.packed import packed_or_plain
 from scimult.errors import one_of
 from scimult.evaluation.benchmark import Benchmark
-from scimult.files import packed_or_plain
 
 _FOLDER = resources.files("scimult.evaluation") / "suites"
 

@@ -13,6 +13,7 @@ from scimult.data.rows import read_parquet, read_rows
 from scimult.data.text_files import find_file, is_table, raw_columns
 from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
+from scimult.terminal import is_one_line
 from scimult.types import Kind, Text
 
 # Fields to read from a record: those of the title, then those of the body.
@@ -143,8 +144,9 @@ def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
     if error := unread_text(record.fields, kind, FIELDS[kind]):
         raise record.error(error.problem, value=error.value, fix=str(error.fix))
     name = record.identifier("_id" if "_id" in record.fields else "id")
-    if not name.isprintable():
-        raise record.error("id holds a line break or control character", value=name, fix="drop it")
+    if not is_one_line(name):
+        problem = "id holds a line break or control character"
+        raise record.error(problem, value=name, fix="remove it")
     if kind == "label":
         title, body = record.text("name"), record.text("definition", "")
     elif kind == "query":

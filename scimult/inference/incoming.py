@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scimult.data.importers import guess_format
-from scimult.data.lines import CUT_OFF, Rejects, find_objects, open_binary
+from scimult.data.lines import Rejects, find_objects
+from scimult.data.packed import open_binary
 from scimult.data.text_files import is_table, raw_columns
 from scimult.inference.collection import given_twice, read_located, text_files
 from scimult.types import Kind, Text
@@ -106,7 +107,7 @@ class SeenIds:
 
 def _lines(path: Path) -> int:
     count, last = 0, b"\n"
-    with open_binary(path) as file, suppress(*CUT_OFF):
+    with open_binary(path) as file, suppress(EOFError):
         while block := file.read(_BYTES):
             count, last = count + block.count(b"\n"), block
     return count + (not last.endswith(b"\n"))

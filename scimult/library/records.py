@@ -19,6 +19,7 @@ from scimult.errors import DataError
 from scimult.inference.texts import as_text, rows_of
 from scimult.library.papers import ARROW_TYPES, OWN_TYPES
 from scimult.retrieval.store import key_of
+from scimult.terminal import is_one_line
 from scimult.types import Text
 
 _TYPE_NAMES = {
@@ -83,9 +84,9 @@ def as_papers(items: Iterable[object]) -> Iterator[Paper]:
             raise DataError(f"paper {index} is of type {type(item).__name__}", fix=fix)
         name = _plain(item.get("id", item.get("_id")))
         name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        if not isinstance(name, str) or not name.strip() or not is_one_line(name):
             fix = "give every paper an id: a string without line breaks"
-            raise DataError(f"paper {index} has no id", value=name, fix=fix)
+            raise DataError(f"paper {index} has no id, or not one line", value=name, fix=fix)
         if not all(isinstance(key, str) for key in item):
             fix = "name every field by a string"
             raise DataError(f"paper {name!r}: a field's name is no string", value=[*item], fix=fix)
@@ -115,7 +116,7 @@ def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str,
                 seen.setdefault(name, set()).add(_type_of(value))
     lowered = {name.casefold() for name in (*OWN_TYPES, *known)}
     for name in seen:
-        if name.casefold() in lowered or not name.isprintable() or not name.strip():
+        if name.casefold() in lowered or not is_one_line(name) or not name.strip():
             fix = "give the column another name; upper and lower case count as the same"
             raise DataError("column name is taken", value=name, fix=fix)
         lowered.add(name.casefold())

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scimult.data.importers.engine import run
-from scimult.data.lines import Record, Rejects, open_binary
+from scimult.data.lines import Record, Rejects
+from scimult.data.packed import open_binary
 
 LINES = pa.schema([("line", pa.int64()), ("text", pa.string())])
 _BLOCK = 1 << 22

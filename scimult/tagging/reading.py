@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
+from scimult.data.packed import unpacked_name
 from scimult.data.tables import delimiter_of, read_delimited
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 from scimult.files import write_text
 from scimult.tagging.vocabulary import Concept, Vocabulary
+from scimult.terminal import is_one_line
 
 # Names of each part of a concept in files, best first.
 FIELDS = {
@@ -63,7 +65,7 @@ def read_vocabulary(
     rejects, columns = rejects or Rejects(), columns or {}
     for name in columns:
         one_of("part of a concept", name, FIELDS)
-    kind = Path(path.name.removesuffix(".gz")).suffix.lower()
+    kind = Path(unpacked_name(path)).suffix.lower()
     if kind in _SKOS:
         from scimult.tagging.skos import read_skos
 
@@ -121,7 +123,7 @@ def _vocabulary(
 
 def _concept(record: Record, columns: Mapping[str, str | None], language: str) -> Concept:
     name = record.identifier(_field(record, "id", columns, language))
-    if not name.isprintable():
+    if not is_one_line(name):
         problem = "id has a line break or control character"
         raise record.error(problem, value=name, fix="remove it")
     label = record.text(_field(record, "label", columns, language)).strip()
@@ -156,4 +158,4 @@ def _list(record: Record, name: str) -> list[str]:
 
 
 def _is_table(path: Path) -> bool:
-    return Path(path.name.removesuffix(".gz")).suffix.lower() in _TABLES
+    return Path(unpacked_name(path)).suffix.lower() in _TABLES

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.sax import SAXParseException
 
-from scimult.data.lines import Rejects, open_binary
+from scimult.data.lines import Rejects
+from scimult.data.packed import open_binary
 from scimult.errors import DataError
 from scimult.progress import note
 from scimult.tagging.vocabulary import Concept, Vocabulary

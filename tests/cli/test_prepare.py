@@ -176,16 +176,19 @@ def test_the_list_names_every_source() -> None:
     assert all(f"{name}: {SOURCES[name].title}" in output for name in SOURCES)
 
 
-def test_the_list_loads_nothing_heavy() -> None:
+def test_the_list_loads_nothing_heavy_and_a_conversion_no_torch(tmp_path: Path) -> None:
+    write_files(tmp_path, {"p.csv": "id,title,abstract\n1,A,Text.\n"})
+    words = [["--list"], ["table", "--input", f"{tmp_path}", "--raw", f"{tmp_path / 'raw'}"]]
     code = (
-        "import sys; from scimult.cli.main import app;"
-        "app(['prepare', '--list'], standalone_mode=False); print(*sys.modules)"
+        "import sys; from scimult.cli.main import app\n"
+        f"for words in {[words[0], [*words[1], 'papers.file=p.csv']]}:\n"
+        "    app(['prepare', *words], standalone_mode=False); print('modules:', *sys.modules)"
     )
-    listed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    listed, converted = (line.split() for line in done.stdout.splitlines() if "modules:" in line)
     heavy = {"torch", "transformers", "deepspeed", "datasets", "pyarrow", "duckdb", "scipy"}
-    assert heavy & set(listed.stdout.splitlines()[-1].split()) == set()
+    assert heavy & set(listed) == set()
+    assert heavy & set(converted) <= {"pyarrow", "duckdb"}
 
 
 @pytest.mark.parametrize(

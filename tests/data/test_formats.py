@@ -104,7 +104,9 @@ def test_a_page_of_openalex_is_read_with_its_abstracts(tmp_path: Path) -> None:
     page = {"meta": {"count": 2}, "results": works, "group_by": []}
     (tmp_path / "page.json").write_text(json.dumps(page), encoding="utf-8")
     (tmp_path / "works.jsonl").write_text("\n".join(map(json.dumps, works)), encoding="utf-8")
-    for name in ("page.json", "works.jsonl"):
+    texts = [{**works[0], "abstract_inverted_index": '{"of": [1], "Layouts": [0, 2]}'}, works[1]]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, texts)), encoding="utf-8")
+    for name in ("page.json", "works.jsonl", "texts.jsonl"):
         first, second = _read(tmp_path / name)
         assert first == {"id": "W1", "title": "A", "abstract": "Layouts of Layouts"}
         assert second["title"] == "B"
@@ -117,6 +119,8 @@ def test_a_page_of_openalex_is_read_with_its_abstracts(tmp_path: Path) -> None:
         lambda works: {"meta": {"count": 9}, "results": works, "group_by": [{"a": "]"}]},
         lambda works: {"status": "ok", "message": {"items": works, "query": {"q": "{"}}},
         lambda works: {"items": works},
+        lambda works: {"total": 2, "offset": 0, "next": 2, "data": works},
+        lambda works: {"total": 2, "token": None, "data": works},
     ],
 )
 def test_pages_appended_to_one_file_are_all_read(

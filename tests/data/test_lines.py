@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from scimult.data.lines import Record, Rejects, read_jsonl
@@ -82,11 +86,34 @@ def test_a_truncated_gzip(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "f.jsonl.gz"
     rows = "".join(json.dumps({"id": hash(i * 7919)}) + "\n" for i in range(300))
     path.write_bytes(gzip.compress(rows.encode())[:keep])
-    with pytest.raises(DataError, match=r"f\.jsonl\.gz:\d+: gzip file is cut off.*Fix: copy"):
+    with pytest.raises(DataError, match=r"f\.jsonl\.gz:\d+: compressed file is cut off.*Fix: copy"):
         _read(path, Rejects())
     rejects = Rejects(skip_bad=True)
     assert len(_read(path, rejects)) < 300
-    assert rejects.counts["gzip file is cut off or damaged"] == 1
+    assert rejects.counts["compressed file is cut off or damaged"] == 1
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("name", PACK)
+def test_other_compressed_files(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"f.jsonl.{name}"
+    packed = PACK[name](b'{"id": 1}\n{"id": 2}\n')
+    path.write_bytes(packed)
+    assert [record.fields["id"] for record in read_jsonl(path, Rejects())] == [1, 2]
+    assert list(read_rows(path, Rejects())) == list(read_jsonl(path, Rejects()))
+    path.write_bytes(packed[:-9])
+    with pytest.raises(DataError, match=r":\d+: compressed file is cut off"):
+        list(read_jsonl(path, Rejects()))
+    other = tmp_path / "f.jsonl"
+    other.write_bytes(packed)
+    with pytest.raises(DataError, match=f"Fix: end its name in .{name}"):
+        list(read_jsonl(other, Rejects()))
 
 
 def test_a_file_that_is_no_gzip(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_cut_off_file_is_named_by_the_reader_not_by_the_count(tmp_path: Path) 
     pq.write_table(pa.table({"id": ["1"], "title": ["Graphs"]}), tmp_path / "papers.parquet")
     cut = tmp_path / "cut.parquet"
     cut.write_bytes((tmp_path / "papers.parquet").read_bytes()[:-30])
-    for file, problem in ((path, "gzip file is cut off"), (cut, "Parquet file is cut off")):
+    for file, problem in ((path, "compressed file is cut off"), (cut, "Parquet file is cut off")):
         assert count_records([file], "paper", None) in range(10)
         with pytest.raises(DataError, match=f"{file.name}.*{problem} or damaged"):
             list(read_texts([file], "paper", Rejects()))

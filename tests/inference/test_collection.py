@@ -75,6 +75,12 @@ def test_an_unknown_id_suggests(tmp_path: Path) -> None:
         papers.row("P12-1010")
 
 
+def test_ids_keep_the_invisible_characters_of_words(tmp_path: Path) -> None:
+    ids = ["a\u00a0b", "می\u200cشود", "論\u3000文"]
+    file = _write(tmp_path / "p.jsonl", [{"id": name, "title": "T"} for name in ids])
+    assert list(read_collection(file, "paper", Rejects()).ids) == ids
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"title": "T"}, r":2: missing field 'id'"),
     ({"id": "a", "title": "U"}, r":2: id is given twice \(value: 'a'\)"),

@@ -141,7 +141,7 @@ def test_a_truncated_gzip(root: Path, tmp_path: Path) -> None:
     (root / "papers.jsonl.gz").write_bytes(whole[:-30])
     config = raw_config(root)
     config.sources[0].papers = "papers.jsonl.gz"
-    with pytest.raises(DataError, match=r"papers\.jsonl\.gz:\d+: gzip file is cut off.*Fix: "):
+    with pytest.raises(DataError, match=r"papers\.jsonl\.gz:\d+: compressed file is cut.*Fix: "):
         build_dataset(config, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 

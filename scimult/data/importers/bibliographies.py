@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import first, plain_text, year_in
-from scimult.data.lines import CUT_OFF, Record, Rejects, empty_file, open_binary, read_lines
+from scimult.data.importers.paper import first, year_in
+from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.packed import open_binary
 from scimult.errors import DataError
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
+_LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
+_OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
+_COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
@@ -29,16 +33,22 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         Through ``rejects``: an entry that cannot be parsed, or a repeated key.
     """
     from bibtexparser.entrypoint import parse_string
-    from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
+    from bibtexparser.model import (
+        DuplicateBlockKeyBlock,
+        DuplicateFieldKeyBlock,
+        Entry,
+        ParsingFailedBlock,
+    )
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
     lines = dict(read_lines(path, rejects, keep_blank=True))
     text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
     library = parse_string(text)
     decode = _latex_decoder()
+    # Properties of ``library`` search all blocks at every use.
     for block in library.blocks:
         number = (block.start_line or 0) + 1
-        if block in library.failed_blocks:
+        if isinstance(block, ParsingFailedBlock):
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem = "key occurs twice in one file"
                 fix = "give one of them another key, or leave it out with --skip-bad"
@@ -51,7 +61,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
             rejects.refuse(problem, path, number, value=value, fix=fix)
-    for entry in library.entries:
+    for entry in library.blocks:
+        if not isinstance(entry, Entry):
+            continue
         number = (entry.start_line or 0) + 1
         fields = {field.key.lower(): str(field.value) for field in entry.fields}
         record = Record(path, number, {"key": entry.key, **fields})
@@ -88,18 +100,42 @@ def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any
 
 
 def _latex_decoder() -> Callable[[str], str]:
-    """Return a LaTeX decoder; as decoding takes 1 ms, text with braces alone just loses them."""
+    """Return a LaTeX decoder for texts on one line.
+
+    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
+    """
     from pylatexenc.latex2text import LatexNodes2Text
+    from pylatexenc.latexwalker import get_default_latex_context_db
 
-    decoder = LatexNodes2Text(math_mode="verbatim")
+    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
 
-    def decode(text: str) -> str:
-        if not _LATEX.search(text):
-            return text.translate(_BRACES)
+    def decoded(piece: str) -> str:
+        if not _LATEX.search(piece):
+            return piece.translate(_BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
-        return str(decoder.latex_to_text(_PERCENT.sub(r"\\%", text)))
+        piece = _PERCENT.sub(r"\\%", piece)
+        return str(decoder.latex_to_text(piece, latex_context=context))
 
-    return decode
+    return lambda text: " ".join(map(decoded, _pieces(text)))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text's words; those of one group, formula or environment together.
+
+    A word that ends with a command is not the last, as that takes the next one or its space.
+    """
+    words: list[str] = []
+    depth, in_formula = 0, False
+    for word in text.split():
+        words.append(word)
+        for mark in _LATEX_MARK.findall(word):
+            depth = max(depth + _OPENS.get(mark, 0), 0)
+            in_formula ^= mark.startswith("$")
+        if not depth and not in_formula and not _COMMAND_LAST.search(word):
+            yield " ".join(words)
+            words = []
+    if words:
+        yield " ".join(words)
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -148,8 +184,8 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
     venues = ("journal_name", "secondary_title", "alternate_title1", "alternate_title3")
     return {
         "id": first(fields, "id", "accession_number"),
-        "title": plain_text(first(fields, "title", "primary_title", "translated_title") or ""),
-        "abstract": plain_text(first(fields, "abstract", "notes_abstract") or ""),
+        "title": first(fields, "title", "primary_title", "translated_title"),
+        "abstract": first(fields, "abstract", "notes_abstract"),
         "authors": [_first_name_first(name) for name in names],
         "venue": first(fields, *venues),
         "year": year_in(first(fields, "year", "publication_year", "date")),
@@ -181,7 +217,7 @@ def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
                 number += 1
                 yield Record(path, number, _pubmed_paper(element))
                 element.clear()
-    except (ElementTree.ParseError, *CUT_OFF) as error:
+    except (ElementTree.ParseError, EOFError) as error:
         problem, fix = "XML file is cut off or damaged", "download the file again"
         rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
         return
@@ -195,7 +231,8 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     article = _child(citation, "Article")
     parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
     titles = ("ArticleTitle", "VernacularTitle", "Book/BookTitle")
-    years = ("Journal/JournalIssue/PubDate/Year", "Journal/JournalIssue/PubDate/MedlineDate")
+    issue = "Journal/JournalIssue/PubDate"
+    years = (f"{issue}/Year", f"{issue}/MedlineDate", "Book/PubDate/Year")
     dois = [
         *(item for item in article.iterfind("ELocationID") if item.get("EIdType") == "doi"),
         *(
@@ -212,7 +249,7 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
         "abstract": " ".join(part for part in parts if part),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
-        "year": next(filter(None, map(article.findtext, (*years, "Book/PubDate/Year"))), None),
+        "year": next(filter(None, (year_in(article.findtext(name)) for name in years)), None),
         "doi": _text(dois[0]) if dois else None,
         "references": [_text(item) for item in cited if item.get("IdType") == "pubmed"],
         "labels": [

@@ -48,7 +48,7 @@ def select(
     with connected() as engine:
         types = _json_types(engine, files) if container == "json" else ""
         for file in files:
-            reader = _READERS[container].format(files=literal(str(file)), more=types)
+            reader = _READERS[container].format(files=file_list([file]), more=types)
             cursor = run(engine, f"SELECT {', '.join(terms)} FROM {reader}", file, terms)
             names = [name for name, *_ in cursor.description or ()]
             for number, row in enumerate(rows_of(cursor, file), start=1):
@@ -65,8 +65,7 @@ def _described(
     engine: duckdb.DuckDBPyConnection, files: Sequence[Path], container: str
 ) -> Iterator[tuple[Any, ...]]:
     """Yield name and type of the columns of all files combined."""
-    names = ", ".join(literal(str(file)) for file in files)
-    reader = _READERS[container].format(files=f"[{names}]", more=", union_by_name=true")
+    reader = _READERS[container].format(files=file_list(files), more=", union_by_name=true")
     return rows_of(run(engine, f"DESCRIBE SELECT * FROM {reader}", files[0]), files[0])
 
 
@@ -154,6 +153,15 @@ def _naming(file: Path, columns: Sequence[str] = ()) -> Iterator[None]:
             raise DataError(problem, path=file, value=", ".join(columns), fix=fix) from error
         fix = "repair the file, or read it without SQL expressions, which names the line"
         raise DataError(f"file cannot be read: {message}", path=file, fix=fix) from error
+
+
+def file_list(files: Sequence[Path]) -> str:
+    """Return files as an SQL list; those that the engine cannot unpack are a DataError."""
+    for file in files:
+        if file.suffix in (".bz2", ".xz"):
+            fix = "compress it as .gz or .zst, or leave out SQL expressions"
+            raise DataError(f"SQL does not read {file.suffix} files", path=file, fix=fix)
+    return f"[{', '.join(literal(str(file)) for file in files)}]"
 
 
 def literal(text: str) -> str:

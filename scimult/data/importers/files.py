@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from scimult.data.formats import HEAD_BYTES, refuse_binary
 from scimult.data.importers.shapes import guess_shape
-from scimult.data.lines import CUT_OFF, Rejects, open_binary, read_jsonl
+from scimult.data.lines import Rejects, empty_file, read_jsonl
+from scimult.data.packed import open_binary, unpacked_name
 from scimult.data.rows import read_parquet
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
@@ -113,11 +114,12 @@ def guess_format(path: Path, named: str | None = None) -> Format:
 def _container(path: Path) -> str:
     if path.is_dir():
         return "prepared"
-    name = path.name.removesuffix(".gz")
-    by_name = _SUFFIXES.get(Path(name).suffix.lower())
+    by_name = _SUFFIXES.get(Path(unpacked_name(path)).suffix.lower())
     if by_name is not None:
         return by_name
     start = read_start(path)
+    if not start:
+        raise empty_file(path)
     if start.startswith(b"PAR1"):
         return "parquet"
     refuse_binary(path, start)
@@ -146,6 +148,6 @@ def read_start(path: Path) -> bytes:
     try:
         with open_binary(path) as file:
             return file.read(HEAD_BYTES)
-    except (*CUT_OFF, OSError) as error:
-        problem = "gzip file is cut off or damaged"
+    except (EOFError, OSError) as error:
+        problem = "compressed file is cut off or damaged"
         raise DataError(problem, path=path, value=str(error), fix="download it again") from error

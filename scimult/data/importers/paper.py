@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,12 +30,19 @@ _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
     re.I,
 )
-_DOI = re.compile(r"10\.\d{3,9}/\S+")
-# Only paired tags: physics writes <p> and <E> for means.
-_STYLED = re.compile(
-    r"<(i|b|em|strong|sub|sup|inf|italic|bold|span|p)(?:\s[^<>]*)?>(.*?)</\1>", re.I
+_DOI = re.compile(r"10\.\d+(?:\.\d+)*/\S+")
+# An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
+# complete.
+_TAG = re.compile(
+    r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
+    r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
-_MARKUP = re.compile(r"</?(?:jats:)?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>")
+# Tags within words; all others separate words.
+_INLINE = {
+    *("b", "bold", "em", "font", "i", "inf", "italic", "sc", "scp", "small", "span", "strong"),
+    *("sub", "sup", "tt", "u", "underline"),
+}
+_NEVER_CLOSED = {"br", "hr", "img"}
 
 
 class Location(NamedTuple):
@@ -89,10 +96,11 @@ class ImportedPaper:
     id_from: Literal["record", "doi", "text"] = "record"
 
 
-def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
+def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -> ImportedPaper:
     """Return the paper of a record with our field names; other fields become ``extra``.
 
-    Lists may be strings, split at ``separator``. Texts lose HTML tags.
+    Lists may be strings, split at ``separator``. Texts lose tags and entities; see ``plain_text``.
+    Without ``has_text`` both may be empty.
 
     Raises
     ------
@@ -101,9 +109,9 @@ def make_paper(record: Record, separator: str = ";") -> ImportedPaper:
     """
     fields = record.fields
     title, abstract, venue = (
-        unstyled(_line(record, name)) for name in ("title", "abstract", "venue")
+        plain_text(_line(record, name)) for name in ("title", "abstract", "venue")
     )
-    if not title and not abstract:
+    if has_text and not title and not abstract:
         raise record.error(
             "title and abstract are both empty",
             value=fields.get("id"),
@@ -135,26 +143,26 @@ def short_doi(text: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return ``text`` on one line, without HTML or JATS tags and with entities decoded."""
-    if "<" in text:
-        text = _MARKUP.sub(" ", text)
-    if "&" in text:
-        text = html.unescape(text)
-    return " ".join(text.split())
+    """Return ``text`` on one line, without HTML, JATS or MathML tags and with entities decoded.
 
+    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means.
 
-def unstyled(text: str) -> str:
-    """Return ``text`` without paired styling tags and with HTML entities decoded.
-
-    >>> unstyled("<i>E. coli</i> &amp; H<sub>2</sub>O at <p> = 1")
-    'E. coli & H2O at <p> = 1'
+    >>> plain_text("<p>H<sub>2</sub>O &amp;amp; <i>E. coli</i>.</p><p>At <E> if a<b, c>d.</p>")
+    'H2O & E. coli. At <E> if a<b, c>d.'
     """
-    if "&" in text:
-        text = html.unescape(text)
-    pairs = text.count("</")
-    while pairs:
-        text, pairs = _STYLED.subn(r"\2", text)
+    while "&" in text and (decoded := html.unescape(text)) != text:
+        text = decoded
+    if "<" in text:
+        closed = {tag[2].lower() for tag in _TAG.finditer(text) if tag[1] or tag[4]}
+        text = _TAG.sub(lambda tag: _in_place(tag, closed | _NEVER_CLOSED), text)
     return " ".join(text.split())
+
+
+def _in_place(tag: re.Match[str], closed: Set[str]) -> str:
+    """Return what replaces a tag: nothing, a space, or itself."""
+    if tag[2].lower() not in closed:
+        return tag[0]
+    return "" if tag[3].lower() in _INLINE else " "
 
 
 def _line(record: Record, name: str) -> str:
@@ -175,8 +183,6 @@ def _identifier(
     record: Record, doi: str, title: str, abstract: str
 ) -> tuple[str, Literal["record", "doi", "text"]]:
     value = record.fields.get("id")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
     if value not in (None, ""):
         return _with_value(record, "id", value).identifier("id"), "record"
     if doi:
@@ -186,14 +192,14 @@ def _identifier(
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list field, or a string field split at ``separator``."""
+    """Return a list field, or a string field split at ``separator``; persons may be objects."""
     value = record.fields.get(name)
     if isinstance(value, str):
         value = value.split(separator)
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
-        value = [item for item in value if item is not None]
+        value = [person(item) or item for item in value if item is not None]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
 
@@ -234,6 +240,18 @@ def year_of(record: Record) -> int | None:
         fix="name the column with the year or a date, or none (--column year=; in prepare table "
         "papers.columns.year=null)",
     )
+
+
+def person(author: Any) -> str | None:
+    """Return the name of an author given as a string or an object."""
+    if not isinstance(author, Mapping):
+        return author if isinstance(author, str) else None
+    middle = author.get("middle")
+    middle = " ".join(middle) if isinstance(middle, list) else middle
+    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
+    last = (first(author, "family", "last"), author.get("suffix"))
+    whole = first(author, "name", "literal")
+    return whole or " ".join(part for part in (*parts, *last) if part) or None
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:

@@ -1,5 +1,7 @@
 """Convert records of public dumps: each function returns fields under our names.
 
+Dumps have years such as -1, 0 and 9999: those that cannot be years are unknown.
+
 References, checked against the layouts of November 2026: OpenAlex works
 (https://docs.openalex.org), Semantic Scholar's API, datasets and S2ORC
 (https://api.semanticscholar.org), AMiner's DBLP citation network v10 to v14
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
-from scimult.data.importers.paper import first, plain_text, short_doi, year_in
+from scimult.data.importers.paper import first, person, plain_text, short_doi, year_in
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
@@ -26,15 +28,16 @@ def openalex(work: Fields) -> dict[str, Any]:
     """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
+    cited = work.get("referenced_works")
     return {
         "id": _OPENALEX_ID.sub("", work.get("id") or ""),
-        "title": plain_text(first(work, "title", "display_name") or ""),
-        "abstract": plain_text(work.get("abstract") or ""),
+        "title": first(work, "title", "display_name"),
+        "abstract": work.get("abstract"),
         "authors": at(work, "authorships.author.display_name"),
         "venue": source or at(work, "host_venue.display_name"),
-        "year": first(work, "publication_year", "publication_date"),
+        "year": year_in(first(work, "publication_year", "publication_date")),
         "doi": work.get("doi"),
-        "references": [_OPENALEX_ID.sub("", cited) for cited in work.get("referenced_works") or ()],
+        "references": [_OPENALEX_ID.sub("", cited) for cited in filter(None, cited or ())],
         "labels": at(work, "topics.display_name"),
     }
 
@@ -54,7 +57,7 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         "abstract": first(paper, "abstract", "paperAbstract"),
         "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venues,
-        "year": first(paper, "year", "publicationdate", "publicationDate"),
+        "year": year_in(first(paper, "year", "publicationdate", "publicationDate")),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
         "references": cited,
         "labels": fields or at(first(paper, "s2fieldsofstudy", "s2FieldsOfStudy"), "category"),
@@ -75,7 +78,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "abstract": abstract,
         "authors": [person(author) for author in paper.get("authors") or ()],
         "venue": venue,
-        "year": paper.get("year"),
+        "year": year_in(paper.get("year")),
         "doi": paper.get("doi"),
         "references": paper.get("references"),
         "labels": at(paper, "fos.name") or paper.get("keywords"),
@@ -94,11 +97,11 @@ def crossref(work: Fields) -> dict[str, Any]:
     venue = work.get("container-title")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
-        "title": plain_text(_joined(work.get("title"))),
+        "title": _joined(work.get("title")),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
         "authors": [person(author) for author in work.get("author") or ()],
-        "venue": plain_text(venue[0] if isinstance(venue, list) and venue else venue or ""),
-        "year": year if year is not None else year_in(literal),
+        "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
+        "year": year_in(year if year is not None else literal),
         "doi": doi,
         "references": cited,
         "labels": first(work, "subject", "keyword"),
@@ -115,9 +118,9 @@ def arxiv(paper: Fields) -> dict[str, Any]:
         "id": first(meta, "id") or paper.get("paper_id"),
         "title": meta.get("title"),
         "abstract": meta.get("abstract"),
-        "authors": [" ".join(filter(None, (*name[1:2], name[0]))) for name in names],
+        "authors": [" ".join(filter(None, (*name[1:2], *name[:1]))) for name in names],
         "venue": meta.get("journal-ref"),
-        "year": versions[0] if versions else meta.get("update_date"),
+        "year": year_in(versions[0] if versions else meta.get("update_date")),
         "doi": meta.get("doi"),
         "references": list(cited_arxiv_ids(paper).values()),
         "labels": (meta.get("categories") or "").split(),
@@ -154,20 +157,8 @@ def at(value: Any, path: str) -> Any:
     return at(inner, rest) if rest else inner
 
 
-def person(author: Any) -> str | None:
-    """Return the name of an author given as a string or an object."""
-    if not isinstance(author, Mapping):
-        return author if isinstance(author, str) else None
-    middle = author.get("middle")
-    middle = " ".join(middle) if isinstance(middle, list) else middle
-    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
-    last = (first(author, "family", "last"), author.get("suffix"))
-    whole = first(author, "name", "literal")
-    return whole or " ".join(part for part in (*parts, *last) if part) or None
-
-
 def _joined(value: Any) -> str:
-    return ": ".join(value) if isinstance(value, list) else value or ""
+    return ": ".join(filter(None, value)) if isinstance(value, list) else value or ""
 
 
 def _without_heading(abstract: str) -> str:
@@ -177,7 +168,7 @@ def _without_heading(abstract: str) -> str:
 
 # Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut"),
+    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
     "title": ("title", "article title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("authors", "author", "author full names"),
@@ -206,8 +197,6 @@ def plain(record: Fields) -> dict[str, Any]:
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
     if not isinstance(fields["references"], list):
         fields["references"] = None
-    if isinstance(fields["authors"], list):
-        fields["authors"] = [person(author) or author for author in fields["authors"]]
     return fields
 
 

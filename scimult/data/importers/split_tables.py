@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from scimult.data.importers.engine import connected, literal, rows_of, run
+from scimult.data.importers.engine import connected, file_list, literal, rows_of, run
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError
 
@@ -16,7 +16,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "citations": {"citingcorpusid": "BIGINT", "citedcorpusid": "BIGINT"},
 }
 _AGGREGATES = {
-    "abstracts": "SELECT corpusid, any_value(abstract) AS abstract FROM {table} GROUP BY 1",
+    "abstracts": "SELECT corpusid, min(abstract) AS abstract FROM {table} GROUP BY 1",
     "citations": (
         "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS cited "
         "FROM {table} WHERE citedcorpusid IS NOT NULL GROUP BY 1"
@@ -61,7 +61,7 @@ def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
     }
     lines_before, line, current = 0, 0, papers[0]
     with connected() as engine:
-        cursor = run(engine, _JOINED.format(papers=_sql_list(papers), **joined), current)
+        cursor = run(engine, _JOINED.format(papers=file_list(papers), **joined), current)
         for name, number, paper, abstract, cited in rows_of(cursor, current):
             if Path(name) != current:
                 lines_before, current = lines_before + line, Path(name)
@@ -87,8 +87,4 @@ def _reader(name: str, files: Sequence[Path]) -> str:
         empty = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
         return f"(SELECT {empty} WHERE false)"
     kinds = ", ".join(f"{literal(column)}: {literal(kind)}" for column, kind in columns.items())
-    return f"read_json({_sql_list(files)}, format='newline_delimited', columns={{{kinds}}})"
-
-
-def _sql_list(files: Sequence[Path]) -> str:
-    return f"[{', '.join(literal(str(file)) for file in files)}]"
+    return f"read_json({file_list(files)}, format='newline_delimited', columns={{{kinds}}})"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
 from scimult.data.lines import Record, Rejects
+from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (
@@ -26,7 +27,6 @@ from scimult.evaluation.records import (
     request,
 )
 from scimult.evaluation.task_data import Dataset, PaperSet
-from scimult.files import packed_or_plain
 from scimult.types import Text
 
 
@@ -103,7 +103,7 @@ def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:
     return {
         record.identifier(QUERY)
         for path in tables
-        if path not in paths and path.name.removesuffix(".gz").endswith(".tsv")
+        if path not in paths and unpacked_name(path).endswith(".tsv")
         for record in read_judgments(path, rejects)
     }
 

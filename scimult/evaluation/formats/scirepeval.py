@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.data.ragged import Ragged
 from scimult.data.tables import read_table
 from scimult.errors import DataError
@@ -21,7 +22,6 @@ from scimult.evaluation.formats.checks import Source, Targets, qrels_of
 from scimult.evaluation.formats.native import target_of
 from scimult.evaluation.records import Judgments, read_pairs, read_targets
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
-from scimult.files import packed_or_plain
 from scimult.types import SEPARATOR, Text
 
 
@@ -161,7 +161,7 @@ def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targe
             return [str(position) for position, flag in enumerate(flags) if flag], 0.0
         return target_of(record, benchmark, "label")
 
-    is_table = not path.name.removesuffix(".gz").endswith(".jsonl")
+    is_table = not unpacked_name(path).endswith(".jsonl")
     columns = ["paper_id", "label"]
     records = read_table(path, columns, rejects) if is_table else read_jsonl(path, rejects)
     return read_targets(records, "paper_id", documents, target, rejects)

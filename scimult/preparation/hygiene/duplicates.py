@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from scimult.data.importers.paper import short_doi
 from scimult.data.text_store import TextStore
 from scimult.preparation.hygiene.config import ALL_KEYS, HygieneConfig, NearConfig
 from scimult.preparation.hygiene.minhash import (
@@ -23,7 +24,7 @@ from scimult.preparation.hygiene.minhash import (
     jaccard,
     text_shingles,
 )
-from scimult.preparation.hygiene.normal_forms import doi_key, hash64, title_key
+from scimult.preparation.hygiene.normal_forms import hash64, title_key
 from scimult.progress import bar
 from scimult.types import IntArray, Text
 
@@ -106,7 +107,7 @@ def _text_hash(text: Text, min_title: int) -> int:
 def _same_doi(dois: Sequence[str | None]) -> Iterator[Pair]:
     first: dict[str, int] = {}
     for row, doi in enumerate(dois):
-        key = doi_key(doi) if doi else ""
+        key = short_doi(doi) if doi else ""
         if key and first.setdefault(key, row) != row:
             yield first[key], row
 

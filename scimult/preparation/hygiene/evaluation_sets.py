@@ -12,9 +12,9 @@ from pathlib import Path
 
 from scimult.data.judgments import PAPER, SCORE, read_judgments
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import packed_or_plain
 from scimult.data.tables import read_table
 from scimult.errors import DataError
-from scimult.files import packed_or_plain
 from scimult.preparation.hygiene.config import EvaluationRole
 from scimult.types import Text
 

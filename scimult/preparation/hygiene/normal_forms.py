@@ -1,4 +1,4 @@
-"""Normal forms of titles, DOIs and texts, without trivial differences."""
+"""Normal forms of titles and texts, without trivial differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scimult.types import Text
 _WORD = re.compile(r"[^\W_]+")
 # Lower-cases ASCII letters, keeps digits, and turns all else into spaces.
 _ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
-_DOI_PREFIX = re.compile(r"^(https?://)?(dx\.)?doi\.org/|^doi:\s*")
 
 
 def words(text: str) -> list[str]:
@@ -25,12 +24,6 @@ def words(text: str) -> list[str]:
 def title_key(title: str) -> str:
     """Return a title's letters and digits, so that LaTeX and Unicode accents are equal."""
     return "".join(words(title))
-
-
-def doi_key(doi: str) -> str:
-    """Return a DOI in lower case without resolver or scheme; empty if it is not a DOI."""
-    bare = _DOI_PREFIX.sub("", doi.strip().lower())
-    return bare if bare.startswith("10.") and "/" in bare else ""
 
 
 def hash64(key: str) -> int:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from scimult.data.importers.paper import short_doi
 from scimult.data.manifest import OverlapEntry
 from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import EvaluationText, find_sets, read_set
 from scimult.preparation.hygiene.minhash import Sketches, cross_candidates, jaccard, text_shingles
-from scimult.preparation.hygiene.normal_forms import doi_key, hash64, text_words, title_key
+from scimult.preparation.hygiene.normal_forms import hash64, text_words, title_key
 from scimult.types import BoolArray, Text
 
 ROLES: tuple[EvaluationRole, ...] = ("query", "answer", "candidate")
@@ -100,7 +101,7 @@ def surest(ways: Iterable[str]) -> str:
 
 def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
     """Yield the ways in which another text may match, with the key it must share."""
-    if key := doi_key(doi):
+    if key := short_doi(doi):
         yield "doi", key
     if text.kind == "paper" and len(key := title_key(text.title)) >= config.min_title:
         yield "title", key

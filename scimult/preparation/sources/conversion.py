@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from scimult.data.lines import EXAMPLES_PER_REASON, Rejects
+from scimult.data.packed import unpacked_name, variants
 from scimult.data.rows import KINDS
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
@@ -51,7 +52,7 @@ class Conversion:
         self.read: dict[str, Any] = {}
 
     def file(self, name: str, fix: str = "") -> Path:
-        """Return the path of a required file below the source, plain or gzipped.
+        """Return the path of a required file below the source, compressed or not.
 
         ``fix`` says how to get it, if it is not part of the download.
         """
@@ -67,9 +68,8 @@ class Conversion:
         return path
 
     def optional_file(self, name: str) -> Path | None:
-        """Return the path of a file below the source, plain or gzipped, if it exists."""
-        paths = (self.source / variant for variant in (name, f"{name}.gz"))
-        return next((path for path in paths if path.is_file()), None)
+        """Return the path of a file below the source, compressed or not, if it exists."""
+        return next(filter(Path.is_file, variants(self.source / name)), None)
 
     def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
         """Return the files below the source that match paths and globs, in order."""
@@ -152,7 +152,5 @@ def named_files(folder: Path, stem: str) -> list[Path]:
     inner = folder / stem
     paths = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
     return sorted(
-        path
-        for path in paths
-        if path.is_file() and Path(path.name.removesuffix(".gz")).suffix in KINDS
+        path for path in paths if path.is_file() and Path(unpacked_name(path)).suffix in KINDS
     )

@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 from pydantic import Field, model_validator
 
-from scimult.data.lines import CUT_OFF, Record, Rejects, open_binary, read_jsonl
+from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import open_binary, unpacked_name
 from scimult.data.rows import read_rows
 from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote
@@ -271,7 +272,7 @@ def read_definitions(path: Path, rejects: Rejects) -> dict[str, Definition]:
     DataError
         If the file does not exist or is damaged; and, through ``rejects``, at a bad record.
     """
-    if path.name.removesuffix(".gz").endswith(".xml"):
+    if unpacked_name(path).endswith(".xml"):
         return dict(_read_descriptors(path, rejects))
     definitions: dict[str, Definition] = {}
 
@@ -296,7 +297,7 @@ def _read_descriptors(path: Path, rejects: Rejects) -> Iterator[tuple[str, Defin
                 concept = "ConceptList/Concept[@PreferredConceptYN='Y']/ScopeNote"
                 yield identifier, Definition(name, element.findtext(concept, "").strip())
                 element.clear()
-    except (ElementTree.ParseError, *CUT_OFF) as error:
+    except (ElementTree.ParseError, EOFError) as error:
         fix = "download the file again"
         problem = "XML file is cut off or damaged"
         rejects.refuse(problem, path, value=str(error), fix=fix)

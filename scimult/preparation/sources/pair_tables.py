@@ -28,6 +28,7 @@ _PAIRS = pa.schema(
         ("negative", pa.string()),
     ]
 )
+_COLUMNS = _PAIRS.names  # the property builds a new list
 _EDGES = "query AS citing, paper AS cited"
 _JUDGED = 'query AS "query-id", paper AS "paper-id", score'
 _NO_IDS = "SELECT '' AS id WHERE false"
@@ -78,7 +79,7 @@ class PairTables:
             self._with_negatives.add(table)
         origin = self._origins.setdefault(record.path, len(self._origins))
         values = (origin, record.line, query, paper, score, negative)
-        self._shards[table].add(dict(zip(_PAIRS.names, values, strict=True)))
+        self._shards[table].add(dict(zip(_COLUMNS, values, strict=True)))
 
     def finish(self, threshold: float) -> None:
         """Keep the pairs whose texts are known, and the queries with a positive.

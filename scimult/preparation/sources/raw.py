@@ -7,20 +7,22 @@ are joined with their papers at the end, and records of repeated papers wait on 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from scimult.data.importers.paper import ImportedPaper
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
+from scimult.terminal import is_one_line
 from scimult.types import Text
 
+T = TypeVar("T")
 Makes = Literal["labels", "citations", "links", "judgments"]
 Written = Literal["papers", "labels", "queries", "citations", "references", "links", "judgments"]
 _IDS: Mapping[Written, Sequence[str]] = {
@@ -28,7 +30,6 @@ _IDS: Mapping[Written, Sequence[str]] = {
     **dict.fromkeys(("citations", "references"), ("citing", "cited")),
     **dict.fromkeys(("links", "judgments"), ("query-id", "paper-id")),
 }
-_BREAKS = re.compile(r"[\t\r\n]")
 _SINGULAR = {
     "labels": "paper with a label",
     "citations": "citation",
@@ -84,7 +85,7 @@ class RawSource:
     def __exit__(self, *exception: object) -> None:
         self._open.close()
 
-    def each(self, records: Iterable[Record], handle: Callable[[Record], object]) -> None:
+    def each(self, records: Iterable[T], handle: Callable[[T], object]) -> None:
         """Handle every record, showing progress; reject records on which ``handle`` raises."""
         for _ in progress(self.rejects.keep(records, handle), "rows", unit="row"):
             pass
@@ -177,6 +178,20 @@ class RawSource:
         }
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
         self._papers.add(record, paper)
+
+    def imported(self, record: Record, paper: ImportedPaper, labels: Sequence[str] = ()) -> None:
+        """Write a paper that the importers read, without its references; see ``paper``."""
+        self.paper(
+            record,
+            paper.id,
+            paper.title,
+            paper.abstract,
+            authors=paper.authors,
+            venue=paper.venue,
+            year=paper.year,
+            doi=paper.doi,
+            labels=labels,
+        )
 
     def titled(self, record: Record, identifier: str, body: str = "abstract", **more: Any) -> None:
         """Write a paper with the fields ``title`` and ``body`` of a record; see ``paper``."""
@@ -315,9 +330,9 @@ def check_id(record: Record, identifier: str) -> None:
     """Check that an id can be written to a table."""
     if not identifier.strip():
         raise record.error("id is empty", value=identifier, fix="give every record an id")
-    if _BREAKS.search(identifier):
-        fix = "remove tabs and line breaks from ids"
-        raise record.error("id contains a tab or a line break", value=identifier, fix=fix)
+    if not is_one_line(identifier):
+        problem = "id holds a line break or control character"
+        raise record.error(problem, value=identifier, fix="remove it")
 
 
 def text_id(*parts: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import unpacked_name
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
@@ -81,7 +82,7 @@ def _convert(conversion: Conversion, options: SentenceTripleOptions) -> None:
 
 
 def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
-    if path.name.removesuffix(".gz").endswith(".jsonl"):
+    if unpacked_name(path).endswith(".jsonl"):
         return read_jsonl(path, rejects, arrays=True)
     return read_rows(path, rejects)
 

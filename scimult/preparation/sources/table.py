@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,14 +12,13 @@ from pydantic import Field, field_validator, model_validator
 from scimult.config import StrictConfig
 from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_papers
 from scimult.data.importers.columns import TABLES, Columns
-from scimult.data.importers.paper import FIELDS, year_of
-from scimult.data.importers.shapes import person
+from scimult.data.importers.paper import make_paper
 from scimult.data.lines import Record
 from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, Written, distinct
+from scimult.preparation.sources.raw import Makes, RawSource, Written
 
 # Our names of the columns, and whether a table must have them.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
@@ -157,8 +156,10 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
         if options.labels is not None:
             raw.write("labels", rows("labels"))
         imported = _imported(options.papers, paths["papers"], raw)
-        papers = imported or rows("papers")
-        raw.each(papers, lambda row: _paper(row, options, raw))
+        if imported is None:
+            raw.each(rows("papers"), lambda row: _own_paper(row, options, raw))
+        else:
+            raw.each(imported, lambda paper: _paper(paper, options, raw))
         for what in OTHERS:
             if what in tables:
                 raw.write(what, rows(what))
@@ -178,28 +179,21 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
     )
 
 
-def _imported(papers: PapersFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record] | None:
-    """Return papers in third-party formats under our names; ``None`` for plain tables."""
+def _imported(
+    papers: PapersFile, paths: Sequence[Path], raw: RawSource
+) -> Iterator[ImportedPaper] | None:
+    """Return papers in third-party formats; ``None`` for plain tables."""
     if papers.format is None:
         container, shape = guess_format(paths[0])
         if container in TABLES and (papers.columns or shape == "plain"):
             return None
-    imported = read_papers(
+    return read_papers(
         paths,
         format=papers.format,
         columns=papers.columns,
         separator=papers.separator,
         rejects=raw.rejects,
     )
-    return _as_records(imported, raw)
-
-
-def _as_records(papers: Iterable[ImportedPaper], raw: RawSource) -> Iterator[Record]:
-    for paper in papers:
-        if paper.id_from != "record":
-            origin = "their DOI" if paper.id_from == "doi" else "a hash of their text"
-            raw.counts[f"papers without an id, known by {origin}"] += 1
-        yield Record(*paper.location, {n: getattr(paper, n) for n in FIELDS})
 
 
 def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
@@ -257,34 +251,23 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _paper(record: Record, options: TableOptions, raw: RawSource) -> None:
-    separator = options.papers.separator
-    identifier = record.identifier("id")
-    labels = distinct(_list(record, "labels", separator))
-    raw.titled(
-        record,
-        identifier,
-        authors=_list(record, "authors", separator),
-        venue=record.text("venue", ""),
-        year=year_of(record),
-        doi=record.text("doi", "").strip(),
-        labels=labels,
-    )
+def _own_paper(record: Record, options: TableOptions, raw: RawSource) -> None:
+    """Write a row of a plain table, whose id is its own."""
+    known = raw.has_paper(record.identifier("id"))
+    paper = make_paper(record, options.papers.separator, has_text=not known)
+    _paper(paper, options, raw)
+
+
+def _paper(paper: ImportedPaper, options: TableOptions, raw: RawSource) -> None:
+    record = Record(*paper.location, {})
+    if paper.id_from != "record":
+        origin = "their DOI" if paper.id_from == "doi" else "a hash of their text"
+        raw.counts[f"papers without an id, known by {origin}"] += 1
+    raw.imported(record, paper, labels=paper.labels)
     if options.labels is None:
-        raw.labels_by_name(record, labels)
-    for cited in distinct(_list(record, "references", separator)):
-        raw.edge(options.papers.cited, record, identifier, cited)
-
-
-def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return the list in a field, given as a list or one string; authors may be objects."""
-    value = record.fields.get(name)
-    if isinstance(value, str):
-        values = value.split(separator)
-    else:
-        items = [person(item) or item for item in value] if isinstance(value, list) else value
-        values = Record(record.path, record.line, {name: items}).identifiers(name)
-    return [item.strip() for item in values if item.strip()]
+        raw.labels_by_name(record, paper.labels)
+    for cited in paper.references:
+        raw.edge(options.papers.cited, record, paper.id, cited)
 
 
 TABLE = PublicSource(

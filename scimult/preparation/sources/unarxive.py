@@ -110,16 +110,7 @@ def _fill(
 
 def _paper(record: Record, cites: bool, raw: RawSource) -> None:
     paper = make_paper(shaped(record, "arxiv"))
-    raw.paper(
-        record,
-        paper.id,
-        paper.title,
-        paper.abstract,
-        authors=paper.authors,
-        venue=paper.venue,
-        year=paper.year,
-        doi=paper.doi,
-    )
+    raw.imported(record, paper)
     if cites:
         for cited in paper.references:
             raw.edge("citations", record, paper.id, cited)

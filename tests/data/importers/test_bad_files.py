@@ -47,6 +47,7 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.bib", "\n@misc{a, title={A\n", {}, r"a.bib:2: entry is not valid BibTeX"),
         ("a.ris", "TY  - JOUR\nTI  - A\n", {}, r"a.ris:1: reference has no end"),
         ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line is outside a reference"),
+        ("part", "", {}, r"part: file is empty"),
         ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
         ("a.xml", "<html/>", {}, r"a.xml: XML file has no PubMed article"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
@@ -144,7 +145,7 @@ def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
 def test_a_damaged_file_without_a_known_suffix_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(b"title\tabstract\n" * 9)
     (tmp_path / "papers.gz").write_bytes(packed[:10] + b"\xff" * 9 + packed[19:])
-    with pytest.raises(DataError, match=r"papers.gz: gzip file is cut off or damaged"):
+    with pytest.raises(DataError, match=r"papers.gz: compressed file is cut off or damaged"):
         read(tmp_path / "papers.gz")
 
 

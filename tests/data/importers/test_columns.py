@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 from pathlib import Path
 
 import duckdb
@@ -97,6 +98,12 @@ def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
     assert [paper.location.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
+
+
+def test_expressions_do_not_read_what_the_engine_cannot_unpack(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(lines({"id": "1", "title": "A"}).encode()))
+    with pytest.raises(DataError, match=r"a.jsonl.bz2: SQL does not read .bz2 files. Fix: "):
+        read(tmp_path / "a.jsonl.bz2", columns={"title": "upper(title)"})
 
 
 @pytest.mark.parametrize(

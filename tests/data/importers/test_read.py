@@ -9,8 +9,12 @@ from xml.dom import minidom
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pylatexenc.latex2text import LatexNodes2Text
 
+from scimult.data.importers.bibliographies import _latex_decoder
 from scimult.preparation.dataset import build_dataset
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
@@ -96,7 +100,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "id": "10.1234/abc.1",
             "title": "Graphs of papers & people",
-            "abstract": "We draw graphs .",
+            "abstract": "We draw graphs.",
             "authors": ["Ana Núñez", "The Consortium"],
             "venue": "Journal of Graphs",
             "year": 2012,
@@ -209,6 +213,64 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.location.file.name == name
     assert first.location.line == {"bibtex": 4, "zotero": 2}.get(case, 2 if name in _HEADED else 1)
+
+
+ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("openalex", {"publication_year": 9999, "referenced_works": [None, "W2"]}, {"year": None}),
+    ("s2ag", {"year": 0, "authors": [None, {"name": None}, {"name": "A"}]}, {"authors": ["A"]}),
+    ("aminer", {"year": -1, "references": [1, None]}, {"year": None, "references": ["1"]}),
+    ("crossref", {"title": [None, "T"], "issued": {"date-parts": [[9999]]}}, {"year": None}),
+    ("arxiv", {"authors_parsed": [["B", "A"], []], "update_date": "1"}, {"authors": ["A B"]}),
+]
+
+
+@pytest.mark.parametrize(("name", "odd", "expected"), ODD)
+def test_odd_values_of_dumps_cost_no_paper(
+    tmp_path: Path, name: str, odd: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    file = written(tmp_path, "x.jsonl", lines({"id": "1", "title": "T"} | odd))
+    (paper,) = read(file, format=name)
+    assert {field: getattr(paper, field) for field in expected} == expected
+    assert (paper.id, paper.title) == ("1", "T")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("<jats:p>CO<jats:sub>2</jats:sub> rose.</jats:p><jats:p>It fell.</jats:p>", None),
+        ("<p align=center>CO<sub class='x'>2</sub> rose.</p><br>It fell.", None),
+        ("&lt;p&gt;CO&amp;lt;sub&amp;gt;2&amp;lt;/sub&amp;gt; rose.&lt;/p&gt;It fell.", None),
+        ("x<y and z>0 for <E> &lt; 1", "x<y and z>0 for <E> < 1"),
+        ("<mml:math><mml:mi>x</mml:mi><mml:mo>=</mml:mo></mml:math>", "x ="),
+    ],
+)
+def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | None) -> None:
+    work = {"id": "https://openalex.org/W1", "title": "T", "abstract": text}
+    (paper,) = read(written(tmp_path, "part.gz", lines(work)))
+    assert paper.abstract == (plain or "CO2 rose. It fell.")
+
+
+def test_maps_of_arrow_are_inverted_indexes(tmp_path: Path) -> None:
+    kind = pa.map_(pa.string(), pa.list_(pa.int32()))
+    index = pa.array([[("of", [1]), ("Maps", [0, 2])]], kind)
+    work = {"id": ["https://openalex.org/W1"], "title": ["T"], "abstract_inverted_index": index}
+    pq.write_table(pa.table(work), tmp_path / "works.parquet")
+    (paper,) = read(tmp_path / "works.parquet")
+    assert (paper.id, paper.abstract) == ("W1", "Maps of Maps")
+
+
+LATEX = [
+    r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
+    r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \LaTeX{} \url{http://a_b c} 5\% of a~b",
+    r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
+    r"unbalanced } and \textbf{never closed, costs $5",
+]
+
+
+@pytest.mark.parametrize("text", LATEX)
+def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
+    whole = LatexNodes2Text(math_mode="verbatim").latex_to_text(text)
+    assert _latex_decoder()(text).split() == whole.split()
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("identifier", ["a\tb", "a\nb", "a\r"])
 def test_an_id_that_would_break_a_table_is_refused(tmp_path: Path, identifier: str) -> None:
     with RawSource(tmp_path, "x", Rejects()) as raw:
-        with pytest.raises(DataError, match="tab or a line break"):
+        with pytest.raises(DataError, match="line break or control"):
             raw.paper(PLACE, identifier, "A title", "")
-        with pytest.raises(DataError, match="tab or a line break"):
+        with pytest.raises(DataError, match="line break or control"):
             raw.link(PLACE, "1", identifier, 1)
 
 

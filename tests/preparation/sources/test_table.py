@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scimult.data.importers import read_papers
 from scimult.data.lines import Rejects
 from scimult.data.rows import read_rows
 from scimult.data.text_store import TextStore
@@ -49,7 +50,7 @@ def test_a_library_in_four_kinds_of_files(tmp_path: Path) -> None:
     assert found.rows("library", "papers") == [
         {
             "id": "1",
-            "title": "On mice, and\nmen",
+            "title": "On mice, and men",
             "abstract": "Text.",
             "authors": ["Ann", "Bo"],
             "year": 2001,
@@ -158,13 +159,36 @@ def test_columns_that_are_not_read_are_named_and_any_can_be_left_out(tmp_path: P
     ]
 
 
+def test_own_tables_are_read_as_libraries_are(tmp_path: Path) -> None:
+    rows = [
+        {
+            "id": 1,
+            "title": "H<sub>2</sub>O",
+            "abstract": "Two\nlines &amp; more.",
+            "authors": [{"name": "Ann"}, {"given": "Bo", "family": "Li"}, None],
+            "labels": ["x", None],
+        },
+        {"id": 1, "title": "", "labels": ["y"]},
+    ]
+    found = run(tmp_path, "table", {"x.jsonl": rows}, papers={"file": "x.jsonl"})
+    (paper,) = found.rows("table", "papers")
+    assert (paper["title"], paper["abstract"]) == ("H2O", "Two lines & more.")
+    assert (paper["authors"], paper["labels"]) == (["Ann", "Bo Li"], ["x", "y"])
+    (same,) = read_papers([tmp_path / "download" / "x.jsonl"], rejects=Rejects(skip_bad=True))
+    assert (same.title, same.abstract, same.authors) == (
+        paper["title"],
+        paper["abstract"],
+        paper["authors"],
+    )
+
+
 def test_titles_alone_need_no_word_and_dois_arrive(tmp_path: Path) -> None:
     titles = run(tmp_path, "table", {"x.csv": "id,title\n1,A\n"}, papers={"file": "x.csv"})
     assert titles.counts("table") == {"papers": 1, "papers with empty abstract": 1}
     rows = "id,title,abstract,DOI,labels\n1,A,Words.,10.1/x,y\n2,B,Words.,,y\n3,A,Words.,10.1/X,y\n"
     papers = {"file": "x.csv", "columns": {"doi": "DOI"}}
     found = run(tmp_path, "table", {"x.csv": rows}, papers=papers)
-    assert [row.get("doi") for row in found.rows("table", "papers")] == ["10.1/x", None, "10.1/X"]
+    assert [row.get("doi") for row in found.rows("table", "papers")] == ["10.1/x", None, "10.1/x"]
     hygiene = {"duplicates": "merge", "keys": ["doi"]}
     data = found.prepare(tmp_path / "out", hygiene=hygiene)
     assert data.manifest.hygiene.duplicates["duplicates by doi"] == 1
