@@ -52,7 +52,7 @@ class IndexFacts:
     kind : {"rabitq", "pq", "hnsw"}
         See the module.
     file : str
-        Its file in the folder of indexes.
+        Its file in the folder of indexes; empty while it is not built anew for new row numbers.
     rows : int
         The index covers the papers among the rows below this number.
     papers : int

@@ -339,6 +339,7 @@ class Library:
             done = migrate(
                 state, encoder, Path(model), settings or {}, precision, show_progress=show_progress
             )
+            keep_up(State(self.path))
         self.__dict__.pop("_opened", None)
         self._given = encoder
         self.refresh()
@@ -378,7 +379,7 @@ class Library:
         """Rewrite the library without removed papers, and merge small segments."""
         with only_writer(self.path):
             state = State(self.path)
-            keep_up(compact(state, everything=True), state.manifest.indexes)
+            keep_up(compact(state, everything=True))
         self.refresh()
 
     def check(self) -> list[DataError]:
@@ -394,6 +395,6 @@ class Library:
                 spaces = state.spaces
                 stored = None if vectors is None else PrecomputedVectors(Path(vectors), spaces)
                 yield Writer(state, model, stored)
-                keep_up(compact(State(self.path)), state.manifest.indexes)
+                keep_up(compact(State(self.path)))
         finally:
             self.refresh()

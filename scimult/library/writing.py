@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
+    INDEXES,
     PAPERS,
     Manifest,
     content_of,
@@ -316,6 +318,12 @@ def tidy(state: State) -> None:
         for path in folder.iterdir() if folder.is_dir() else ():
             if _NUMBER.fullmatch(path.stem) and path.stem not in named:
                 path.unlink(missing_ok=True)
-    for path in state.folder.glob("removed.*.npy"):
-        if path.name != state.manifest.removed:
+    remove_unlisted(state.folder, state.manifest)
+
+
+def remove_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Remove marks of removed rows, and approximate indexes, that the manifest does not list."""
+    listed = {manifest.removed, *(facts["file"] for facts in manifest.indexes.values())}
+    for path in (*folder.glob("removed.*.npy"), *folder.glob(f"{INDEXES}/*.faiss")):
+        if path.name not in listed:
             path.unlink(missing_ok=True)

@@ -51,11 +51,17 @@ class Served:
         """The latest opened state of the library."""
         return self._library
 
+    @property
+    def has_words(self) -> bool:
+        """Whether questions that need words are answered at once."""
+        return self._with_words is self._library
+
     def ask(self, question: Callable[[Library], _T], *, words: bool = False) -> _T:
         """Answer a question from the current library.
 
         If the library was rewritten meanwhile and its former files are gone, the question is
-        repeated. The first question that needs words builds their index, and others wait for it.
+        repeated. The first question that needs words builds their index, and others wait for it;
+        once a library had one, its successors are opened with theirs.
         """
         library = self._library
         try:
@@ -76,8 +82,9 @@ class Served:
                 if stamp == self._stamp:
                     self.problem = None
                     return False
-                self._library = self._reopened()
-                self._stamp, self.problem, self._with_words = stamp, None, None
+                former, self._library = self._with_words, self._reopened()
+                self._with_words = None if former is None else self._library
+                self._stamp, self.problem = stamp, None
             except Exception as error:  # any other would end the watch silently
                 problem = _public(error)
                 if problem != self.problem:
@@ -118,8 +125,9 @@ class Served:
     def _warm(self, library: Library) -> Library:
         """Make a library load everything that its first question would wait for."""
         tasks = {task for task, side in library.state.manifest.sides.items() if side == "candidate"}
+        words = None if self._with_words is None else 0.5
         for task in tasks:
-            library.search("warm", task=task, k=1, percentile=True)
+            library.search("warm", task=task, k=1, percentile=True, words=words)
         return library
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
-from tests.library.conftest import dated, paper
+from tests.library.conftest import WORDS, dated, paper
 from tests.ranks import Verb
 
 WIDTH = 32
@@ -108,6 +109,9 @@ def test_a_library_uses_its_index(library: Library) -> None:
     assert (found.exact, wanted.exact) == (False, True)
     assert len({*found.ids} & {*wanted.ids}) >= 40
     assert "approximate" in repr(found)
+    for text in WORDS:
+        pages = [library.search(text, k=5, offset=start).ids for start in range(0, 60, 5)]
+        assert len(set().union(*pages)) == 60
     late = paper(5000, 1, year=2003)
     library.add([late])
     library.remove(wanted.ids[:3])
@@ -138,11 +142,19 @@ def test_an_index_follows_the_library(library: Library) -> None:
     assert files == [kept().file]
     vector_D = library.model.encode([late[7]], task="search", role="candidate")[0]
     assert library.search(vector=vector_D, k=1, method="approximate").ids == [late[7]["id"]]
-    # Rows are renumbered: the index is rebuilt.
-    library.remove(library.ids()[:100])
-    library.compact()
-    assert (kept().rows, kept().papers) == (1070, 1070)
+    # Rows are renumbered: the index is rebuilt, though a first attempt is killed before that.
+    library.remove(library.ids()[:90])
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("scimult.library.library.keep_up", Mock(side_effect=KeyboardInterrupt))
+        library.compact()
+    library.refresh()
+    assert library.search("graph").exact
+    assert "not built" in library.info()["approximate indexes"]["search"]
+    library.remove(library.ids()[:10])
+    assert (kept().rows, kept().papers, kept().recall) == (1080, 1070, facts.recall)
     assert not library.search("graph").exact
+    files = [path.name for path in (library.path / "indexes").iterdir()]
+    assert files == [kept().file]
     # Too few are left for one.
     library.remove(library.ids()[:200])
     library.compact()

@@ -109,7 +109,7 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     assert feed_files(library.feed(), "pgvector", tmp_path / "out", "works") == 29
     sql = (tmp_path / "out" / "load.sql").read_text()
     assert '"vector" vector(16)' in sql
-    assert "\\copy works (" in sql
+    assert '\\copy "works" (' in sql
     assert "USING hnsw (vector vector_cosine_ops)" in sql
     with (tmp_path / "out" / "part-00000.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
@@ -131,8 +131,15 @@ def test_no_column_is_lost_to_the_vectors(model: SciMult, tmp_path: Path) -> Non
 def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'milvus'"):
         feed_files(library.feed(), "milvs", tmp_path / "out")
-    with pytest.raises(ConfigError, match="not a valid collection name"):
-        feed_files(library.feed(), "pgvector", tmp_path / "out", "x; drop")
+    for target, name in (
+        ("pgvector", "x; drop"),
+        ("pgvector", "x" * 64),
+        ("opensearch", "Papers"),
+        ("opensearch", "_papers"),
+        ("milvus", "café"),
+    ):
+        with pytest.raises(ConfigError, match="not a valid collection name"):
+            feed_files(library.feed(), target, tmp_path / "out", name)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         library.feed(task="serach")
     (tmp_path / "mine").mkdir()

@@ -13,7 +13,7 @@ import pytrec_eval
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.origin import space_of
-from scimult.library import Library
+from scimult.library import Library, fusing, searching
 from scimult.library.tuning import Question
 from scimult.retrieval.bm25 import BM25Index
 from tests.library.conftest import WORDS, dated, made, paper
@@ -124,6 +124,24 @@ def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
     assert found.score == "reciprocal ranks"
 
 
+@pytest.mark.parametrize("words", [0.7, "rank"])
+def test_pages_beyond_the_fused_lists_repeat_nothing(
+    library: Library, monkeypatch: pytest.MonkeyPatch, words: Any
+) -> None:
+    for module in (searching, fusing):
+        monkeypatch.setattr(module, "FUSED", 9)
+    first = library.search("graph speech study", words=words, k=12)
+    pages = [
+        library.search("graph speech study", words=words, k=4, offset=start)
+        for start in range(0, 44, 4)
+    ]
+    ids = [name for page in pages for name in page.ids]
+    scores = [score for page in pages for score in page.scores]
+    assert sorted(ids) == sorted(row["id"] for row in PAPERS)
+    assert (ids[:12], scores[:12]) == (first.ids, first.scores)
+    assert scores == sorted(scores, reverse=True)
+
+
 def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     by_id = sorted(scores, reverse=True)
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
@@ -188,6 +206,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"ids": ["p001"], "words": 0.5}, "BM25 needs text"),
         ({"text": "x", "words": 2}, "not a valid BM25 share"),
         ({"text": "x", "rerank": "model", "rerank_top": 0}, "rerank_top is below 1"),
+        ({"text": "x", "rerank": "model", "offset": 91}, "rerank at least 101 on every page"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
