@@ -29,6 +29,7 @@ from scimult.library.manifest import (
 from scimult.library.records import Paper, as_table, column_types
 from scimult.library.segments import write_segment
 from scimult.library.state import State
+from scimult.locks import remove_leftovers_in
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.types import BoolArray, FloatArray, IntArray
@@ -315,6 +316,7 @@ def tidy(state: State) -> None:
     named = {part.name for part in state.manifest.segments}
     folders = [state.folder / PAPERS, *map(state.space_folder, state.manifest.sides)]
     for folder in folders:
+        remove_leftovers_in(folder)
         for path in folder.iterdir() if folder.is_dir() else ():
             if _NUMBER.fullmatch(path.stem) and path.stem not in named:
                 path.unlink(missing_ok=True)
@@ -323,6 +325,8 @@ def tidy(state: State) -> None:
 
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:
     """Remove marks of removed rows, and approximate indexes, that the manifest does not list."""
+    for room in (folder, folder / INDEXES):
+        remove_leftovers_in(room)
     listed = {manifest.removed, *(facts["file"] for facts in manifest.indexes.values())}
     for path in (*folder.glob("removed.*.npy"), *folder.glob(f"{INDEXES}/*.faiss")):
         if path.name not in listed:

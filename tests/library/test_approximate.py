@@ -17,6 +17,7 @@ from scimult.library import Library, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
 from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
+from scimult.locks import temporary_name
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
 from tests.library.conftest import WORDS, dated, paper
@@ -149,6 +150,9 @@ def test_an_index_follows_the_library(library: Library) -> None:
         library.compact()
     library.refresh()
     assert library.search("graph").exact
+    # What a writer leaves if it is killed while it writes an index.
+    (library.path / "indexes").mkdir()
+    (library.path / "indexes" / temporary_name(Path("search.000009.faiss")).name).touch()
     assert "not built" in library.info()["approximate indexes"]["search"]
     library.remove(library.ids()[:10])
     assert (kept().rows, kept().papers, kept().recall) == (1080, 1070, facts.recall)

@@ -15,6 +15,7 @@ from scimult.inference import SciMult
 from scimult.inference.origin import space_of
 from scimult.library import Library, fusing, searching
 from scimult.library.tuning import Question
+from scimult.locks import temporary_name
 from scimult.retrieval.bm25 import BM25Index
 from tests.library.conftest import WORDS, dated, made, paper
 from tests.tiny import save_cross_encoder, save_tiny_model
@@ -251,10 +252,13 @@ def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: 
     library = make(PAPERS[:5])
     wanted = library.search("graph", words=0.5)
     (damaged,) = (library.path / "words").rglob(file)
+    (library.path / "words" / temporary_name(Path("former")).name).mkdir()
     for content in (damaged.read_bytes()[:50], b"{"):
         damaged.write_bytes(content)
         library.refresh()
         assert library.search("graph", words=0.5).as_dicts() == wanted.as_dicts()
+    # A killed process's half-written index of other papers goes, too.
+    assert len(list((library.path / "words").iterdir())) == 1
 
 
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
