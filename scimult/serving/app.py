@@ -174,7 +174,8 @@ class Service:
         """Check every second whether another process changed the library."""
         while True:
             await asyncio.sleep(_SECONDS)
-            await asyncio.to_thread(self._answers.served.follow)
+            if await asyncio.to_thread(self._answers.served.follow):
+                self._waiting.submit(self._answers.served.index_words)
 
 
 def _respond(error: SciMultError) -> JSONResponse:
