@@ -175,13 +175,24 @@ class ApproximateSearch:
 
     @cached_property
     def _index(self) -> faiss.Index:
-        try:
-            library = faiss_library()
-            index: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            fix = "rebuild it with scimult library index, or search with --exact"
-            raise DataError("damaged approximate index", path=self._path, fix=fix) from error
-        return index
+        return mapped_index(self._path)
+
+
+def mapped_index(path: Path) -> faiss.Index:
+    """Return an index that stays on disk.
+
+    Raises
+    ------
+    DataError
+        If it is missing or cut short.
+    """
+    try:
+        library = faiss_library()
+        index: faiss.Index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        fix = "rebuild it with scimult library index, or search with --exact"
+        raise DataError("damaged approximate index", path=path, fix=fix) from error
+    return index
 
 
 def tuned(

@@ -13,7 +13,13 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import only_writer
-from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
+from scimult.library.approximate import (
+    ApproximateSearch,
+    IndexFacts,
+    Kind,
+    mapped_index,
+    tuned,
+)
 from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
 from scimult.library.manifest import INDEXES, write_manifest
@@ -118,6 +124,18 @@ def keep_up(state: State) -> None:
         facts = replace(facts, file=fresh.file, rows=fresh.rows, papers=fresh.papers)
         indexes[task] = asdict(facts)
     _publish(state, indexes)
+
+
+def damaged_indexes(state: State) -> list[DataError]:
+    """Return the damage of indexes that cannot be opened."""
+    errors = []
+    for known in state.manifest.indexes.values():
+        try:
+            if known["file"]:
+                mapped_index(state.folder / INDEXES / str(known["file"]))
+        except DataError as error:
+            errors.append(error)
+    return errors
 
 
 def _path(state: State, task: str) -> Path:

@@ -18,7 +18,7 @@ from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import create_library, open_other
 from scimult.library.feeds import Feed
 from scimult.library.filters import Where
-from scimult.library.indexing import keep_up, make_index
+from scimult.library.indexing import damaged_indexes, keep_up, make_index
 from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
 from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
@@ -384,7 +384,7 @@ class Library:
 
     def check(self) -> list[DataError]:
         """Read everything and return all damage."""
-        return self.state.check()
+        return [*self.state.check(), *damaged_indexes(self.state)]
 
     @contextmanager
     def _writer(self, model: SciMult | None, vectors: Path | str | None = None) -> Iterator[Writer]:

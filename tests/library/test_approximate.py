@@ -270,6 +270,7 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     opened = Library.open(library.path, model=library.model)
     with pytest.raises(DataError, match=r"damaged approximate index.*Fix: rebuild it"):
         opened.search("graph")
+    assert [error.path for error in opened.check()] == [path]
     assert len(opened.search("graph", method="exact")) == 10
 
 
