@@ -259,10 +259,11 @@ def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Format a value for COPY from CSV: lists as arrays, vectors in brackets."""
+    """Format a value for COPY from CSV: lists as arrays, vectors in brackets, texts without NUL."""
     if isinstance(value, list) and value and isinstance(value[0], float):
         return json.dumps(value)
     if isinstance(value, list):
         escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
-        return "{" + ",".join(f'"{item}"' for item in escaped) + "}"
-    return value
+        value = "{" + ",".join(f'"{item}"' for item in escaped) + "}"
+    # PostgreSQL cannot store the character, and would refuse all papers.
+    return value.replace("\0", "") if isinstance(value, str) else value

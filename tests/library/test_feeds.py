@@ -23,6 +23,7 @@ def library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library
     papers = dated(30)
     papers[3]["title"] = 'Of "quotes", commas,\nlines and \\ strokes'
     papers[3]["labels"] = ['a "b"', "c\\d,e"]
+    papers[4]["abstract"] = "NUL\0 here"
     found = made(tmp_path_factory.mktemp("feeds") / "library", model, papers)
     found.remove(["p007"])
     return found
@@ -117,6 +118,7 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     papers = {row[0]: dict(zip(names, row, strict=True)) for row in rows}
     assert papers["p003"]["title"] == 'Of "quotes", commas,\nlines and \\ strokes'
     assert papers["p003"]["labels"] == r'{"a \"b\"","c\\d,e"}'
+    assert papers["p004"]["abstract"] == "NUL here"
     for name, vector_D in _vectors(library).items():
         assert np.array_equal(np.float32(json.loads(papers[name]["vector"])), vector_D)
 
