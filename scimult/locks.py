@@ -49,6 +49,15 @@ def remove_leftovers(path: Path) -> None:
         remove_if_dead(leftover)
 
 
+def remove_leftovers_in(folder: Path) -> None:
+    """Remove unfinished writes in a folder, whatever their target, by dead processes of this host.
+
+    For targets whose names are not used again.
+    """
+    for leftover in folder.glob(f".*.{_HOST}*{UNFINISHED}"):
+        remove_if_dead(leftover)
+
+
 @contextmanager
 def exclusive(path: Path, guarded: Path) -> Iterator[None]:
     """Hold the lock file ``path`` while the body runs, and remove it at the end.

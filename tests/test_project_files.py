@@ -10,6 +10,7 @@ import shlex
 import textwrap
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -20,7 +21,12 @@ from hypothesis import settings
 from pydantic import TypeAdapter
 
 import scimult
+from scimult.cli.main import app
 from scimult.config import validate
+from scimult.data.lines import Rejects
+from scimult.errors import DataError
+from scimult.evaluation.datasets import FORMATS, read_dataset
+from scimult.evaluation.suites import load_suite
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining import plans, rules
@@ -120,9 +126,7 @@ PYTHON = [
 @pytest.mark.parametrize(("page", "number"), PYTHON)
 def test_code_of_recipes_imports_what_exists(page: str, number: int) -> None:
     """Modules and functions named in recipes exist, so that a rename must update them."""
-    text = (REPOSITORY / "docs" / "contributing" / f"{page}.md").read_text(encoding="utf-8")
-    block = re.findall(r"^ *```python\n(.*?)^ *```", text, re.S | re.M)[number]
-    tree = ast.parse(textwrap.dedent(block))
+    tree = ast.parse(_blocks(page)[number])
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__":
             exec(compile(ast.Module([node], type_ignores=[]), page, "exec"), {})
@@ -138,9 +142,7 @@ def _blocks(page: str, language: str = "python") -> list[str]:
 def test_the_recipe_of_a_source_does_what_its_test_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, test = ({"__name__": name} for name in ("items", "test_items"))
-    for block, names in zip(_blocks("source"), (module, test), strict=True):
-        exec(block, names)
+    module, test = _executed("source")
     monkeypatch.setitem(SOURCES, "items", module["ITEMS"])
     test["test_items_become_papers_labels_and_citations"](tmp_path)
 
@@ -176,6 +178,45 @@ def test_the_recipe_of_a_task_trains_it(tmp_path: Path) -> None:
     assert [(file.task, len(file.queries)) for file in data.pairs("train")] == [
         ("reviewer_matching", 1)
     ]
+
+
+def test_the_recipe_of_a_verb_does_what_its_test_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    verb, test = _executed("verb")
+    monkeypatch.setattr(app, "registered_commands", [])
+    app.command("tasks")(verb["tasks"])
+    test["test_tasks_are_listed"]()
+
+
+def test_the_recipe_of_a_benchmark_reads_what_it_describes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (described,) = _blocks("benchmark", "yaml")
+    (tmp_path / "toy.yaml").write_text(described, encoding="utf-8")
+    entry = load_suite(str(tmp_path / "toy.yaml")).benchmarks["toy_search"]
+    (reader,) = _executed("benchmark")
+    monkeypatch.setitem(FORMATS, "docs", SimpleNamespace(**reader))
+    benchmark = entry.model_copy(update={"format": "docs", "expected": None})
+    files = {
+        "docs.jsonl": '{"docno": "a", "title": "A"}\n{"docno": "b", "abstract": "B"}\n',
+        "topics.jsonl": '{"num": 1, "text": "which"}\n',
+        "judged.tsv": "query-id\tcorpus-id\tscore\n1\tb\t2\n",
+    }
+    (tmp_path / "toy").mkdir()
+    for name, content in files.items():
+        (tmp_path / "toy" / name).write_text(content, encoding="utf-8")
+    read = read_dataset("toy", benchmark, tmp_path, "", Rejects())
+    assert read.counts == {"queries": 1, "candidates": 2, "relevant": 1}
+    (tmp_path / "toy" / "judged.tsv").write_text(files["judged.tsv"].replace("b", "c"))
+    with pytest.raises(DataError, match=r"judged.tsv:2: document of a pair has no text.*'c'"):
+        read_dataset("toy", benchmark, tmp_path, "", Rejects())
+
+
+def _executed(page: str) -> list[dict[str, Any]]:
+    modules: list[dict[str, Any]] = []
+    for number, block in enumerate(_blocks(page)):
+        modules.append({"__name__": f"{page}_{number}"})
+        exec(block, modules[-1])
+    return modules
 
 
 def test_names_in_recipes_stand_in_the_code() -> None:

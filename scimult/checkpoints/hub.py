@@ -67,6 +67,22 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model*.bin") -> Path:
     return folder
 
 
+def folder_here(path: Path | str) -> Path | None:
+    """Return the folder of a model on this machine without asking the hub; None if it is not here.
+
+    Of a name on the hub it is the downloaded repository, which may be outdated.
+    """
+    name = str(path)
+    if name.startswith(PACKAGE):
+        return _package_folder(name)
+    if not is_hub_name(name):
+        return Path(path) if Path(path).exists() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
+
+
 def is_hub_name(name: str) -> bool:
     """Return whether a name has the form ``organisation/name`` and is no local path."""
     return bool(_NAME.fullmatch(name)) and not name.startswith(".") and not Path(name).exists()

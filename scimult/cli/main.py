@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -167,7 +167,7 @@ def options(
 
 
 # In the order of a project's work, rarely used verbs last.
-VERBS = {
+VERBS: dict[str, tuple[Callable[..., object], ...]] = {
     "Data": (generate, prepare, mine, train_tokenizer, teach, card),
     "Training": (demo, pretrain, study, runs, grow_task, merge, interference),
     "Evaluation": (

@@ -34,8 +34,11 @@ def search(
     ] = None,
     rerank: Annotated[
         str | None,
-        typer.Option(help="With --library: cross-encoder to rerank the first 100 results."),
+        typer.Option(help="With --library: cross-encoder to rerank the first results."),
     ] = None,
+    rerank_top: Annotated[
+        int, typer.Option(min=1, help="With --rerank: how many; further pages are refused.")
+    ] = 100,
     percentile: opt.Percentile = False,
     exact: opt.Exact = False,
     device: opt.Device = None,
@@ -68,6 +71,7 @@ def search(
         "exclude": exclude,
         "words": _share(words),
         "rerank": rerank,
+        "rerank_top": None if rerank is None else rerank_top,
         "percentile": percentile,
         "method": "exact" if exact else "auto",
     }

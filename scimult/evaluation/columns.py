@@ -22,7 +22,7 @@ AVERAGE, EVERYTHING = "average", "all"
 
 @dataclass(frozen=True)
 class Column:
-    """Scores by system, and their covariance over queries (None: unknown)."""
+    """Scores by system, their covariance over queries (None: unknown) and a set's queries."""
 
     task: str
     name: str
@@ -30,6 +30,7 @@ class Column:
     keys: list[str]
     scores_N: Scores
     covariance_NN: Scores | None
+    queries: int = 0
 
     def of(self, keys: Sequence[str]) -> Column:
         """Return the column of the given systems only."""
@@ -82,11 +83,12 @@ def _column(out: Path, name: str, results: Mapping[str, Result]) -> Column:
     entries = [result.sets[name] for result in results.values()]
     metric = entries[0].main_metric
     covariance_NN = None
-    if all(entry.has_samples for entry in entries):
+    queries = entries[0].counts["queries"]
+    if queries > 1 and all(entry.has_samples for entry in entries):
         samples = paired_samples(out, list(results.values()), name, [metric])
         covariance_NN = query_covariance(samples)
     scores_N = np.array([entry.scores[metric] for entry in entries])
-    return Column(entries[0].task, name, metric, list(results), scores_N, covariance_NN)
+    return Column(entries[0].task, name, metric, list(results), scores_N, covariance_NN, queries)
 
 
 def _averages(columns: Sequence[Column]) -> list[Column]:

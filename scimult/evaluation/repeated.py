@@ -23,6 +23,7 @@ from scimult.evaluation.columns import (
     columns_of,
     indices_of,
 )
+from scimult.evaluation.comparison import FEW
 from scimult.evaluation.report import set_order
 from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, require_results
@@ -330,9 +331,14 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
     if runs.seeded and not any(len(runs.members[run]) > 1 for run in runs.seeded):
         notes.append("One seed per run: no interval includes the variance of training.")
     notes += [
-        f"{column.name}: {column.metric} is not a mean over queries and cannot be tested."
+        f"{column.name}: {column.metric} is not a mean over several queries and cannot be tested."
         for column in sets
         if column.covariance_NN is None
+    ]
+    notes += [
+        f"{column.name}: only {column.queries} queries, so the interval is too narrow."
+        for column in sets
+        if column.covariance_NN is not None and column.queries < FEW
     ]
     if any(column.covariance_NN is None for column in sets):
         notes.append("Averages over such a set are not tested.")

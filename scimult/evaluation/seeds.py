@@ -71,12 +71,9 @@ def seed_variance(runs: Sequence[Sequence[float]]) -> SeedVariance | None:
 def query_covariance(samples: Sequence[Sample]) -> Scores:
     """Return the jackknife covariance of N models' first metric over queries, shape ``(N, N)``.
 
-    For a mean it is the covariance of per-query scores over Q. One query gives no information;
-    the result is then 0.
+    For a mean it is the covariance of per-query scores over Q, of which there must be several.
     """
     queries = len(samples[0])
-    if queries < 2:
-        return np.zeros((len(samples), len(samples)))
     left_NQ = np.stack([_left_out(sample) for sample in samples])
     around_NQ = left_NQ - left_NQ.mean(axis=1, keepdims=True)
     covariance_NN: Scores = (queries - 1) / queries * (around_NQ @ around_NQ.T)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.checkpoints.hub import PACKAGE
+from scimult.checkpoints.hub import PACKAGE, folder_here
 from scimult.checkpoints.mapped import map_weights
 from scimult.checkpoints.reading import chosen_config, find_model_folder
 from scimult.checkpoints.sentence_folder import lowercases
@@ -41,7 +41,7 @@ class QueryEncoder(Configured):
     Parameters
     ----------
     path : path
-        The model's folder, on this machine.
+        The model's folder, on this machine; or a name on the hub that was downloaded before.
     dtype : str
         Computation type of the ``SciMult`` whose fingerprint this shares; here it is float32.
     tokenizer : path, optional
@@ -70,9 +70,10 @@ class QueryEncoder(Configured):
         tokenizer: Path | None = None,
         **settings: Any,
     ) -> None:
-        if not (Path(path).exists() or str(path).startswith(PACKAGE)):
+        found = folder_here(path)
+        if found is None:
             raise _refusal("is not on this machine", path)
-        folder = find_model_folder(path)
+        folder = find_model_folder(found)
         self.dtype = dtype
         self.name = Path(path).resolve().name.removeprefix(PACKAGE)
         self.config, family = chosen_config(folder, **settings)

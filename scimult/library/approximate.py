@@ -39,6 +39,8 @@ TUNED_K = 10
 _SPARE = 8
 # Candidates whose vectors are read at once: few enough for a processor's cache.
 _SCORED = 1 << 10
+# Of one query with more candidates, on a page far down: few enough for memory.
+_READ = 1 << 14
 # Below this share of allowed papers a graph is a dead end, and search is exact.
 _SPARSE = 0.5
 
@@ -52,7 +54,7 @@ class IndexFacts:
     kind : {"rabitq", "pq", "hnsw"}
         See the module.
     file : str
-        Its file in the folder of indexes.
+        Its file in the folder of indexes; empty while it is not built anew for new row numbers.
     rows : int
         The index covers the papers among the rows below this number.
     papers : int
@@ -141,19 +143,25 @@ class ApproximateSearch:
         near = []
         for start in range(0, len(rows_QR), step):
             rows_BR, queries_BD = rows_QR[start : start + step], queries_QD[start : start + step]
-            flat_PD = self._shards.rows(np.maximum(rows_BR, 0).reshape(-1))
-            vectors_BRD = flat_PD.reshape(*rows_BR.shape, -1)
-            scores_BR = np.matmul(vectors_BRD, queries_BD[:, :, None])[:, :, 0]
-            if self._similarity != "dot":
-                squares_BR = np.einsum("brd,brd->br", vectors_BRD, vectors_BRD)
-                if self._similarity == "l2":
-                    scores_BR -= 0.5 * squares_BR
-                else:
-                    scores_BR /= np.sqrt(np.where(squares_BR > 0, squares_BR, 1))
-            scores_BR[rows_BR < 0] = -np.inf
+            parts = np.split(rows_BR, range(_READ, rows_BR.shape[1], _READ), axis=1)
+            scores_BR = np.concatenate([self._scores(x, queries_BD) for x in parts], axis=1)
             best_BM = np.argpartition(-scores_BR, count - 1, axis=1)[:, :count]
             near.append(np.take_along_axis(rows_BR, best_BM, axis=1))
         return np.concatenate(near)
+
+    def _scores(self, rows_BR: IntArray, queries_BD: FloatArray) -> FloatArray:
+        """Return float32 numbers that order the candidates of each query; -inf for none."""
+        flat_PD = self._shards.rows(np.maximum(rows_BR, 0).reshape(-1))
+        vectors_BRD = flat_PD.reshape(*rows_BR.shape, -1)
+        scores_BR: FloatArray = np.matmul(vectors_BRD, queries_BD[:, :, None])[:, :, 0]
+        if self._similarity != "dot":
+            squares_BR = np.einsum("brd,brd->br", vectors_BRD, vectors_BRD)
+            if self._similarity == "l2":
+                scores_BR -= 0.5 * squares_BR
+            else:
+                scores_BR /= np.sqrt(np.where(squares_BR > 0, squares_BR, 1))
+        scores_BR[rows_BR < 0] = -np.inf
+        return scores_BR
 
     def _share(self, allowed_N: BoolArray) -> float:
         return float(allowed_N[: self.facts.rows].sum() / max(1, self.facts.papers))
@@ -167,13 +175,24 @@ class ApproximateSearch:
 
     @cached_property
     def _index(self) -> faiss.Index:
-        try:
-            library = faiss_library()
-            index: faiss.Index = library.read_index(str(self._path), library.IO_FLAG_MMAP_IFC)
-        except RuntimeError as error:
-            fix = "rebuild it with scimult library index, or search with --exact"
-            raise DataError("damaged approximate index", path=self._path, fix=fix) from error
-        return index
+        return mapped_index(self._path)
+
+
+def mapped_index(path: Path) -> faiss.Index:
+    """Return an index that stays on disk.
+
+    Raises
+    ------
+    DataError
+        If it is missing or cut short.
+    """
+    try:
+        library = faiss_library()
+        index: faiss.Index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        fix = "rebuild it with scimult library index, or search with --exact"
+        raise DataError("damaged approximate index", path=path, fix=fix) from error
+    return index
 
 
 def tuned(

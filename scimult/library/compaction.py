@@ -28,7 +28,8 @@ def compact(state: State, *, everything: bool = False) -> State:
     """Rewrite what is worth it and return the resulting state; the caller holds the lock.
 
     Rows of removed papers are dropped once they are the majority, or with ``everything``: rows are
-    then renumbered, and approximate indexes dropped. While papers are unreadable nothing changes,
+    then renumbered, and approximate indexes keep their settings but no file: `indexing.keep_up`
+    rebuilds them, after a kill at the next change. While papers are unreadable nothing changes,
     since their files may be restored.
     """
     if not state.is_whole:
@@ -67,7 +68,8 @@ def _rewritten(state: State, count: int, rows: IntArray) -> State:
         space = state.shards(task).space
         publish(state.space_folder(task), space, listed[task])
     same_rows = len(rows) == manifest.rows - state.papers.starts[count]
-    values: dict[str, Any] = {} if same_rows else {"removed": "", "indexes": {}}
+    unbuilt = {name: {**facts, "file": ""} for name, facts in manifest.indexes.items()}
+    values: dict[str, Any] = {} if same_rows else {"removed": "", "indexes": unbuilt}
     write_manifest(state.folder, manifest.changed(segments=tuple(segments), **values))
     after = State(state.folder)
     for task in manifest.sides:

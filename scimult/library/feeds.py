@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ _SPACES = {
     "milvus": {"cosine": "COSINE", "dot": "IP", "l2": "L2"},
     "qdrant": {"cosine": "Cosine", "dot": "Dot", "l2": "Euclid"},
 }
+_NAME = re.compile("[a-z][a-z0-9_]{0,62}")
 _KIND = FolderKind("a feed of a library", lambda folder: (folder / "feed.json").is_file())
 
 
@@ -112,8 +114,9 @@ def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> i
         If the folder holds something else.
     """
     write = FILES[one_of("target", target, FILES)]
-    if not name.isidentifier():
-        fix = "use letters, digits and underscores"
+    # OpenSearch refuses capitals, PostgreSQL folds them and cuts names after 63 bytes.
+    if not _NAME.fullmatch(name.lower() if target == "milvus" else name):
+        fix = "use up to 63 lower-case letters, digits and underscores, a letter first"
         raise ConfigError("not a valid collection name", value=name, fix=fix)
     with atomic_folder(folder, _KIND) as temporary:
         write(feed, temporary, name)
@@ -161,12 +164,13 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> None:
             for record in records:
                 writer.writerow([_cell(record.get(column)) for column in typed])
     listed = ", ".join(quoted(column) for column in typed)
-    copies = [f"\\copy {name} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
+    table = quoted(name)  # may be a word of SQL, such as user
+    copies = [f"\\copy {table} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
         "CREATE EXTENSION IF NOT EXISTS vector;",
-        f"CREATE TABLE {name} (\n{defined}\n);",
+        f"CREATE TABLE {table} (\n{defined}\n);",
         *copies,
-        f"CREATE INDEX ON {name} USING hnsw (vector {operators});",
+        f"CREATE INDEX ON {table} USING hnsw (vector {operators});",
     ]
     write_text(folder / "load.sql", "\n".join(sql) + "\n")
 
@@ -255,10 +259,11 @@ def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """Format a value for COPY from CSV: lists as arrays, vectors in brackets."""
+    """Format a value for COPY from CSV: lists as arrays, vectors in brackets, texts without NUL."""
     if isinstance(value, list) and value and isinstance(value[0], float):
         return json.dumps(value)
     if isinstance(value, list):
         escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
-        return "{" + ",".join(f'"{item}"' for item in escaped) + "}"
-    return value
+        value = "{" + ",".join(f'"{item}"' for item in escaped) + "}"
+    # PostgreSQL cannot store the character, and would refuse all papers.
+    return value.replace("\0", "") if isinstance(value, str) else value

@@ -16,13 +16,26 @@ from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of
 from scimult.types import Text
 
+FUSED = 1000
+"""Results of each list that are fused."""
+
+
+def continued(hits: RowScores, longer: RowScores, most: int) -> RowScores:
+    """Append what only the longer list has, up to ``most`` results."""
+    new = ~np.isin(longer[0], hits[0])
+    rows, scores = (np.concatenate([hits[i], longer[i][new]])[:most] for i in (0, 1))
+    return rows, scores
+
 
 def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> RowScores:
     """Rank the papers of two lists by the weighted sum of their points.
 
     ``share`` weighs ``words`` when each list's scores are scaled to 0 to 1; "rank" adds reciprocal
-    ranks (Cormack et al., 2009).
+    ranks (Cormack et al., 2009). Vectors beyond the first 1,000 follow with 0 points: were they
+    fused, scores would depend on how far a page reaches.
     """
+    others = vectors[0][FUSED:], np.zeros_like(vectors[1][FUSED:])
+    vectors = vectors[0][:FUSED], vectors[1][:FUSED]
     rows_U = np.union1d(vectors[0], words[0])
     if not len(rows_U):
         return vectors
@@ -36,7 +49,8 @@ def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> 
     else:
         points, weights = [scaled_scores(one) for one in rankings], [1.0 - share, share]
     ranking = fuse(rankings, points, weights, place_U)
-    return rows_U[ranking.rows_QK[0]], ranking.scores_QK[0]
+    first = rows_U[ranking.rows_QK[0]], ranking.scores_QK[0]
+    return continued(first, others, len(first[0]) + len(others[0]))
 
 
 def reranked(

@@ -13,11 +13,18 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import only_writer
-from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
+from scimult.library.approximate import (
+    ApproximateSearch,
+    IndexFacts,
+    Kind,
+    mapped_index,
+    tuned,
+)
 from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
 from scimult.library.manifest import INDEXES, write_manifest
 from scimult.library.state import State, check_whole
+from scimult.library.writing import remove_unlisted
 from scimult.progress import note
 
 if TYPE_CHECKING:
@@ -89,23 +96,22 @@ def make_index(
         return _tuned(state, path, parts.merge(path), model, task, target)
 
 
-def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
+def keep_up(state: State) -> None:
     """Bring indexes up to date with their present settings; the caller holds the lock.
 
-    Newer papers are added once they exceed a share of those in the index; an index whose rows
-    were renumbered is rebuilt. Nothing happens while papers are unreadable: rows that an index
-    passes over would not be found once their file is restored.
+    Newer papers are added once they exceed a share of those in the index; an index whose rows were
+    renumbered, so that it has no file, is rebuilt. Nothing happens while papers are unreadable:
+    rows that an index passes over would not be found once their file is restored.
     """
     if not state.is_whole:
         return
     indexes = dict(state.manifest.indexes)
-    for task, known in before.items():
+    for task, known in state.manifest.indexes.items():
         facts = IndexFacts(**known)
         shards, path = state.shards(task), _path(state, task)
-        late = int(state.live_N[facts.rows :].sum())
-        if task in indexes and late <= _LATE * facts.papers:
-            continue
-        if task in indexes:
+        if facts.file:
+            if int(state.live_N[facts.rows :].sum()) <= _LATE * facts.papers:
+                continue
             old = state.folder / INDEXES / facts.file
             with suppress(DataError):
                 indexes[task] = asdict(extend(path, old, facts, shards, state.live_N))
@@ -118,6 +124,18 @@ def keep_up(state: State, before: Mapping[str, Mapping[str, Any]]) -> None:
         facts = replace(facts, file=fresh.file, rows=fresh.rows, papers=fresh.papers)
         indexes[task] = asdict(facts)
     _publish(state, indexes)
+
+
+def damaged_indexes(state: State) -> list[DataError]:
+    """Return the damage of indexes that cannot be opened."""
+    errors = []
+    for known in state.manifest.indexes.values():
+        try:
+            if known["file"]:
+                mapped_index(state.folder / INDEXES / str(known["file"]))
+        except DataError as error:
+            errors.append(error)
+    return errors
 
 
 def _path(state: State, task: str) -> Path:
@@ -144,10 +162,8 @@ def _tuned(
 
 def _publish(state: State, indexes: Mapping[str, Mapping[str, Any]]) -> None:
     """Store the library's indexes, and remove the files of others."""
-    before = state.manifest.indexes
-    if dict(before) == dict(indexes):
+    if dict(state.manifest.indexes) == dict(indexes):
         return
-    write_manifest(state.folder, state.manifest.changed(indexes=dict(indexes)))
-    for task, known in before.items():
-        if known["file"] != indexes.get(task, {}).get("file"):
-            Path(state.folder, INDEXES, str(known["file"])).unlink(missing_ok=True)
+    manifest = state.manifest.changed(indexes=dict(indexes))
+    write_manifest(state.folder, manifest)
+    remove_unlisted(state.folder, manifest)

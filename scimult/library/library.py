@@ -18,7 +18,7 @@ from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import create_library, open_other
 from scimult.library.feeds import Feed
 from scimult.library.filters import Where
-from scimult.library.indexing import keep_up, make_index
+from scimult.library.indexing import damaged_indexes, keep_up, make_index
 from scimult.library.migration import SAMPLE, Migrated, adapt, migrate
 from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
@@ -339,6 +339,7 @@ class Library:
             done = migrate(
                 state, encoder, Path(model), settings or {}, precision, show_progress=show_progress
             )
+            keep_up(State(self.path))
         self.__dict__.pop("_opened", None)
         self._given = encoder
         self.refresh()
@@ -378,12 +379,12 @@ class Library:
         """Rewrite the library without removed papers, and merge small segments."""
         with only_writer(self.path):
             state = State(self.path)
-            keep_up(compact(state, everything=True), state.manifest.indexes)
+            keep_up(compact(state, everything=True))
         self.refresh()
 
     def check(self) -> list[DataError]:
         """Read everything and return all damage."""
-        return self.state.check()
+        return [*self.state.check(), *damaged_indexes(self.state)]
 
     @contextmanager
     def _writer(self, model: SciMult | None, vectors: Path | str | None = None) -> Iterator[Writer]:
@@ -394,6 +395,6 @@ class Library:
                 spaces = state.spaces
                 stored = None if vectors is None else PrecomputedVectors(Path(vectors), spaces)
                 yield Writer(state, model, stored)
-                keep_up(compact(State(self.path)), state.manifest.indexes)
+                keep_up(compact(State(self.path)))
         finally:
             self.refresh()

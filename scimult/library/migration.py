@@ -29,7 +29,7 @@ from scimult.library.encoding import (
 from scimult.library.manifest import INDEXES, TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.library.state import State, check_whole
 from scimult.library.writing import longest_of
-from scimult.progress import bar
+from scimult.progress import bar, note
 from scimult.retrieval.shards import (
     Precision,
     Shard,
@@ -121,6 +121,8 @@ def migrate(
         "words": {},
         "adapter": {},
     }
+    for task in manifest.indexes:
+        note(f"{task}: its index was the former model's; scimult library index makes another")
     manifest = manifest.changed(**values)
     write_manifest(state.folder, manifest)
     _remove_others(state.folder, manifest)

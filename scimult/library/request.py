@@ -38,7 +38,9 @@ class Request:
     k : int, optional
         Results per page: 10, or all with ``min_score``.
     offset : int
-        Results to skip: ``k=10, offset=20`` is the third page.
+        Results to skip: ``k=10, offset=20`` is the third page. Pages of one ``k`` neither repeat
+        nor skip papers; behind an approximate index, a later page may begin with a better score
+        than the last of the page before.
     min_score : float, optional
         Return everything with at least this score instead of the best ``k``.
     where : str or mapping, optional
@@ -51,8 +53,8 @@ class Request:
         Weight of BM25 next to the vectors, each list's scores scaled to 0 to 1; 0.5 weighs both
         alike. "rank" adds reciprocal ranks instead, "tuned" uses the tuned weight.
     rerank : str, optional
-        A sentence-transformers cross-encoder that reorders the first ``rerank_top``, or more if
-        the page reaches further.
+        A sentence-transformers cross-encoder that reorders the first ``rerank_top``, or ``k`` if
+        that is more; further pages are refused.
     percentile : bool
         Whether to report how much of the library scores lower than each result.
     """
@@ -109,9 +111,10 @@ class Request:
         return self.offset + (_PAGE if self.k is None else self.k)
 
     @property
-    def reranked(self) -> int:
-        """How many of the best results the cross-encoder reads."""
-        return 0 if self.rerank is None else max(self.rerank_top, self.depth)
+    def first(self) -> int:
+        """How many of the best results all pages of this search share."""
+        page = _PAGE if self.k is None else self.k
+        return page if self.rerank is None else max(self.rerank_top, page)
 
     @property
     def page(self) -> slice:
@@ -134,6 +137,9 @@ class Request:
         if self.rerank_top < 1:
             fix = "use at least 1"
             raise ConfigError("rerank_top is below 1", value=self.rerank_top, fix=fix)
+        if self.depth > self.first:
+            fix = f"rerank at least {self.depth:,} on every page (rerank_top), or leave rerank out"
+            raise ConfigError("page lies beyond the reranked papers", value=self.offset, fix=fix)
 
     def _check_words(self) -> None:
         if not self.text.strip():

@@ -14,7 +14,7 @@ import numpy as np
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, RowScores
-from scimult.library.fusing import fused, reranked
+from scimult.library.fusing import FUSED, continued, fused, reranked
 from scimult.library.manifest import INDEXES, Share
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
@@ -24,8 +24,6 @@ from scimult.types import BoolArray, FloatArray, IntArray, Text
 if TYPE_CHECKING:
     from scimult.library.opened import Opened
 
-FUSED = 1000
-"""Results of each list that are fused."""
 _SAMPLE = 10_000
 # Up to this many papers, exact search is faster than an index of the same quality.
 _FEW = 20_000
@@ -62,16 +60,15 @@ class Searcher:
         if request.min_score is not None:
             hits = self.exact.above(query_D[None], request.min_score, allowed_N)[0]
         else:
-            depth = max(request.depth, FUSED if request.words is not None else 0)
-            depth = max(depth, request.reranked)
-            (hits,), exact = self.vectors(query_D[None], depth, allowed_N, request.method)
+            first = max(request.first, FUSED if request.words is not None else 0)
+            hits, exact = self._best(query_D, first, request.depth, allowed_N, request.method)
         if request.words is not None:
             share = self._share(request)
             words = self._opened.words.best(request.text, FUSED, allowed_N)
             hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
-            top = hits[0][: request.reranked], hits[1][: request.reranked]
+            top = hits[0][: request.first], hits[1][: request.first]
             texts = self._state.papers.texts_of(top[0])
             device = str(self._opened.model.device)
             hits = reranked(top, request.text, texts, request.rerank, device, ids_of)
@@ -89,6 +86,25 @@ class Searcher:
             raise ConfigError("no BM25 share has been tuned", value=self._task, fix=fix)
         return self._state.manifest.words[self._task]
 
+    def _best(
+        self, query_D: FloatArray, first: int, depth: int, allowed_N: BoolArray, method: str
+    ) -> tuple[RowScores, bool]:
+        """Return at least the best ``depth`` rows, and whether every allowed row was compared.
+
+        An approximate index that is asked for more also finds other rows for the top, so pages cut
+        from lists of their own lengths would repeat some papers and skip others. A list therefore
+        begins with the best ``first``, and longer ones only continue it.
+        """
+        index = self._index(allowed_N, method)
+        if index is None:
+            return self.exact.best(query_D[None], max(first, depth), allowed_N)[0], True
+        (hits,) = index.best(query_D[None], first, allowed_N)
+        while first < min(depth, len(allowed_N)):
+            first *= 2
+            (longer,) = index.best(query_D[None], first, allowed_N)
+            hits = continued(hits, longer, first)
+        return hits, False
+
     def vectors(
         self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
     ) -> tuple[list[RowScores], bool]:
@@ -99,20 +115,23 @@ class Searcher:
         ConfigError
             If the approximate index is requested and there is none.
         """
+        index = self._index(allowed_N, method)
+        return (index or self.exact).best(queries_QD, k, allowed_N), index is None
+
+    def _index(self, allowed_N: BoolArray, method: str) -> ApproximateSearch | None:
+        """Return the approximate index, or None to search exactly."""
         index = self.approximate
         if index is None and method == "approximate":
             fix = "build one with scimult library index, or search exactly"
             raise ConfigError("the library has no approximate index", value=self._task, fix=fix)
         few = allowed_N[: index.facts.rows].sum() < _FEW if index else True
-        if index is None or method == "exact" or (few and method == "auto"):
-            return self.exact.best(queries_QD, k, allowed_N), True
-        return index.best(queries_QD, k, allowed_N), False
+        return None if method == "exact" or (few and method == "auto") else index
 
     @cached_property
     def approximate(self) -> ApproximateSearch | None:
         """The approximate index, or None."""
         facts = self._state.manifest.indexes.get(self._task)
-        if facts is None:
+        if facts is None or not facts["file"]:
             return None
         index = IndexFacts(**facts)
         path = self._state.folder / INDEXES / index.file

@@ -182,6 +182,7 @@ def facts_of(state: State) -> dict[str, Any]:
         "approximate indexes": {
             task: f"{facts['kind']}: recall {facts['recall']:.3f} of the best 10 on "
             f"{facts['queries']} queries, of {facts['papers']:,} papers"
+            + ("" if facts["file"] else "; not built: the next change of the library builds it")
             for task, facts in manifest.indexes.items()
         },
         "segments": len(manifest.segments),

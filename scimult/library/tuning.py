@@ -14,10 +14,9 @@ from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.evaluation.metrics import compute, judge
 from scimult.files import only_writer
-from scimult.library.fusing import fused
+from scimult.library.fusing import FUSED, fused
 from scimult.library.manifest import Share, write_manifest
 from scimult.library.opened import Opened
-from scimult.library.searching import FUSED
 from scimult.library.state import State
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.types import IntArray

@@ -13,6 +13,7 @@ from scimult.errors import StorageError
 from scimult.files import FolderKind, atomic_folder
 from scimult.library.exact import RowScores, ranked
 from scimult.library.state import State
+from scimult.locks import remove_leftovers_in
 from scimult.progress import note, warn
 from scimult.retrieval.analysis import WORDS
 from scimult.types import BoolArray
@@ -71,6 +72,7 @@ class WordIndex:
         except StorageError as error:
             warn(f"{folder}: cannot store the word index ({error.problem})")
             return
+        remove_leftovers_in(folder.parent)
         for other in folder.parent.iterdir():
             if other.name != folder.name and not other.name.startswith("."):
                 with suppress(OSError):

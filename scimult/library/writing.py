@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
+    INDEXES,
     PAPERS,
     Manifest,
     content_of,
@@ -27,6 +29,7 @@ from scimult.library.manifest import (
 from scimult.library.records import Paper, as_table, column_types
 from scimult.library.segments import write_segment
 from scimult.library.state import State
+from scimult.locks import remove_leftovers_in
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.types import BoolArray, FloatArray, IntArray
@@ -313,9 +316,18 @@ def tidy(state: State) -> None:
     named = {part.name for part in state.manifest.segments}
     folders = [state.folder / PAPERS, *map(state.space_folder, state.manifest.sides)]
     for folder in folders:
+        remove_leftovers_in(folder)
         for path in folder.iterdir() if folder.is_dir() else ():
             if _NUMBER.fullmatch(path.stem) and path.stem not in named:
                 path.unlink(missing_ok=True)
-    for path in state.folder.glob("removed.*.npy"):
-        if path.name != state.manifest.removed:
+    remove_unlisted(state.folder, state.manifest)
+
+
+def remove_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Remove marks of removed rows, and approximate indexes, that the manifest does not list."""
+    for room in (folder, folder / INDEXES):
+        remove_leftovers_in(room)
+    listed = {manifest.removed, *(facts["file"] for facts in manifest.indexes.values())}
+    for path in (*folder.glob("removed.*.npy"), *folder.glob(f"{INDEXES}/*.faiss")):
+        if path.name not in listed:
             path.unlink(missing_ok=True)

@@ -30,6 +30,8 @@ from scimult.serving.refusals import PROBLEM, Refusal, problem_of
 
 THREADS = 32
 """Requests to work on at once; most of them wait for the encoder."""
+# Threads for requests that wait for the first index of words, so that others are not held up.
+_WAITING = 4
 _SECONDS = 1.0
 
 _ERRORS = schemas.refusals(400, 401, 408, 413, 422, 429, 503, 504)
@@ -55,6 +57,7 @@ class Service:
         self._answers = answers
         self._limits, self._metrics = limits or Limits(), metrics or Metrics()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="answer")
+        self._waiting = ThreadPoolExecutor(_WAITING, thread_name_prefix="waiting")
         self._stopping = False
         app = FastAPI(
             title="SciMult",
@@ -74,8 +77,8 @@ class Service:
         app.include_router(page_paths())
         self.app: ASGIApp = Guards(app, self._limits, self._metrics, key, hosts)
 
-    async def answer(self, work: Callable[[], BaseModel]) -> Response:
-        """Do work in a thread and return its result as JSON.
+    async def answer(self, work: Callable[[], BaseModel], *, waits: bool = False) -> Response:
+        """Do work in a thread, one of a few if it waits long, and return its result as JSON.
 
         Raises
         ------
@@ -91,7 +94,8 @@ class Service:
             DEADLINE.set(deadline)
             return work().model_dump_json().encode()
 
-        running = asyncio.get_running_loop().run_in_executor(self._threads, as_json)
+        threads = self._waiting if waits else self._threads
+        running = asyncio.get_running_loop().run_in_executor(threads, as_json)
         try:
             body = await asyncio.wait_for(running, self._limits.seconds)
         except asyncio.TimeoutError:
@@ -110,7 +114,8 @@ class Service:
         @app.post("/search", response_model=schemas.Page, responses=_ERRORS)
         async def search(request: schemas.Search) -> Response:
             """Search by words, by papers of the library, by both, or by a vector."""
-            return await self.answer(lambda: answers.search(request))
+            waits = request.words is not None and not answers.served.has_words
+            return await self.answer(lambda: answers.search(request), waits=waits)
 
         @app.post("/recommend", response_model=schemas.Page, responses=_ERRORS)
         async def recommend(request: schemas.Recommend) -> Response:
@@ -161,14 +166,16 @@ class Service:
             # All accepted requests have been answered by now.
             self._stopping = True
             following.cancel()
-            self._threads.shutdown(wait=True, cancel_futures=True)
+            for threads in (self._threads, self._waiting):
+                threads.shutdown(wait=True, cancel_futures=True)
             self._answers.served.close()
 
     async def _follow(self) -> None:
         """Check every second whether another process changed the library."""
         while True:
             await asyncio.sleep(_SECONDS)
-            await asyncio.to_thread(self._answers.served.follow)
+            if await asyncio.to_thread(self._answers.served.follow):
+                self._waiting.submit(self._answers.served.index_words)
 
 
 def _respond(error: SciMultError) -> JSONResponse:

@@ -42,6 +42,7 @@ class Served:
         self._passes = passes
         self._swapping, self._reading_words = threading.Lock(), threading.Lock()
         self._with_words: Library | None = None
+        self._uses_words = False
         self._stamp = _stamp_of(path)
         self._library = self._opened(Library.open(path, model=model, device=device))
         self.problem: str | None = None
@@ -50,6 +51,16 @@ class Served:
     def library(self) -> Library:
         """The latest opened state of the library."""
         return self._library
+
+    @property
+    def has_words(self) -> bool:
+        """Whether questions that need words are answered at once."""
+        return self._with_words is self._library
+
+    def index_words(self) -> None:
+        """Build the index of words that questions to the former library needed."""
+        if self._uses_words:
+            self.ask(lambda library: _warm(library, words=1.0), words=True)
 
     def ask(self, question: Callable[[Library], _T], *, words: bool = False) -> _T:
         """Answer a question from the current library.
@@ -94,6 +105,7 @@ class Served:
     def _answer(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
         if not words or self._with_words is library:
             return question(library)
+        self._uses_words = True
         with self._reading_words:
             answer = question(library)
             self._with_words = library
@@ -102,7 +114,8 @@ class Served:
     def _reopened(self) -> Library:
         """Reopen the library with the loaded model, or with a new one that encoded it."""
         try:
-            return self._warm(Library.open(self.path, model=self._shared, device=self._device))
+            library = Library.open(self.path, model=self._shared, device=self._device)
+            return _warm(library, percentile=True)
         except DataError:
             former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
@@ -111,16 +124,18 @@ class Served:
 
     def _opened(self, library: Library) -> Library:
         shared = SharedModel(library.model, **self._passes)
-        opened = self._warm(Library.open(self.path, model=shared, device=self._device))
+        opened = Library.open(self.path, model=shared, device=self._device)
+        _warm(opened, percentile=True)
         self._shared = shared
         return opened
 
-    def _warm(self, library: Library) -> Library:
-        """Make a library load everything that its first question would wait for."""
-        tasks = {task for task, side in library.state.manifest.sides.items() if side == "candidate"}
-        for task in tasks:
-            library.search("warm", task=task, k=1, percentile=True)
-        return library
+
+def _warm(library: Library, **options: Any) -> Library:
+    """Make a library load everything that its first question would wait for."""
+    for task, side in library.state.manifest.sides.items():
+        if side == "candidate":
+            library.search("warm", task=task, k=1, **options)
+    return library
 
 
 def _stamp_of(path: Path) -> _Stamp:

@@ -16,7 +16,7 @@ from scimult.evaluation.repeated import Runs, SuiteFindings, compare_runs
 from scimult.evaluation.reporting.repeated import tables_of, to_csv
 from scimult.evaluation.results import Result, SetResult, save_result
 
-QUERIES = {"cisi": 40, "cacm": 60, "links": 50}
+QUERIES = {"cisi": 40, "cacm": 60, "links": 50, "one": 1, "five": 5}
 SUITES = {"first": ["cisi", "cacm"], "second": ["links"]}
 SYSTEMS = ["old-0", "old-1", "new-0", "new-1", "new-2", "BM25"]
 RNG = np.random.default_rng(2)
@@ -25,13 +25,14 @@ SCORES = {
     for system in SYSTEMS
     for name, count in QUERIES.items()
 }
+FEW = {"few": ["one", "five"]}
 
 
 def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path:
     """Write results of a suite; ``file`` is the digest of all its data."""
     for place, system in enumerate(systems):
         sets = {}
-        for name in SUITES[suite]:
+        for name in (SUITES | FEW)[suite]:
             scores = SCORES[system, name]
             ids = [f"q{row}" for row in range(len(scores))]
             write_per_query(folder, system, name, ids, {"ndcg@10": scores.tolist()})
@@ -105,6 +106,15 @@ def test_what_makes_intervals_too_narrow_or_is_missing_is_noted(tmp_path: Path) 
     assert any("links is in two suites" in note for note in every.notes)
     assert "No result of BM25." in first.notes
     assert "BM25" not in {row.run for row in every.scores}
+
+
+def test_a_single_query_shows_no_difference(tmp_path: Path) -> None:
+    """Its scores differ, but nothing tells how much queries vary."""
+    (found,) = compare_runs([_write(tmp_path / "few", "few", ["old-0", "BM25"])], {}, "BM25")
+    tested = {row.name: row.p is not None for row in found.differences}
+    assert tested == {"average": False, "one": False, "five": True}
+    assert "one: ndcg@10 is not a mean over several queries and cannot be tested." in found.notes
+    assert "five: only 5 queries, so the interval is too narrow." in found.notes
 
 
 def test_csv_has_every_score_in_full_precision(tmp_path: Path) -> None:

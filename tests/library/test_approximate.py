@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ import pytest
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.inference.bulk import Part
-from scimult.library import Library, searching
+from scimult.library import Library, approximate, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
 from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
+from scimult.locks import temporary_name
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
-from tests.library.conftest import dated, paper
+from tests.library.conftest import WORDS, dated, paper
 from tests.ranks import Verb
 
 WIDTH = 32
@@ -108,6 +110,9 @@ def test_a_library_uses_its_index(library: Library) -> None:
     assert (found.exact, wanted.exact) == (False, True)
     assert len({*found.ids} & {*wanted.ids}) >= 40
     assert "approximate" in repr(found)
+    for text in WORDS:
+        pages = [library.search(text, k=5, offset=start).ids for start in range(0, 60, 5)]
+        assert len(set().union(*pages)) == 60
     late = paper(5000, 1, year=2003)
     library.add([late])
     library.remove(wanted.ids[:3])
@@ -138,11 +143,22 @@ def test_an_index_follows_the_library(library: Library) -> None:
     assert files == [kept().file]
     vector_D = library.model.encode([late[7]], task="search", role="candidate")[0]
     assert library.search(vector=vector_D, k=1, method="approximate").ids == [late[7]["id"]]
-    # Rows are renumbered: the index is rebuilt.
-    library.remove(library.ids()[:100])
-    library.compact()
-    assert (kept().rows, kept().papers) == (1070, 1070)
+    # Rows are renumbered: the index is rebuilt, though a first attempt is killed before that.
+    library.remove(library.ids()[:90])
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("scimult.library.library.keep_up", Mock(side_effect=KeyboardInterrupt))
+        library.compact()
+    library.refresh()
+    assert library.search("graph").exact
+    # What a writer leaves if it is killed while it writes an index.
+    (library.path / "indexes").mkdir()
+    (library.path / "indexes" / temporary_name(Path("search.000009.faiss")).name).touch()
+    assert "not built" in library.info()["approximate indexes"]["search"]
+    library.remove(library.ids()[:10])
+    assert (kept().rows, kept().papers, kept().recall) == (1080, 1070, facts.recall)
     assert not library.search("graph").exact
+    files = [path.name for path in (library.path / "indexes").iterdir()]
+    assert files == [kept().file]
     # Too few are left for one.
     library.remove(library.ids()[:200])
     library.compact()
@@ -152,7 +168,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
 @pytest.mark.parametrize("kind", ["rabitq", "pq"])
 @pytest.mark.parametrize("similarity", ["cosine", "l2"])
 def test_merged_parts_are_the_index_of_one_process(
-    tmp_path: Path, kind: Kind, similarity: Similarity
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, similarity: Similarity
 ) -> None:
     shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
     live_N[::7] = False
@@ -168,6 +184,8 @@ def test_merged_parts_are_the_index_of_one_process(
     exact = ExactSearch(shards, 100.0, _ids)
     found = []
     for path, known in ((tmp_path / "one.faiss", facts), (tmp_path / "merged.faiss", merged)):
+        # Nor do the parts in which vectors are read change anything.
+        monkeypatch.setattr(approximate, "_READ", 17 if found else 1 << 14)
         known = replace(known, effort=8)
         search = ApproximateSearch(path, known, shards, exact, _ids)
         found.append(search.best(_clustered(50, 3), 10, live_N))
@@ -252,6 +270,7 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     opened = Library.open(library.path, model=library.model)
     with pytest.raises(DataError, match=r"damaged approximate index.*Fix: rebuild it"):
         opened.search("graph")
+    assert [error.path for error in opened.check()] == [path]
     assert len(opened.search("graph", method="exact")) == 10
 
 

@@ -23,6 +23,7 @@ def library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library
     papers = dated(30)
     papers[3]["title"] = 'Of "quotes", commas,\nlines and \\ strokes'
     papers[3]["labels"] = ['a "b"', "c\\d,e"]
+    papers[4]["abstract"] = "NUL\0 here"
     found = made(tmp_path_factory.mktemp("feeds") / "library", model, papers)
     found.remove(["p007"])
     return found
@@ -109,7 +110,7 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     assert feed_files(library.feed(), "pgvector", tmp_path / "out", "works") == 29
     sql = (tmp_path / "out" / "load.sql").read_text()
     assert '"vector" vector(16)' in sql
-    assert "\\copy works (" in sql
+    assert '\\copy "works" (' in sql
     assert "USING hnsw (vector vector_cosine_ops)" in sql
     with (tmp_path / "out" / "part-00000.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file))
@@ -117,6 +118,7 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     papers = {row[0]: dict(zip(names, row, strict=True)) for row in rows}
     assert papers["p003"]["title"] == 'Of "quotes", commas,\nlines and \\ strokes'
     assert papers["p003"]["labels"] == r'{"a \"b\"","c\\d,e"}'
+    assert papers["p004"]["abstract"] == "NUL here"
     for name, vector_D in _vectors(library).items():
         assert np.array_equal(np.float32(json.loads(papers[name]["vector"])), vector_D)
 
@@ -131,8 +133,15 @@ def test_no_column_is_lost_to_the_vectors(model: SciMult, tmp_path: Path) -> Non
 def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'milvus'"):
         feed_files(library.feed(), "milvs", tmp_path / "out")
-    with pytest.raises(ConfigError, match="not a valid collection name"):
-        feed_files(library.feed(), "pgvector", tmp_path / "out", "x; drop")
+    for target, name in (
+        ("pgvector", "x; drop"),
+        ("pgvector", "x" * 64),
+        ("opensearch", "Papers"),
+        ("opensearch", "_papers"),
+        ("milvus", "café"),
+    ):
+        with pytest.raises(ConfigError, match="not a valid collection name"):
+            feed_files(library.feed(), target, tmp_path / "out", name)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         library.feed(task="serach")
     (tmp_path / "mine").mkdir()

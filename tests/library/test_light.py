@@ -57,6 +57,31 @@ def test_answers_are_those_of_torch(folder: Path, request_: dict[str, Any]) -> N
     _same(folder, request_, "link_prediction")
 
 
+def test_a_model_of_the_hub_is_opened_from_its_download(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    repository, commit = tmp_path / "hub" / "models--org--tiny", "0" * 40
+    shutil.copytree(model_folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: _snapshot(repository))
+    Library.create(tmp_path / "library", PAPERS[:3], model="org/tiny", dtype="float32")
+    light = Library.open(tmp_path / "library", light=True)
+    assert len(light.search("graph")) == 3
+    assert isinstance(light._opened.encoder, QueryEncoder)
+    # Not downloaded, or another edition since: the model is asked for, which can say so.
+    shutil.rmtree(repository / "refs")
+    light.refresh()
+    assert len(light.search("graph")) == 3
+    assert isinstance(light._opened.encoder, SciMult)
+
+
+def _snapshot(repository: Path) -> str:
+    (folder,) = (repository / "snapshots").iterdir()
+    return str(folder)
+
+
 def test_all_above_a_score_are_those_of_torch(folder: Path) -> None:
     scores = sorted(Library.open(folder).search("graph of tokens", k=60).scores)
     # Between two scores: one on the threshold may be rounded to either side.

@@ -13,8 +13,9 @@ import pytrec_eval
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.origin import space_of
-from scimult.library import Library
+from scimult.library import Library, fusing, searching
 from scimult.library.tuning import Question
+from scimult.locks import temporary_name
 from scimult.retrieval.bm25 import BM25Index
 from tests.library.conftest import WORDS, dated, made, paper
 from tests.tiny import save_cross_encoder, save_tiny_model
@@ -124,6 +125,24 @@ def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
     assert found.score == "reciprocal ranks"
 
 
+@pytest.mark.parametrize("words", [0.7, "rank"])
+def test_pages_beyond_the_fused_lists_repeat_nothing(
+    library: Library, monkeypatch: pytest.MonkeyPatch, words: Any
+) -> None:
+    for module in (searching, fusing):
+        monkeypatch.setattr(module, "FUSED", 9)
+    first = library.search("graph speech study", words=words, k=12)
+    pages = [
+        library.search("graph speech study", words=words, k=4, offset=start)
+        for start in range(0, 44, 4)
+    ]
+    ids = [name for page in pages for name in page.ids]
+    scores = [score for page in pages for score in page.scores]
+    assert sorted(ids) == sorted(row["id"] for row in PAPERS)
+    assert (ids[:12], scores[:12]) == (first.ids, first.scores)
+    assert scores == sorted(scores, reverse=True)
+
+
 def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     by_id = sorted(scores, reverse=True)
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
@@ -188,6 +207,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"ids": ["p001"], "words": 0.5}, "BM25 needs text"),
         ({"text": "x", "words": 2}, "not a valid BM25 share"),
         ({"text": "x", "rerank": "model", "rerank_top": 0}, "rerank_top is below 1"),
+        ({"text": "x", "rerank": "model", "offset": 91}, "rerank at least 101 on every page"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
@@ -232,10 +252,13 @@ def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: 
     library = make(PAPERS[:5])
     wanted = library.search("graph", words=0.5)
     (damaged,) = (library.path / "words").rglob(file)
+    (library.path / "words" / temporary_name(Path("former")).name).mkdir()
     for content in (damaged.read_bytes()[:50], b"{"):
         damaged.write_bytes(content)
         library.refresh()
         assert library.search("graph", words=0.5).as_dicts() == wanted.as_dicts()
+    # A killed process's half-written index of other papers goes, too.
+    assert len(list((library.path / "words").iterdir())) == 1
 
 
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from scimult.library import Library
+from scimult.serving import mcp
 from scimult.serving.answers import Answers
 from scimult.serving.labels import LabelSpace
 from scimult.serving.mcp import MOST_ABSTRACT, MOST_TITLE, mcp_server
@@ -61,7 +62,7 @@ def test_tools_describe_their_arguments(answers: Answers) -> None:
     assert tools["search_papers"].input_schema["properties"]["k"]["maximum"] == 50
 
 
-def test_pages_are_the_librarys_lists(answers: Answers) -> None:
+def test_pages_are_the_librarys_lists(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     library = answers.served.library
     expected = library.search("graph", where={"year": (2003, None)})
     found, page = [], 1
@@ -78,6 +79,9 @@ def test_pages_are_the_librarys_lists(answers: Answers) -> None:
     last = _call(answers, "search_papers", query="graph", k=50).structured_content
     assert len(last["papers"]) == 31
     assert last["next_page"] is None
+    monkeypatch.setattr(mcp, "MOST_PAGES", 2)
+    last = _call(answers, "search_papers", query="graph", k=5, page=2).structured_content
+    assert (len(last["papers"]), last["next_page"]) == (5, None)
 
 
 def test_related_work_tags_and_texts(answers: Answers) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
 from scimult.library import Library
+from scimult.library.words import WordIndex
+from scimult.serving.app import THREADS
 from scimult.serving.served import Served
 from tests.library.conftest import dated
 from tests.serving.conftest import LABELS, Running, running
@@ -64,6 +69,43 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         assert "library.json" not in str(_health(server)["problem"])
         file.with_suffix(".away").rename(file)
         _wait_for(server, "status", "ok")
+
+
+def test_the_first_index_of_words_holds_up_no_other_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    release, build = threading.Event(), WordIndex._build
+
+    def slow(index: WordIndex) -> Any:
+        assert release.wait(60)
+        return build(index)
+
+    monkeypatch.setattr(WordIndex, "_build", slow)
+    limits = httpx.Limits(max_connections=99)
+    with (
+        running(library.path) as server,
+        httpx.Client(base_url=server.url, timeout=60, limits=limits) as client,
+        ThreadPoolExecutor(THREADS + 8) as threads,
+    ):
+        body = {"text": "graph", "words": 0.5}
+        waiting = [threads.submit(client.post, "/search", json=body) for _ in range(THREADS + 8)]
+        try:
+            while server.metrics.waiting._value.get() < THREADS + 8:
+                time.sleep(0.01)
+            assert client.post("/search", json={"text": "graph"}, timeout=20).status_code == 200
+        finally:
+            release.set()
+        assert {one.result().status_code for one in waiting} == {200}
+        # The words of the next state of the library are indexed without a question.
+        assert server.served.has_words
+        library.add(dated(13)[12:])
+        _wait_for(server, "papers", 13)
+        end = time.monotonic() + 20
+        while not server.served.has_words:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_an_unforeseen_error_does_not_end_the_watch(
