@@ -2,7 +2,8 @@
 
 Averages are model soups (Wortsman et al. 2022), or, if one of two models is the base, WiSE-FT's
 interpolation (Wortsman et al. 2022). Task vectors are what training added to the base (Ilharco et
-al. 2023). All sums are float64.
+al. 2023). All sums are float64. Of low-rank updates it is the products that are merged: the product
+of two averages is not the average of two products.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching
 from scimult.checkpoints.warm_start import in_bank, warm_start
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder
+from scimult.models.low_rank import with_factors, with_products
 from scimult.models.variants import variant_layouts
 from scimult.tasks import tells_sides
 from scimult.types import Role
@@ -105,6 +107,9 @@ def merge(
 ) -> Pretrained:
     """Merge whole models; a model without experts counts as one with equal experts.
 
+    Low-rank updates are merged as the matrices that they add to their linears. The merged ones can
+    have a higher rank, at most the sum of all ranks; alpha / rank stays.
+
     Parameters
     ----------
     models : sequence of path
@@ -133,6 +138,8 @@ def merge(
         loaded.insert(0, load_pretrained(base))
     paths = [*([] if base is None else [base]), *models]
     config, weights = _in_one_layout(loaded, paths)
+    if config.encoder.lora is not None:
+        weights = [with_products(each) for each in weights]
     if method == "average":
         merged = average(weights, factors)
     elif method == "task_vectors":
@@ -141,6 +148,11 @@ def merge(
         merged = add_task_vectors(weights[0], weights[1:], factors, depth)
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
+    if config.encoder.lora is not None:
+        _check_finite(merged)  # which a decomposition must be
+        layout, merged = with_factors(merged, config.encoder.lora, len(weights))
+        encoder = config.encoder.model_copy(update={"lora": layout})
+        config = config.model_copy(update={"encoder": encoder})
     first = loaded[0 if base is None else 1]
     provenance = {
         "method": method,
@@ -295,9 +307,9 @@ def _in_one_layout(
 def _differences(
     target: PretrainedConfig, config: PretrainedConfig, *, check_tasks: bool
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ, by name; a plain encoder fits one with experts."""
+    """Return the settings that differ, by name; a plain encoder has equal experts, zero updates."""
     ours, theirs = target.encoder.model_dump(), config.encoder.model_dump()
-    ignored = _MAY_DIFFER | (set() if config.encoder.is_routed else {"experts"})
+    ignored = _MAY_DIFFER | (set() if config.encoder.is_routed else {"experts", "lora"})
     pairs = {
         name: (ours[name], theirs[name])
         for name in ours
@@ -315,8 +327,13 @@ def _differences(
 def _encoder(
     config: PretrainedConfig, weights: Weights, routes: Sequence[int] | None = None
 ) -> Encoder:
-    """Return an encoder with these weights; a shared layer is copied to every expert."""
+    """Return an encoder with these weights; a shared layer is copied to every expert.
+
+    Low-rank updates that the weights lack are zero.
+    """
     model = Encoder(config.encoder)
+    if config.encoder.lora is not None:
+        model.initialise(0)
     warm_start(model, dict(weights), routes=routes)
     return model
 
@@ -324,9 +341,7 @@ def _encoder(
 def _merged_model(
     like: Pretrained, config: PretrainedConfig, weights: Weights, provenance: dict[str, Any]
 ) -> Pretrained:
-    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    if bad:
-        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")
+    _check_finite(weights)
     tree = like.config.model_dump() | {
         "encoder": config.encoder.model_dump(),
         "routing": config.routing,
@@ -335,3 +350,9 @@ def _merged_model(
     }
     merged = PretrainedConfig.model_validate(tree)
     return Pretrained(_encoder(merged, weights).eval(), like.tokenizer, merged)
+
+
+def _check_finite(weights: Weights) -> None:
+    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")

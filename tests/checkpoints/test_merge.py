@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from scimult import SciMult
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
+from scimult.checkpoints.fold import fold
 from scimult.checkpoints.merge import (
     add_task_vectors,
     average,
@@ -141,6 +142,52 @@ def test_a_base_without_experts_counts_as_equal_experts(tmp_path: Path) -> None:
         torch.testing.assert_close(half[name], expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("method", ["average", "task_vectors", "slerp"])
+def test_low_rank_updates_merge_as_what_they_add(tmp_path: Path, method: Any) -> None:
+    """Merged and folded is folded and merged; averages of the factors are something else."""
+    models = [save_tiny_model(tmp_path / name, variant="lora", seed=5) for name in "ab"]
+    base = save_tiny_model(tmp_path / "base", variant="vanilla", seed=5)
+    torch.manual_seed(0)
+    for model in models:
+        weights = load_file(model / "model.safetensors")
+        drawn = {name: torch.randn_like(weights[name]) for name in weights if ".lora." in name}
+        save_file(weights | drawn, model / "model.safetensors", metadata={"format": "pt"})
+    vectors = method == "task_vectors"
+    merged = merge(models, [0.25, 0.75], method=method, base=base if vectors else None)
+    layout = merged.config.encoder.lora
+    assert layout is not None
+    assert (layout.rank, layout.alpha) == (16, 32)
+    query = "blocks.1.attention.qkv.experts.0.weight"
+    plain = load_file(models[0] / "model.safetensors")[query][:16].double()
+    for task in ("search", "classification"):
+        ours, a, b = (
+            fold(model, task)[1][query][:16].double() - plain
+            for model in (merged, *map(load_pretrained, models))
+        )
+        expected = slerp({"w": a}, {"w": b}, 0.75)["w"] if method == "slerp" else a / 4 + 3 * b / 4
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_low_rank_update_merged_with_its_base_is_a_part_of_it(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", variant="lora")
+    base = save_tiny_model(tmp_path / "base", variant="vanilla")
+    path = "blocks.0.attention.qkv_update.lora.query.experts.2"
+    weights = load_file(model / "model.safetensors") | load_file(base / "model.safetensors")
+    weights[f"{path}.up.weight"] = torch.randn_like(weights[f"{path}.up.weight"])
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    merged = merge([base, model], [3, 1])
+    layout = merged.config.encoder.lora
+    assert layout is not None
+    assert layout.rank == 8
+    ours = merged.model.state_dict()
+    for name, tensor in load_file(base / "model.safetensors").items():
+        assert torch.equal(ours[name], tensor)
+    quarter, whole = (
+        each[f"{path}.up.weight"] @ each[f"{path}.down.weight"] for each in (ours, weights)
+    )
+    torch.testing.assert_close(quarter, whole / 4)
+
+
 def test_experts_become_one_and_models_become_experts(tmp_path: Path) -> None:
     models = {
         task: save_tiny_model(tmp_path / task, variant="vanilla", seed=seed)
@@ -184,14 +231,18 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     mean = save_tiny_model(tmp_path / "mean", pooling="mean")
     adapters = save_tiny_model(tmp_path / "adapters", variant="adapters")
     broken = save_tiny_model(tmp_path / "broken")
-    weights = load_file(broken / "model.safetensors")
-    weights["embeddings.words.weight"][0, 0] = math.nan
-    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    updates = save_tiny_model(tmp_path / "updates", variant="lora")
+    update = "blocks.0.attention.qkv_update.lora.query.experts.0.up.weight"
+    for path, name in ((broken, "embeddings.words.weight"), (updates, update)):
+        weights = load_file(path / "model.safetensors")
+        weights[name][0, 0] = math.nan
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     cases = [
         (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
         (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
         (lambda: merge([model, adapters]), "adapters"),
         (lambda: merge([model, broken]), "not finite"),
+        (lambda: merge([updates, updates]), "not finite"),
         (lambda: merge([model]), "at least two models"),
         (lambda: merge([]), "at least two models"),
         (lambda: merge([], method="task_vectors", base=model), "at least two models"),
