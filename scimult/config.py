@@ -264,7 +264,7 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         known = _known_keys(schema, detail["loc"][:-1])
         hint = suggest(str(detail["loc"][-1]), known)
-        return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known))}"
+        return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known)) or 'none'}"
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("missing", "value_error"):
         return f"{location}: {message}"

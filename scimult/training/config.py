@@ -123,6 +123,8 @@ class ScheduleConfig(StrictConfig):
     def _one_length(self) -> ScheduleConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs")
+        if self.warmup > 1 and self.warmup % 1:
+            raise ValueError(f"schedule.warmup {self.warmup} is neither a share nor whole steps")
         return self
 
 

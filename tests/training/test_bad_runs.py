@@ -42,6 +42,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ),
         ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
         ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
+        ({"schedule": {"steps": 4, "warmup": 2.5}}, "neither a share nor whole steps"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
         ({"batch": {"max_tokens": 200}}, "pairs_per_step or batch.max_tokens, not both"),
         ({"batch": {"pool": 4}}, "batch.pool requires batch.max_tokens"),
