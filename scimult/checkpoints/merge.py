@@ -132,7 +132,7 @@ def merge(
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
     factors = list(shares) or [1 / max(1, len(models))] * len(models)
-    _check_choice(models, factors, method, base, by_depth)
+    check_choice(models, factors, method, base, by_depth)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
@@ -255,13 +255,20 @@ def _sum(tensors: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
     return total.to(tensors[0].dtype)
 
 
-def _check_choice(
+def check_choice(
     models: Sequence[Path | str],
     shares: Sequence[float],
     method: Method,
     base: Path | str | None,
     by_depth: tuple[float, float] | None,
 ) -> None:
+    """Check what needs no model of the arguments of `merge`; there is a share for each model.
+
+    Raises
+    ------
+    ConfigError
+        As `merge`.
+    """
     if len(shares) != len(models):
         problem = f"{len(shares)} shares for {len(models)} models"
         raise ConfigError(problem, value=list(shares), fix="give one per model")

@@ -35,12 +35,17 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"data": {"max_lenght": 3}}, r"data\.max_lenght: unknown key \(did you mean 'max_length'"),
         ({"data": {"rates": {"world": 1.0}}}, "sampling: explicit require each other"),
         ({"data": {"sampling": "explicit"}}, "sampling: explicit require each other"),
-        ({"data": {"sampling_temperature": 0}}, "sampling_temperature.*greater than 0"),
+        (
+            {"data": {"sampling_temperature": 0}},
+            "sampling_temperature.*greater than or equal to 0.05",
+        ),
         (
             {"data": {"sampling": "explicit", "rates": {"search": -1}}},
             r"rates\.search.*greater than or equal to 0",
         ),
         ({"model": {"tokenizer": "x"}}, "either base, or both tokenizer and architecture"),
+        ({"seed": 10**30}, "seed: Input should be less than"),
+        ({"data": {"pairs_per_query": 10**30}}, "pairs_per_query: Input should be less than"),
         ({"schedule": {"epochs": 2}}, "give either steps or epochs"),
         ({"schedule": {"steps": 4, "warmup": 2.5}}, "neither a share nor whole steps"),
         ({"batch": {"accumulation": 3}}, "multiple of batch.accumulation"),
