@@ -97,8 +97,12 @@ def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None =
 
 def save_config(config: StrictConfig, path: Path | str) -> None:
     """Write the resolved configuration as YAML, atomically."""
-    tree = config.model_dump(mode="json")
-    write_text(path, yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    write_text(path, yaml_text(config.model_dump(mode="json")))
+
+
+def yaml_text(tree: Mapping[str, Any]) -> str:
+    """Return the YAML from which `read_yaml` reads the same values."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -138,7 +142,10 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which ``3e-4`` is a number, a date is text and a key is a unique scalar."""
+    """Safe YAML with the numbers of YAML 1.2, in which a key is a unique scalar.
+
+    ``3e-4`` is a number and ``010`` is 10; times (``12:30``) and dates are text.
+    """
 
     # As written: merge keys (<<) later repeat keys of a mapping that overrides merged ones.
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -155,6 +162,11 @@ class _Loader(yaml.SafeLoader):
             seen.add(key.value)
         return node
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        digits = node.value.replace("_", "")
+        base = {"0x": 16, "0b": 2}.get(digits.lstrip("+-")[:2], 10)
+        return int(digits, base)
+
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
         number = super().construct_yaml_float(node)
         if not math.isfinite(number):
@@ -163,16 +175,27 @@ class _Loader(yaml.SafeLoader):
         return number
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes what this or another reader of YAML would not take for text."""
+
+
+_INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float"))
+_REPLACED = {_INT, _FLOAT, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:timestamp"]
+    first: [(tag, pattern) for tag, pattern in pairs if tag not in _REPLACED]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+# Underscores and 0b are those of YAML 1.1 and Python.
+_NUMBERS = {
+    _INT: r"[-+]?([0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)",
+    _FLOAT: r"[-+]?(([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))"
+    r"|\.(nan|NaN|NAN)",
+}
+for _tag, _form in _NUMBERS.items():
+    for _either in (_Loader, _Dumper):
+        _either.add_implicit_resolver(_tag, re.compile(f"^({_form})$"), list("-+.0123456789"))
+_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
+_Loader.add_constructor(_FLOAT, _Loader.construct_yaml_float)
 
 
 def _load(text: str) -> Any:
@@ -241,10 +264,12 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
         known = _known_keys(schema, detail["loc"][:-1])
         hint = suggest(str(detail["loc"][-1]), known)
-        return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known))}"
+        return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known)) or 'none'}"
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("missing", "value_error"):
         return f"{location}: {message}"
+    if detail["type"] == "string_type" and isinstance(detail["input"], (bool, int, float)):
+        message += ": put words that YAML takes for numbers, yes or no in quotes"
     return f"{location}: {message} (value: {shown(detail['input'])})"
 
 

@@ -287,12 +287,15 @@ def read_json(path: Path | str) -> Any:
     Raises
     ------
     DataError
-        If it does not exist, is not UTF-8 or is not JSON.
+        If it does not exist, cannot be read, is not UTF-8 or is not JSON.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError("file does not exist", path=path, fix="check the path") from error
+    except (IsADirectoryError, PermissionError) as error:
+        problem = f"cannot read: {error.strerror}"
+        raise DataError(problem, path=path, fix="check the path") from error
     except (ValueError, RecursionError) as error:
         problem = f"not a valid JSON file: {json_problem(error)}"
         raise DataError(problem, path=path, fix="write the file again") from error

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import yaml
 from pydantic import Field, model_validator
 
 from scimult.config import (
@@ -13,6 +14,7 @@ from scimult.config import (
     read_yaml,
     save_config,
     validate,
+    yaml_text,
 )
 from scimult.errors import ConfigError
 
@@ -194,6 +196,27 @@ def test_a_saved_config_loads_to_the_same(tmp_path: Path) -> None:
     job = Job(seed=4, sources=[Source(name="Ångström", papers=Path("a/b.jsonl"))])
     save_config(job, tmp_path / "run" / "config.yaml")
     assert load_config(Job, tmp_path / "run" / "config.yaml") == job
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    text = "[010, 0908, -0x1f, 1_000, 3e-4, +.5, 5., 12:30, 1:2:3.5, 2024-01-01, 0o10, =, 1.2.3]"
+    tree = read_yaml(_write(tmp_path, f"values: {text}"))
+    words = ["12:30", "1:2:3.5", "2024-01-01", "0o10", "=", "1.2.3"]
+    assert tree["values"] == [10, 908, -31, 1000, 3e-4, 0.5, 5.0, *words]
+
+
+def test_words_that_look_like_numbers_are_saved_as_words(tmp_path: Path) -> None:
+    """A source or a commit may be called so; other libraries read the file, too."""
+    words = ["1e5", "12e4567", "010", "0908", "12:30", "yes", "null", "=", "", "1_0", "~", ".5e1"]
+    text = yaml_text({"sources": words})
+    assert read_yaml(_write(tmp_path, text))["sources"] == words
+    assert yaml.safe_load(text)["sources"] == words
+
+
+def test_a_word_that_yaml_reads_as_something_else_wants_quotes(tmp_path: Path) -> None:
+    path = _write(tmp_path, "sources: [{name: no, papers: a.jsonl}]")
+    with pytest.raises(ConfigError, match=r"sources\.0\.name: .* in quotes \(value: False\)"):
+        load_config(Job, path)
 
 
 _BOMB = "a0: &a0 [x, x]\n" + "".join(

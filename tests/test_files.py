@@ -130,6 +130,8 @@ def test_unreadable_json_is_named(tmp_path: Path, content: bytes | None) -> None
         path.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.json"):
         files.read_json(path)
+    with pytest.raises(DataError, match="cannot read: Is a directory"):
+        files.read_json(tmp_path)
 
 
 def test_sha256(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 Averages are model soups (Wortsman et al. 2022), or, if one of two models is the base, WiSE-FT's
 interpolation (Wortsman et al. 2022). Task vectors are what training added to the base (Ilharco et
-al. 2023). All sums are float64. Or keep all weights and average embeddings (`MeanEncoder`).
+al. 2023). All sums are float64. Of low-rank updates it is the products that are merged: the product
+of two averages is not the average of two products. Or keep all weights and average embeddings
+(`MeanEncoder`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from scimult.checkpoints.pretrained import (
 from scimult.checkpoints.warm_start import in_bank, warm_start
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import Encoder, MeanLayout, new_encoder
+from scimult.models.low_rank import with_factors, with_products
 from scimult.models.variants import variant_layouts
 from scimult.tasks import tells_sides
 from scimult.types import Role
@@ -110,6 +113,9 @@ def merge(
 ) -> Pretrained:
     """Merge whole models; a model without experts counts as one with equal experts.
 
+    Low-rank updates are merged as the matrices that they add to their linears. The merged ones can
+    have a higher rank, at most the sum of all ranks; alpha / rank stays.
+
     Parameters
     ----------
     models : sequence of path
@@ -133,12 +139,15 @@ def merge(
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
     factors = list(shares) or [1 / max(1, len(models))] * len(models)
-    _check_choice(models, factors, method, base, by_depth)
+    check_choice(models, factors, method, base, by_depth)
     loaded = [load_pretrained(path) for path in models]
     if base is not None:
         loaded.insert(0, load_pretrained(base))
     paths = [*([] if base is None else [base]), *models]
     config, weights = _in_one_layout(loaded, paths)
+    of_products = config.encoder.lora is not None and method != "embeddings"
+    if of_products:
+        weights = [with_products(each) for each in weights]
     if method == "average":
         merged = average(weights, factors)
     elif method == "task_vectors":
@@ -157,6 +166,11 @@ def merge(
         }
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
+    if of_products and config.encoder.lora is not None:
+        _check_finite(merged)  # which a decomposition must be
+        layout, merged = with_factors(merged, config.encoder.lora, len(weights))
+        encoder = config.encoder.model_copy(update={"lora": layout})
+        config = config.model_copy(update={"encoder": encoder})
     first = loaded[0 if base is None else 1]
     provenance = {
         "method": method,
@@ -259,13 +273,20 @@ def _sum(tensors: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
     return total.to(tensors[0].dtype)
 
 
-def _check_choice(
+def check_choice(
     models: Sequence[Path | str],
     shares: Sequence[float],
     method: Method,
     base: Path | str | None,
     by_depth: tuple[float, float] | None,
 ) -> None:
+    """Check what needs no model of the arguments of `merge`; there is a share for each model.
+
+    Raises
+    ------
+    ConfigError
+        As `merge`.
+    """
     if len(shares) != len(models):
         problem = f"{len(shares)} shares for {len(models)} models"
         raise ConfigError(problem, value=list(shares), fix="give one per model")
@@ -312,9 +333,9 @@ def _in_one_layout(
 def _differences(
     target: PretrainedConfig, config: PretrainedConfig, *, check_tasks: bool
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ, by name; a plain encoder fits one with experts."""
+    """Return the settings that differ, by name; a plain encoder has equal experts, zero updates."""
     ours, theirs = target.encoder.model_dump(), config.encoder.model_dump()
-    ignored = _MAY_DIFFER | (set() if config.encoder.is_routed else {"experts"})
+    ignored = _MAY_DIFFER | (set() if config.encoder.is_routed else {"experts", "lora"})
     pairs = {
         name: (ours[name], theirs[name])
         for name in ours
@@ -332,8 +353,13 @@ def _differences(
 def _encoder(
     config: PretrainedConfig, weights: Weights, routes: Sequence[int] | None = None
 ) -> Encoder:
-    """Return an encoder with these weights; a shared layer is copied to every expert."""
+    """Return an encoder with these weights; a shared layer is copied to every expert.
+
+    Low-rank updates that the weights lack are zero.
+    """
     model = Encoder(config.encoder)
+    if config.encoder.lora is not None:
+        model.initialise(0)
     warm_start(model, dict(weights), routes=routes)
     return model
 
@@ -341,9 +367,7 @@ def _encoder(
 def _merged_model(
     like: Pretrained, config: PretrainedConfig, weights: Weights, provenance: dict[str, Any]
 ) -> Pretrained:
-    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    if bad:
-        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")
+    _check_finite(weights)
     tree = like.config.model_dump() | {
         "encoder": config.encoder.model_dump(),
         "routing": config.routing,
@@ -354,3 +378,9 @@ def _merged_model(
     model = new_encoder(merged.encoder)
     model.load_state_dict(dict(weights))
     return Pretrained(model.eval(), like.tokenizer, merged)
+
+
+def _check_finite(weights: Weights) -> None:
+    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")

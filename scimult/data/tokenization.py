@@ -167,9 +167,10 @@ class TextTokenizer:
 
         try:
             tokenizer = _load(Path(path))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # transformers reads config.json, too, and raises anything
+            problem = f"holds no usable tokenizer: {' '.join(str(error).split())[:120]}"
             fix = "give a folder with tokenizer.json and tokenizer_config.json"
-            raise CheckpointError("holds no usable tokenizer", path=path, fix=fix) from error
+            raise CheckpointError(problem, path=path, fix=fix) from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             fix = "convert it to a tokenizer.json file"
             raise CheckpointError("not a fast tokenizer", path=path, fix=fix)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from scimult.checkpoints.merge import check_choice
 from scimult.config import StrictConfig, apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 
@@ -79,6 +80,17 @@ class MergeConfig(StrictConfig):
     def _one_way(self) -> MergeConfig:
         if bool(self.models) == bool(self.experts):
             raise ValueError("a merge needs either models or experts by task")
+        if self.models and not self.share_experts:
+            shares = self.shares or [1.0] * len(self.models)
+            check_choice(self.models, shares, self.method, self.base, self.by_depth)
+        elif self.method != "average" or self.base is not None or self.by_depth is not None:
+            raise ValueError("method, base and by_depth are only valid for whole models")
+        if self.share_experts and len(self.models) != 1:
+            raise ValueError("share_experts needs exactly one model")
+        if self.experts and self.shares:
+            raise ValueError("shares is not valid with experts")
+        if self.variant is not None and not self.experts:
+            raise ValueError("variant is only valid with experts")
         return self
 
     @property
@@ -116,7 +128,7 @@ class RunConfig(StrictConfig):
     config: str | None = None
     overrides: list[str] = Field(default_factory=list)
     seeds: list[int] | None = None
-    after: str | None = None
+    after: str | None = Field(None, min_length=1)
     stage: str | None = None
     model: str | None = None
     merge: MergeConfig | None = None

@@ -138,23 +138,26 @@ def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
 def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrained:
     """Select the parameters that get gradients."""
     section, model = config.model, pretrained.model
-    trains = VARIANTS[section.variant].trains
+    added, trains = added_names(model), VARIANTS[section.variant].trains
+    names = [name for name, _ in model.named_parameters()]
+    trained = {name for name in names if trains is None or trains.search(name)}
     if section.train == "all":
-        trains = None
+        trained = set(names)
     elif section.train == "added" and trains is None:
-        raise ConfigError(
-            f"model.train added is not available for variant {section.variant}",
-            fix="leave model.train out",
-        )
-    if config.optimizer.added_lr is not None and not added_names(model):
+        trained = set(added)
+        if not added:
+            raise ConfigError(
+                f"model.train is added, but variant {section.variant} adds no parameters",
+                fix="leave model.train out",
+            )
+    if config.optimizer.added_lr is not None and not added:
         raise ConfigError(
             f"optimizer.added_lr is set, but variant {section.variant} adds no parameters",
             fix="leave optimizer.added_lr out",
         )
-    frozen = matching_names([name for name, _ in model.named_parameters()], section.freeze)
+    trained -= matching_names(names, section.freeze)
     for name, parameter in model.named_parameters():
-        trained = trains is None or trains.search(name) is not None
-        parameter.requires_grad_(trained and name not in frozen)
+        parameter.requires_grad_(name in trained)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("model.freeze leaves nothing to train", value=section.freeze)
     model.checkpoints_activations = config.engine.activation_checkpointing

@@ -26,13 +26,16 @@ class DataConfig(StrictConfig):
     sources: list[str] | None = None
     sampling: SamplingMode = "proportional"
     sampling_temperature: float = Field(
-        1.0, gt=0, description="T: n pairs count as n^(1/T) where sizes matter"
+        1.0, ge=0.05, description="T: n pairs count as n^(1/T) where sizes matter"
     )
     rates: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, description="per source or task, for sampling: explicit"
     )
     pairs_per_query: int | None = Field(
-        None, ge=1, description="maximum pairs of a query per epoch; epochs draw different ones"
+        None,
+        ge=1,
+        lt=2**32,
+        description="maximum pairs of a query per epoch; epochs draw different ones",
     )
     max_length: int = Field(512, ge=3)
     title_only: float = Field(
@@ -123,6 +126,8 @@ class ScheduleConfig(StrictConfig):
     def _one_length(self) -> ScheduleConfig:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs")
+        if self.warmup > 1 and self.warmup % 1:
+            raise ValueError(f"schedule.warmup {self.warmup} is neither a share nor whole steps")
         return self
 
 
@@ -281,7 +286,7 @@ class PretrainConfig(StrictConfig):
 
     output: str
     how_to_get: HowToGet = Field(default_factory=HowToGet)
-    seed: int = Field(42, ge=0)
+    seed: int = Field(42, ge=0, lt=2**32)
     tasks: list[Task] = Field(default_factory=lambda: list(default_tasks()), min_length=1)
     data: DataConfig
     model: ModelConfig

@@ -23,6 +23,7 @@ from scimult.training.engine import process_group
 from scimult.training.folder import (
     CONFIG_NAME,
     MODEL_NAME,
+    check_nothing_foreign,
     check_same_config,
     has_checkpoint,
 )
@@ -120,6 +121,7 @@ def rehearse(
 def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:
     """Return whether a stage is finished; refuse a run of other settings, data or base."""
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
+    check_nothing_foreign(folder)
     if not saved.exists():
         return False
     if not resume:

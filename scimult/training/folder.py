@@ -10,10 +10,11 @@ from typing import Any
 from scimult import distributed
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.heads import HeadDescription, save_heads
+from scimult.checkpoints.pretrained import MODEL
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import folder_bytes, only_writer, require_room
+from scimult.files import check_replaceable, folder_bytes, only_writer, require_room
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.training import build
@@ -70,6 +71,29 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
         )
 
 
+def check_nothing_foreign(folder: Path) -> None:
+    """Check that a run in ``folder`` would overwrite no file but those of an earlier run.
+
+    Raises
+    ------
+    ConfigError
+        If a file with the name of one of a run's belongs to no run.
+    StorageError
+        If something else is where the model goes, with which training ends.
+    """
+    saved = folder / CONFIG_NAME
+    foreign = [name for name in (RUN_FILE, METRICS) if (folder / name).exists()]
+    if saved.exists():
+        # A run writes every key, a user only a few.
+        by_run = read_yaml(saved).keys() == PretrainConfig.model_fields.keys()
+        foreign = [] if by_run or RUN_FILE in foreign else [CONFIG_NAME]
+    if foreign:
+        problem = "the run would overwrite this file, which belongs to no run here"
+        fix = "choose another output, or move the file"
+        raise ConfigError(problem, path=folder / foreign[0], fix=fix)
+    check_replaceable(folder / MODEL_NAME, MODEL)
+
+
 class RunFolder:
     """The folder of one run: config, checkpoints, metrics, TensorBoard, model."""
 
@@ -101,12 +125,13 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            If the folder holds a run and ``resume`` is off, or a run of another configuration.
+            If the folder holds a run and ``resume`` is off, a run of another configuration, or
+            files that the run would overwrite.
         CheckpointError
             If the checkpoint has other data or another precision, or all are damaged.
         StorageError
-            If the folder cannot be written, another process trains in it, or its disk lacks
-            room for checkpoints and model.
+            If the folder cannot be written, another process trains in it, its disk lacks room
+            for checkpoints and model, or something else is where the model goes.
         """
         return distributed.on_main(lambda: self._open(resume, model, held))
 
@@ -121,17 +146,10 @@ class RunFolder:
         if checkpoint is not None:
             drops = max(model.config.dropout, model.config.attention_dropout) > 0
             self._check_same_run(saved, checkpoint, drops)
-        elif saved.exists() and not self._is_run_config(saved):
-            problem = "the run would overwrite this file, which is not a run's config"
-            raise ConfigError(problem, path=saved, fix="choose another output, or move the file")
+        check_nothing_foreign(self.path)
         self._check_room(model)
         save_config(self._config, saved)
         return checkpoint
-
-    def _is_run_config(self, saved: Path) -> bool:
-        """Return whether a run wrote the config: a run writes every key, a user only a few."""
-        started = (self.path / RUN_FILE).exists()
-        return started or read_yaml(saved).keys() == PretrainConfig.model_fields.keys()
 
     def _check_room(self, model: Encoder) -> None:
         """Detect a full or read-only disk before the first checkpoint."""

@@ -28,11 +28,12 @@ def recorded(folder: Path, steps: int) -> Iterator[None]:
     """
     path = folder / FILE
     now = _now()
+    before = read_record(folder)
     record = {
         "state": "running",
         "steps": steps,
-        "started": _started(path) or now,
-        "resumed": now if _started(path) else None,
+        "started": before.get("started", now),
+        "resumed": now if before else None,
         "ended": None,
         "message": None,
         "host": socket.gethostname(),
@@ -58,8 +59,12 @@ def _write(path: Path, record: dict[str, Any]) -> None:
         write_json(path, record)
 
 
-def _started(path: Path) -> str | None:
-    return str(read_json(path)["started"]) if path.is_file() else None
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return what a run recorded, empty if it recorded nothing: others call files so, too."""
+    path = folder / FILE
+    record = read_json(path) if path.is_file() else {}
+    ours = isinstance(record, dict) and {"state", "started", "host", "pid"} <= record.keys()
+    return record if ours else {}
 
 
 def _now() -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 from scimult.config import read_yaml
 from scimult.errors import ConfigError, DataError
-from scimult.files import read_json
 from scimult.training import record
 
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
@@ -106,7 +105,7 @@ def summarise(folder: Path) -> RunSummary:
     steps = [line for line in lines if line["step"] > 0]
     last = steps[-_LAST_STEPS:]
     seconds = sum(line["seconds"] for line in steps)
-    recorded = read_json(folder / record.FILE) if (folder / record.FILE).is_file() else {}
+    recorded = record.read_record(folder)
     model = config.get("model", {})
     return RunSummary(
         name=folder.resolve().name,

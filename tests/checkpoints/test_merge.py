@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -32,11 +29,7 @@ from scimult.checkpoints.merge import (
 from scimult.checkpoints.pretrained import start_from
 from scimult.cli.main import app
 from scimult.errors import SciMultError
-from scimult.evaluation import harness
-from scimult.evaluation.results import SetResult
-from scimult.evaluation.systems import System
 from scimult.types import FloatArray, Role, Similarity
-from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.tiny import save_tiny_model
 
 PAPERS = [{"title": f"Paper {n}", "abstract": "We lay out graphs." * n} for n in range(1, 5)]
@@ -189,6 +182,52 @@ def test_a_mean_of_embeddings_is_used_as_it_is(tmp_path: Path) -> None:
         fold(mean, None)
 
 
+@pytest.mark.parametrize("method", ["average", "task_vectors", "slerp"])
+def test_low_rank_updates_merge_as_what_they_add(tmp_path: Path, method: Any) -> None:
+    """Merged and folded is folded and merged; averages of the factors are something else."""
+    models = [save_tiny_model(tmp_path / name, variant="lora", seed=5) for name in "ab"]
+    base = save_tiny_model(tmp_path / "base", variant="vanilla", seed=5)
+    torch.manual_seed(0)
+    for model in models:
+        weights = load_file(model / "model.safetensors")
+        drawn = {name: torch.randn_like(weights[name]) for name in weights if ".lora." in name}
+        save_file(weights | drawn, model / "model.safetensors", metadata={"format": "pt"})
+    vectors = method == "task_vectors"
+    merged = merge(models, [0.25, 0.75], method=method, base=base if vectors else None)
+    layout = merged.config.encoder.lora
+    assert layout is not None
+    assert (layout.rank, layout.alpha) == (16, 32)
+    query = "blocks.1.attention.qkv.experts.0.weight"
+    plain = load_file(models[0] / "model.safetensors")[query][:16].double()
+    for task in ("search", "classification"):
+        ours, a, b = (
+            fold(model, task)[1][query][:16].double() - plain
+            for model in (merged, *map(load_pretrained, models))
+        )
+        expected = slerp({"w": a}, {"w": b}, 0.75)["w"] if method == "slerp" else a / 4 + 3 * b / 4
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_low_rank_update_merged_with_its_base_is_a_part_of_it(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", variant="lora")
+    base = save_tiny_model(tmp_path / "base", variant="vanilla")
+    path = "blocks.0.attention.qkv_update.lora.query.experts.2"
+    weights = load_file(model / "model.safetensors") | load_file(base / "model.safetensors")
+    weights[f"{path}.up.weight"] = torch.randn_like(weights[f"{path}.up.weight"])
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    merged = merge([base, model], [3, 1])
+    layout = merged.config.encoder.lora
+    assert layout is not None
+    assert layout.rank == 8
+    ours = merged.model.state_dict()
+    for name, tensor in load_file(base / "model.safetensors").items():
+        assert torch.equal(ours[name], tensor)
+    quarter, whole = (
+        each[f"{path}.up.weight"] @ each[f"{path}.down.weight"] for each in (ours, weights)
+    )
+    torch.testing.assert_close(quarter, whole / 4)
+
+
 def test_experts_become_one_and_models_become_experts(tmp_path: Path) -> None:
     models = {
         task: save_tiny_model(tmp_path / task, variant="vanilla", seed=seed)
@@ -232,14 +271,18 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     mean = save_tiny_model(tmp_path / "mean", pooling="mean")
     adapters = save_tiny_model(tmp_path / "adapters", variant="adapters")
     broken = save_tiny_model(tmp_path / "broken")
-    weights = load_file(broken / "model.safetensors")
-    weights["embeddings.words.weight"][0, 0] = math.nan
-    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    updates = save_tiny_model(tmp_path / "updates", variant="lora")
+    update = "blocks.0.attention.qkv_update.lora.query.experts.0.up.weight"
+    for path, name in ((broken, "embeddings.words.weight"), (updates, update)):
+        weights = load_file(path / "model.safetensors")
+        weights[name][0, 0] = math.nan
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     cases = [
         (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
         (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
         (lambda: merge([model, adapters]), "adapters"),
         (lambda: merge([model, broken]), "not finite"),
+        (lambda: merge([updates, updates]), "not finite"),
         (lambda: merge([model]), "at least two models"),
         (lambda: merge([]), "at least two models"),
         (lambda: merge([], method="task_vectors", base=model), "at least two models"),
@@ -264,128 +307,3 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         with pytest.raises(SciMultError) as caught:
             call()
         assert message in str(caught.value), caught.value
-
-
-def test_the_command_and_its_gate(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model")
-    other = save_tiny_model(tmp_path / "other", seed=5)
-    out = tmp_path / "merged"
-    runner = CliRunner()
-    result = runner.invoke(app, ["merge", str(model), str(other), "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert load_pretrained(out).config.provenance["merged"]["shares"] == [0.5, 0.5]
-    assert result.stdout == f"{out}: average: 0.5 of {model}, 0.5 of {other}\n"
-    by_depth = [str(other), "--method", "task_vectors", "--base", str(model), "--by-depth", "1:0"]
-    result = runner.invoke(app, ["merge", *by_depth, "--out", str(tmp_path / "early")])
-    assert f"task vectors: 1 of {other}, base {model}, by depth 1:0" in result.stdout
-    for words, expected in (
-        ([f"--expert=search={model}", f"--expert=link_prediction={other}"], f"{other} for link"),
-        ([str(model), "--share-experts"], f"share experts: {model}\n"),
-    ):
-        if words[0].startswith("--expert"):
-            words.append(f"--expert=classification={model}")
-        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / words[-1][-9:])])
-        assert expected in result.output
-    for words, message in (
-        ([str(model), "--expert", f"search={other}"], "one way of merging"),
-        ([str(model), str(other), "--share-experts"], "one way of merging"),
-        ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
-        (["--expert", "search"], "an expert is TASK=MODEL"),
-        ([str(model), str(other), "--by-depth", "1"], "--by-depth is not two numbers"),
-        (
-            [str(model), "--share-experts", "--method", "slerp"],
-            "--method can only be used with whole models",
-        ),
-        (
-            [str(model), "--share-experts", "--base", str(model)],
-            "--base can only be used with whole models",
-        ),
-        (
-            ["--expert", f"search={model}", "--share", "1"],
-            "--share can only be used with whole models",
-        ),
-        (
-            [str(model), str(other), "--variant", "ffn_expert"],
-            "--variant can only be used with --expert",
-        ),
-        ([str(model), str(other), "--sets", "cisi"], "--sets can only be used with --suite"),
-        ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
-    ):
-        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
-        assert result.exit_code == 1
-        assert message in result.output, result.output
-        assert not (tmp_path / "no").exists()
-
-
-def _suite_that_prefers(model: Path, folder: Path) -> Path:
-    """Write a search set whose judgments are the first results of a model."""
-    words = random.Random(0)
-    texts = ["".join(words.choices("abcdefghij ", k=40)) for _ in range(80)]
-    queries, papers = texts[:40], texts[40:]
-    encoder = SciMult.from_pretrained(model)
-    q_QD = encoder.encode(queries, task="search", role="query")
-    d_CD = encoder.encode([{"title": text} for text in papers], task="search", role="candidate")
-    best = (q_QD @ d_CD.T).argmax(axis=1)
-    rows = [{"_id": f"d{n}", "title": text, "text": ""} for n, text in enumerate(papers)]
-    write_jsonl(folder / "own/corpus.jsonl", rows)
-    write_jsonl(
-        folder / "own/queries.jsonl", [{"_id": f"q{n}", "text": t} for n, t in enumerate(queries)]
-    )
-    judged = [(f"q{n}", f"d{row}", 1) for n, row in enumerate(best)]
-    write_rows(folder / "own/qrels/test.tsv", [HEADER, *judged])
-    entry = benchmark("own", "search", "search", ["ndcg@10"]).model_dump(mode="json")
-    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"own": entry}}
-    (folder / "own.yaml").write_text(yaml.safe_dump(tree))
-    return folder / "own.yaml"
-
-
-def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model")
-    other = save_tiny_model(tmp_path / "other", seed=5)
-    suite = _suite_that_prefers(model, tmp_path / "data")
-    gate = ["--suite", str(suite), "--data", str(tmp_path / "data")]
-    gate += ["--not-worse-than", str(model), "--results", str(tmp_path / "results")]
-    runner = CliRunner()
-    words = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *gate]
-    result = runner.invoke(app, [*words, "--share", "0", "--share", "1"])
-    assert result.exit_code == 1
-    assert "the merged model is worse on own (" in result.output
-    assert not (tmp_path / "out").exists()
-    # Under its name a parent would be compared with itself.
-    for name in ("model", "merged"):
-        copy = tmp_path / "copies" / name
-        shutil.copytree(model, copy)
-        result = runner.invoke(app, [*words, "--not-worse-than", str(copy)])
-        assert result.exit_code == 1
-        assert "two systems have the same name" in result.output
-    result = runner.invoke(app, [*words, "--share", "1", "--share", "0"])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "out").is_dir()
-    assert (tmp_path / "results" / "table.md").is_file()
-
-
-def test_a_set_that_could_not_be_scored_lets_nothing_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Evaluation continues after a failed set, whose absence proves nothing."""
-    model = save_tiny_model(tmp_path / "model")
-    other = save_tiny_model(tmp_path / "other", seed=5)
-    suite = _suite_that_prefers(model, tmp_path / "data")
-    tree = yaml.safe_load(suite.read_text())
-    tree["benchmarks"]["broken"] = tree["benchmarks"]["own"]
-    suite.write_text(yaml.safe_dump(tree))
-    scored = harness._scored
-
-    def scored_but_one(system: System, name: str, *rest: Any) -> SetResult:
-        if name == "broken":
-            raise MemoryError("out of memory")
-        return scored(system, name, *rest)
-
-    monkeypatch.setattr(harness, "_scored", scored_but_one)
-    words = ["merge", str(model), str(other), "--share", "1", "--share", "0"]
-    words += ["--out", str(tmp_path / "out"), "--suite", str(suite)]
-    words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
-    result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
-    assert result.exit_code == 1
-    assert "no score for merged on broken: out of memory" in result.output
-    assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,11 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path, cased: Path) -> None
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"empty: holds no usable tokenizer.*Fix"):
         TextTokenizer.from_folder(tmp_path / "empty")
+    shutil.copytree(cased, tmp_path / "odd")
+    odd = '{"model_type": "roberta", "tie_word_embeddings": "x"}'
+    (tmp_path / "odd" / "config.json").write_text(odd)
+    with pytest.raises(CheckpointError, match="no usable tokenizer: .*'tie_word_embeddings'"):
+        TextTokenizer.from_folder(tmp_path / "odd")
     backend = Tokenizer.from_file(str(cased / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="tokenizer has no cls token"):
         TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))

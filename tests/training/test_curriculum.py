@@ -14,7 +14,7 @@ import yaml
 from scimult.checkpoints import load_pretrained
 from scimult.config import read_yaml
 from scimult.distributed import free_port
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, StorageError
 from scimult.files import read_json, write_json
 from scimult.training import curriculum
 from scimult.training.config import PretrainConfig
@@ -239,3 +239,12 @@ def test_contradictions_of_the_last_stage_fail_before_the_first_starts(
     with pytest.raises(ConfigError, match=message):
         run_stages(loaded)
     assert not (folder / "never").exists()
+
+
+def test_foreign_files_of_the_last_stage_stop_the_first(folder: Path) -> None:
+    thesis = folder / "mine" / "search" / "model" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("mine")
+    with pytest.raises(StorageError, match="not a model of ours"):
+        run_stages(load_stages(write(folder, "mine")))
+    assert not (folder / "mine" / "vanilla").exists()

@@ -79,6 +79,19 @@ def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
         RunFolder(config, "x", {}).open(True, model, held)
     assert saved.read_text(encoding="utf-8") == "# mine\nseed: 3\n"
     saved.unlink()
+    for name in ("metrics.jsonl", "run.json"):
+        foreign = saved.parent / name
+        foreign.write_text("mine", encoding="utf-8")
+        problem = rf"{name}: the run would overwrite this file.*Fix: "
+        with ExitStack() as held, pytest.raises(ConfigError, match=problem):
+            RunFolder(config, "x", {}).open(True, model, held)
+        foreign.unlink()
+    thesis = saved.parent / "model" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("mine", encoding="utf-8")
+    with ExitStack() as held, pytest.raises(StorageError, match="not a model of ours"):
+        RunFolder(config, "x", {}).open(True, model, held)
+    thesis.unlink()
     for _ in range(2):  # a run that was killed before its first checkpoint starts again
         with ExitStack() as held:
             assert RunFolder(config, "x", {}).open(True, model, held) is None

@@ -98,6 +98,14 @@ with recorded(Path(sys.argv[1]), 10):
     assert summarise(folder).state == "finished"
 
 
+def test_another_programs_record_is_none_of_ours(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [3.0], {})
+    (folder / "run.json").write_text('{"mine": 1}')
+    assert summarise(folder).state == "unknown"
+    end_with(folder, None)
+    assert summarise(folder).state == "finished"
+
+
 def test_a_summary_has_last_losses_and_first_best_scores(tmp_path: Path) -> None:
     losses = [100.0] * 5 + [2.0] * 10 + [4.0] * 10
     run = write_run(tmp_path / "a", losses, {5: 0.7, 10: 0.3, 20: 0.7}, variant="mha_expert")

@@ -183,10 +183,28 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
+    ("variant", "part"),
+    [
+        ("mha_expert", "blocks.1.attention."),
+        ("pals", "pal"),
+        ("control_codes", "embeddings.codes."),
+        ("lora", ".lora."),
+    ],
+)
+def test_only_what_a_variant_adds_is_trained(folder: Path, variant: str, part: str) -> None:
+    model = {"variant": variant, "train": "added"}
+    encoder = build.build_model(run_config(folder, "unused", model=model)).model
+    base = load_pretrained(folder / "base").model.state_dict()
+    for name, parameter in encoder.named_parameters():
+        kept = name in base and ".experts.0." not in name
+        assert parameter.requires_grad == (part in name and not kept), name
+
+
+@pytest.mark.parametrize(
     ("sections", "message"),
     [
         ({"model": {"variant": "fusion"}}, "fusion mixes trained adapters, and this base has none"),
-        ({"model": {"variant": "vanilla", "train": "added"}}, "not available for variant vanilla"),
+        ({"model": {"variant": "vanilla", "train": "added"}}, "variant vanilla adds no parameters"),
         (
             {"model": {"variant": "adapters", "options": {"size": 3}}},
             r"options of adapters.*\n  size: unknown key",

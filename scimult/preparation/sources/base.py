@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from scimult.config import StrictConfig
+from scimult.config import StrictConfig, yaml_text
 from scimult.downloads import Remote
 from scimult.errors import DataError
 from scimult.files import (
@@ -190,8 +188,7 @@ def _write_manifest(
     configs = [{key: value for key, value in config.items() if value} for config in configs]
     configs = [{**config, "licence": source.licence} for config in configs]
     tree = {"root": str(out.resolve()), "sources": configs}
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
-    write_text(target / SOURCES_FILE, text)
+    write_text(target / SOURCES_FILE, yaml_text(tree))
     manifest = {
         "version": VERSION,
         "source": source.name,

@@ -1,0 +1,146 @@
+"""The command that merges models, and its gate."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from scimult import SciMult
+from scimult.checkpoints import load_pretrained
+from scimult.cli.main import app
+from scimult.evaluation import harness
+from scimult.evaluation.results import SetResult
+from scimult.evaluation.systems import System
+from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.tiny import save_tiny_model
+
+
+def test_the_command_and_its_gate(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    out = tmp_path / "merged"
+    runner = CliRunner()
+    result = runner.invoke(app, ["merge", str(model), str(other), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert load_pretrained(out).config.provenance["merged"]["shares"] == [0.5, 0.5]
+    assert result.stdout == f"{out}: average: 0.5 of {model}, 0.5 of {other}\n"
+    by_depth = [str(other), "--method", "task_vectors", "--base", str(model), "--by-depth", "1:0"]
+    result = runner.invoke(app, ["merge", *by_depth, "--out", str(tmp_path / "early")])
+    assert f"task vectors: 1 of {other}, base {model}, by depth 1:0" in result.stdout
+    for words, expected in (
+        ([f"--expert=search={model}", f"--expert=link_prediction={other}"], f"{other} for link"),
+        ([str(model), "--share-experts"], f"share experts: {model}\n"),
+    ):
+        if words[0].startswith("--expert"):
+            words.append(f"--expert=classification={model}")
+        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / words[-1][-9:])])
+        assert expected in result.output
+    for words, message in (
+        ([str(model), "--expert", f"search={other}"], "one way of merging"),
+        ([str(model), str(other), "--share-experts"], "one way of merging"),
+        ([str(model), str(other), "--not-worse-than", str(model)], "needs a suite"),
+        (["--expert", "search"], "an expert is TASK=MODEL"),
+        ([str(model), str(other), "--by-depth", "1"], "--by-depth is not two numbers"),
+        (
+            [str(model), "--share-experts", "--method", "slerp"],
+            "--method can only be used with whole models",
+        ),
+        (
+            [str(model), "--share-experts", "--base", str(model)],
+            "--base can only be used with whole models",
+        ),
+        (
+            ["--expert", f"search={model}", "--share", "1"],
+            "--share can only be used with whole models",
+        ),
+        (
+            [str(model), str(other), "--variant", "ffn_expert"],
+            "--variant can only be used with --expert",
+        ),
+        ([str(model), str(other), "--sets", "cisi"], "--sets can only be used with --suite"),
+        ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
+    ):
+        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
+        assert result.exit_code == 1
+        assert message in result.output, result.output
+        assert not (tmp_path / "no").exists()
+
+
+def _suite_that_prefers(model: Path, folder: Path) -> Path:
+    """Write a search set whose judgments are the first results of a model."""
+    words = random.Random(0)
+    texts = ["".join(words.choices("abcdefghij ", k=40)) for _ in range(80)]
+    queries, papers = texts[:40], texts[40:]
+    encoder = SciMult.from_pretrained(model)
+    q_QD = encoder.encode(queries, task="search", role="query")
+    d_CD = encoder.encode([{"title": text} for text in papers], task="search", role="candidate")
+    best = (q_QD @ d_CD.T).argmax(axis=1)
+    rows = [{"_id": f"d{n}", "title": text, "text": ""} for n, text in enumerate(papers)]
+    write_jsonl(folder / "own/corpus.jsonl", rows)
+    write_jsonl(
+        folder / "own/queries.jsonl", [{"_id": f"q{n}", "text": t} for n, t in enumerate(queries)]
+    )
+    judged = [(f"q{n}", f"d{row}", 1) for n, row in enumerate(best)]
+    write_rows(folder / "own/qrels/test.tsv", [HEADER, *judged])
+    entry = benchmark("own", "search", "search", ["ndcg@10"]).model_dump(mode="json")
+    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"own": entry}}
+    (folder / "own.yaml").write_text(yaml.safe_dump(tree))
+    return folder / "own.yaml"
+
+
+def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    suite = _suite_that_prefers(model, tmp_path / "data")
+    gate = ["--suite", str(suite), "--data", str(tmp_path / "data")]
+    gate += ["--not-worse-than", str(model), "--results", str(tmp_path / "results")]
+    runner = CliRunner()
+    words = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *gate]
+    result = runner.invoke(app, [*words, "--share", "0", "--share", "1"])
+    assert result.exit_code == 1
+    assert "the merged model is worse on own (" in result.output
+    assert not (tmp_path / "out").exists()
+    # Under its name a parent would be compared with itself.
+    for name in ("model", "merged"):
+        copy = tmp_path / "copies" / name
+        shutil.copytree(model, copy)
+        result = runner.invoke(app, [*words, "--not-worse-than", str(copy)])
+        assert result.exit_code == 1
+        assert "two systems have the same name" in result.output
+    result = runner.invoke(app, [*words, "--share", "1", "--share", "0"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out").is_dir()
+    assert (tmp_path / "results" / "table.md").is_file()
+
+
+def test_a_set_that_could_not_be_scored_lets_nothing_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation continues after a failed set, whose absence proves nothing."""
+    model = save_tiny_model(tmp_path / "model")
+    other = save_tiny_model(tmp_path / "other", seed=5)
+    suite = _suite_that_prefers(model, tmp_path / "data")
+    tree = yaml.safe_load(suite.read_text())
+    tree["benchmarks"]["broken"] = tree["benchmarks"]["own"]
+    suite.write_text(yaml.safe_dump(tree))
+    scored = harness._scored
+
+    def scored_but_one(system: System, name: str, *rest: Any) -> SetResult:
+        if name == "broken":
+            raise MemoryError("out of memory")
+        return scored(system, name, *rest)
+
+    monkeypatch.setattr(harness, "_scored", scored_but_one)
+    words = ["merge", str(model), str(other), "--share", "1", "--share", "0"]
+    words += ["--out", str(tmp_path / "out"), "--suite", str(suite)]
+    words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
+    result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
+    assert result.exit_code == 1
+    assert "no score for merged on broken: out of memory" in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,53 @@
+"""Markup in texts of papers: tags, LaTeX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pylatexenc.latex2text import LatexNodes2Text
+
+from scimult.data.importers.bibliographies import _latex_decoder
+from tests.data.importers.written import lines, read, written
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("<jats:p>CO<jats:sub>2</jats:sub> rose.</jats:p><jats:p>It fell.</jats:p>", None),
+        ("<p align=center>CO<sub class='x'>2</sub> rose.</p><br>It fell.", None),
+        ("&lt;p&gt;CO&amp;lt;sub&amp;gt;2&amp;lt;/sub&amp;gt; rose.&lt;/p&gt;It fell.", None),
+        ("x<y and z>0 for <E> &lt; 1", "x<y and z>0 for <E> < 1"),
+        ("<mml:math><mml:mi>x</mml:mi><mml:mo>=</mml:mo></mml:math>", "x ="),
+    ],
+)
+def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | None) -> None:
+    work = {"id": "https://openalex.org/W1", "title": "T", "abstract": text}
+    (paper,) = read(written(tmp_path, "part.gz", lines(work)))
+    assert paper.abstract == (plain or "CO2 rose. It fell.")
+
+
+LATEX = [
+    r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
+    r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \LaTeX{} \url{http://a_b c} 5\% of a~b",
+    r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
+    r"unbalanced } and \textbf{never closed, costs $5",
+]
+
+
+@pytest.mark.parametrize("text", LATEX)
+def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
+    whole = LatexNodes2Text(math_mode="verbatim").latex_to_text(text)
+    assert _latex_decoder()(text).split() == whole.split()
+
+
+def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
+    title = "<b>Size of <i>E. coli</i></b> &amp; H<sub>2</sub>O &#8211; <T> and <p> if a<b, c>d"
+    for name, text in {
+        "a.csv": f'id,title\n1,"{title}"\n',
+        "a.jsonl": json.dumps({"id": 1, "title": title}),
+        "a.bib": f"@misc{{a, title={{{title}}}}}",
+    }.items():
+        (paper,) = read(written(tmp_path, name, text))
+        assert paper.title == "Size of E. coli & H2O – <T> and <p> if a<b, c>d"
