@@ -17,10 +17,10 @@ from typing import Any
 from scimult.errors import DataError, StorageError
 from scimult.locks import (
     OLD,
+    create_living,
     exclusive,
     left_by_writers,
     lock_name,
-    mark_as_living,
     remove_leftovers,
     temporary_name,
 )
@@ -76,8 +76,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path)
-        temporary.touch()
-        living = mark_as_living(temporary)
+        living = create_living(temporary)
         yield temporary
         _fsync(temporary)
         os.replace(temporary, path)
@@ -123,8 +122,7 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
             held.enter_context(exclusive(lock_name(path), given))
             _recover(path)
             check_replaceable(given, kind)
-            temporary.mkdir()
-            held.callback(os.close, mark_as_living(temporary))
+            held.callback(os.close, create_living(temporary, folder=True))
             yield temporary
             check_replaceable(given, kind)
             publish_folder(temporary, path)

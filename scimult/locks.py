@@ -90,12 +90,21 @@ def exclusive(path: Path, guarded: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def mark_as_living(path: Path) -> int:
-    """Lock a temporary file or folder until the descriptor is closed; see ``remove_if_dead``."""
-    descriptor = os.open(path, os.O_RDONLY)
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return descriptor
+def create_living(path: Path, *, folder: bool = False) -> int:
+    """Create a temporary file or folder, and lock it until the returned descriptor is closed.
+
+    Another process may remove it as a leftover before it is locked; it is then created again.
+    """
+    while True:
+        with suppress(FileNotFoundError):
+            if folder:
+                path.mkdir(exist_ok=True)
+            descriptor = os.open(path, os.O_RDONLY | (0 if folder else os.O_CREAT), 0o666)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)
 
 
 def remove_if_dead(path: Path) -> None:
@@ -104,12 +113,22 @@ def remove_if_dead(path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(descriptor, path):
+                return
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
         finally:
             os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or folder is still what its path names."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _locked(path: Path, guarded: Path) -> int:
@@ -127,8 +146,6 @@ def _locked(path: Path, guarded: Path) -> int:
             ) from None
         except OSError:
             return descriptor  # a file system without locks
-        with suppress(FileNotFoundError):
-            # The previous holder may have removed the file that was opened here.
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        os.close(descriptor)
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # of a file that the previous holder removed

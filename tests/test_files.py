@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from scimult import files
 from scimult.errors import DataError, StorageError
+from scimult.locks import remove_leftovers
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -44,6 +47,28 @@ def test_an_exception_keeps_the_old_file(tmp_path: Path) -> None:
         temporary.write_text("half", encoding="utf-8")
         raise ZeroDivisionError
     assert path.read_text(encoding="utf-8") == "old"
+    assert _names(tmp_path) == ["a.txt"]
+
+
+def test_a_write_survives_those_who_remove_leftovers(tmp_path: Path) -> None:
+    """They may meet a temporary file between its creation and its lock."""
+    path, written = tmp_path / "a.txt", threading.Event()
+
+    def remove() -> None:
+        while not written.is_set():
+            remove_leftovers(path)
+
+    with ThreadPoolExecutor(2) as pool:
+        removed = [pool.submit(remove) for _ in range(2)]
+        try:
+            for number in range(300):
+                with files.atomic_file(path) as temporary:
+                    temporary.write_text(str(number), encoding="utf-8")
+                assert path.read_text(encoding="utf-8") == str(number)
+        finally:
+            written.set()
+        for done in removed:
+            done.result()
     assert _names(tmp_path) == ["a.txt"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from scimult.errors import ConfigError
 from scimult.inference.cache import EmbeddingCache
-from scimult.locks import mark_as_living
+from scimult.locks import create_living
 from scimult.retrieval.embeddings import IDS_FILE, MATRIX_FILE, META_FILE
 from scimult.types import FloatArray
 
@@ -121,10 +121,10 @@ def test_leftovers_of_killed_writers_are_removed_and_other_files_stay(tmp_path: 
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x" * 5_000)
     dead, alive = (tmp_path / f".{key(9)}.0123abcd{number}.tmp" for number in (0, 1))
+    dead.mkdir()
+    writing = create_living(alive, folder=True)
     for folder in (dead, alive):
-        folder.mkdir()
         (folder / MATRIX_FILE).write_bytes(b"x" * 5_000)
-    writing = mark_as_living(alive)
     keep(EmbeddingCache(tmp_path, 1_000), 1)
     os.close(writing)
     assert {path.name for path in tmp_path.iterdir()} == {alive.name, key(1), "thesis"}
