@@ -83,7 +83,7 @@ def model_card(
         f"- embedding: {_pooling(encoder)}; {encoder.width} dimensions\n"
         f"- compared by {_COMPARE[config.similarity]}; "
         f"{'scaled to length 1' if config.unit_vectors else 'not scaled to length 1'}\n"
-        f"- longest text: {config.max_length} tokens; longer ones are cut{_mean(encoder)}",
+        f"- longest text: {config.max_length} tokens; longer ones are cut",
         "## Use\n\n" + usage,
         *([notes] if notes else []),
         "## Provenance\n\n" + _provenance(config),
@@ -135,13 +135,6 @@ def _pooling(encoder: EncoderConfig) -> str:
     if position == 0:
         return "the state of the first token"
     return f"the state of the token at position {position}"
-
-
-def _mean(encoder: EncoderConfig) -> str:
-    if encoder.mean is None:
-        return ""
-    shares = ", ".join(f"{share / sum(encoder.mean.shares):.2g}" for share in encoder.mean.shares)
-    return f"\n- a mean: {len(encoder.mean.shares)} models embed each text, with shares of {shares}"
 
 
 def _task_table(config: PretrainedConfig) -> str:

@@ -3,8 +3,7 @@
 Averages are model soups (Wortsman et al. 2022), or, if one of two models is the base, WiSE-FT's
 interpolation (Wortsman et al. 2022). Task vectors are what training added to the base (Ilharco et
 al. 2023). All sums are float64. Of low-rank updates it is the products that are merged: the product
-of two averages is not the average of two products. Or keep all weights and average embeddings
-(`MeanEncoder`).
+of two averages is not the average of two products.
 """
 
 from __future__ import annotations
@@ -20,21 +19,16 @@ from torch import Tensor
 
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold
-from scimult.checkpoints.pretrained import (
-    Pretrained,
-    check_single,
-    load_pretrained,
-    matching_routes,
-)
+from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
 from scimult.checkpoints.warm_start import in_bank, warm_start
 from scimult.errors import CheckpointError, ConfigError
-from scimult.models import Encoder, MeanLayout, new_encoder
+from scimult.models import Encoder
 from scimult.models.low_rank import with_factors, with_products
 from scimult.models.variants import variant_layouts
 from scimult.tasks import tells_sides
 from scimult.types import Role
 
-Method = Literal["average", "task_vectors", "slerp", "embeddings"]
+Method = Literal["average", "task_vectors", "slerp"]
 Weights = Mapping[str, Tensor]
 
 # Below this sine of their angle, two directions span no plane to rotate in.
@@ -123,9 +117,8 @@ def merge(
     shares : sequence of float, optional
         One per model: its share of an average, or the scale of its task vector; by default
         1 / number of models. ``slerp`` takes two, the second of which is how far to rotate.
-    method : {"average", "task_vectors", "slerp", "embeddings"}
-        See the functions of these names; ``embeddings`` averages embeddings, not weights: the
-        result holds all models and encodes each text with each.
+    method : {"average", "task_vectors", "slerp"}
+        See the functions of these names.
     base : path, optional
         The base of task vectors.
     by_depth : tuple of float, optional
@@ -145,8 +138,7 @@ def merge(
         loaded.insert(0, load_pretrained(base))
     paths = [*([] if base is None else [base]), *models]
     config, weights = _in_one_layout(loaded, paths)
-    of_products = config.encoder.lora is not None and method != "embeddings"
-    if of_products:
+    if config.encoder.lora is not None:
         weights = [with_products(each) for each in weights]
     if method == "average":
         merged = average(weights, factors)
@@ -154,19 +146,9 @@ def merge(
         num_blocks = config.encoder.num_blocks
         depth = depth_factors(weights[0], by_depth, num_blocks) if by_depth else None
         merged = add_task_vectors(weights[0], weights[1:], factors, depth)
-    elif method == "embeddings":
-        unit = config.similarity == "cosine" or config.unit_vectors
-        mean = MeanLayout(shares=factors, unit=unit)
-        encoder = config.encoder.model_copy(update={"mean": mean})
-        config = config.model_copy(update={"encoder": encoder})
-        merged = {
-            f"members.{number}.{name}": weight
-            for number, member in enumerate(weights)
-            for name, weight in member.items()
-        }
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
-    if of_products and config.encoder.lora is not None:
+    if config.encoder.lora is not None:
         _check_finite(merged)  # which a decomposition must be
         layout, merged = with_factors(merged, config.encoder.lora, len(weights))
         encoder = config.encoder.model_copy(update={"lora": layout})
@@ -317,7 +299,6 @@ def _in_one_layout(
     target = (routed or list(models))[0].config
     weights = []
     for model, path in zip(models, paths, strict=True):
-        check_single(model.config, path)
         differences = _differences(target, model.config, check_tasks=check_tasks)
         if model.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
             differences["tokenizer"] = (models[0].tokenizer.vocab_size, model.tokenizer.vocab_size)
@@ -375,9 +356,7 @@ def _merged_model(
         "provenance": {"merged": provenance},
     }
     merged = PretrainedConfig.model_validate(tree)
-    model = new_encoder(merged.encoder)
-    model.load_state_dict(dict(weights))
-    return Pretrained(model.eval(), like.tokenizer, merged)
+    return Pretrained(_encoder(merged, weights).eval(), like.tokenizer, merged)
 
 
 def _check_finite(weights: Weights) -> None:

@@ -208,24 +208,6 @@ def matching_routes(
     return [theirs.index(name) for name in ours]
 
 
-def check_single(config: PretrainedConfig, folder: Path | str) -> None:
-    """Check that a model is one encoder, whose weights can be trained or combined.
-
-    Raises
-    ------
-    CheckpointError
-        If it is the mean of several.
-    """
-    if config.encoder.mean is not None:
-        members = config.provenance.get("merged", {}).get("models", [])
-        raise CheckpointError(
-            "a mean of several models' embeddings can only be used as it is",
-            path=folder,
-            value=", ".join(members),
-            fix="name one of its models",
-        )
-
-
 def save_pretrained(
     folder: Path | str,
     weights: dict[str, Tensor],
@@ -256,18 +238,12 @@ def write_model(
 def read_folder(
     folder: Path, pooling: Pooling | None = None, similarity: Similarity | None = None
 ) -> tuple[PretrainedConfig, dict[str, Tensor]]:
-    """Read the folder of one encoder (`find_model_folder`): its config, and weights by our names.
+    """Read a folder returned by `find_model_folder`: its config, and its weights by our names.
 
     ``pooling`` and ``similarity`` apply to a Hugging Face folder; by default those of a folded
     export or sentence-transformers folder, else ``cls`` and ``dot``.
-
-    Raises
-    ------
-    CheckpointError
-        If the folder holds no model, a damaged one, or a mean of several.
     """
     config, family = config_of(folder, pooling, similarity, SentenceFolder.find(folder))
-    check_single(config, folder)
     return config, _our_weights(folder, config, family)
 
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
 from scimult.files import read_json
-from scimult.models import Encoder, EncoderConfig, new_encoder
+from scimult.models import Encoder, EncoderConfig
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -134,7 +134,7 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
 def empty_model(config: EncoderConfig) -> Encoder:
     """Return an encoder on the meta device, for `load_strictly` with ``assign``."""
     with torch.device("meta"), _SkipInit():
-        return new_encoder(config)
+        return Encoder(config)
 
 
 class _SkipInit(TorchFunctionMode):

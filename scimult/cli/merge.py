@@ -35,8 +35,7 @@ def merge(
         typer.Option(help="Share of each model, or scale of its task vector (repeatable)."),
     ] = None,
     method: Annotated[
-        Literal["average", "task_vectors", "slerp", "embeddings"],
-        typer.Option(help="How to combine weights; or keep all, and average embeddings."),
+        Literal["average", "task_vectors", "slerp"], typer.Option(help="How to combine weights.")
     ] = "average",
     base: Annotated[
         Path | None, typer.Option(help="Base model to subtract for task vectors.")

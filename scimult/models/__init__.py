@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from scimult.models.config import EncoderConfig
     from scimult.models.embed import embed_tokens, embed_tokens_each, length_batches
     from scimult.models.encoder import Encoder
-    from scimult.models.layouts import ExpertLayout, MeanLayout
-    from scimult.models.mean import new_encoder
+    from scimult.models.layouts import ExpertLayout
     from scimult.models.packing import PackedTexts, pack
     from scimult.models.variants import VARIANTS, variant_layouts
 
@@ -28,12 +27,10 @@ __all__ = [
     "Encoder",
     "EncoderConfig",
     "ExpertLayout",
-    "MeanLayout",
     "PackedTexts",
     "embed_tokens",
     "embed_tokens_each",
     "length_batches",
-    "new_encoder",
     "pack",
     "variant_layouts",
 ]
@@ -44,12 +41,10 @@ __getattr__ = on_demand(
         "Encoder": "scimult.models.encoder",
         "EncoderConfig": "scimult.models.config",
         "ExpertLayout": "scimult.models.layouts",
-        "MeanLayout": "scimult.models.layouts",
         "PackedTexts": "scimult.models.packing",
         "embed_tokens": "scimult.models.embed",
         "embed_tokens_each": "scimult.models.embed",
         "length_batches": "scimult.models.embed",
-        "new_encoder": "scimult.models.mean",
         "pack": "scimult.models.packing",
         "variant_layouts": "scimult.models.variants",
     },

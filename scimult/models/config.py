@@ -13,7 +13,6 @@ from scimult.models.layouts import (
     ExpertLayout,
     InstructionLayout,
     LowRankLayout,
-    MeanLayout,
     PalLayout,
     Sublayer,
 )
@@ -51,8 +50,7 @@ class EncoderConfig(StrictConfig):
     comparable; ``position`` takes the hidden state at ``pooling_position``, counted from the
     end when negative. ``dims`` truncates embeddings to their first dimensions (Matryoshka).
     ``max_positions`` is the longest text in tokens; RoBERTa's position table has
-    ``position_offset`` more rows, which no token uses. ``mean`` makes several encoders of this
-    architecture one (`MeanEncoder`).
+    ``position_offset`` more rows, which no token uses.
     """
 
     family: FamilyName = "bert"
@@ -80,7 +78,6 @@ class EncoderConfig(StrictConfig):
     codes: CodeLayout | None = None
     instructions: InstructionLayout | None = None
     modern: ModernLayout | None = None
-    mean: MeanLayout | None = None
 
     @model_validator(mode="after")
     def _fits_family(self) -> EncoderConfig:

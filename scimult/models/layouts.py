@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, model_validator
+from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
 
@@ -99,22 +99,6 @@ class PalLayout(PalOptions, Layout):
 
 class CodeLayout(Layout):
     """A learned control code per route, inserted after ``[CLS]`` (SciRepEval, section 4.1)."""
-
-
-class MeanLayout(StrictConfig):
-    """The mean of several encoders' embeddings, each with its share of the sum of shares.
-
-    With ``unit`` each embedding is scaled to length 1 first, as for a cosine.
-    """
-
-    shares: list[NonNegativeFloat] = Field(min_length=2)
-    unit: bool
-
-    @model_validator(mode="after")
-    def _some(self) -> MeanLayout:
-        if not sum(self.shares) > 0:
-            raise ValueError("shares are all 0")
-        return self
 
 
 class InstructionLayout(Layout):

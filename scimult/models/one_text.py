@@ -25,8 +25,7 @@ Weights = Mapping[str, FloatArray]
 # Settings that are supported here, and those that only training reads.
 _SUPPORTED = frozenset(
     "family vocab_size hidden_size num_blocks num_heads intermediate_size max_positions "
-    "position_offset token_types activation norm_eps pooling pooling_position dims experts "
-    "mean".split()
+    "position_offset token_types activation norm_eps pooling pooling_position dims experts".split()
 )
 _FOR_TRAINING = frozenset(("dropout", "attention_dropout", "initializer_range"))
 # The normal distribution function is tabulated from -6 to 6 with 2,048 values per unit: by its
@@ -61,32 +60,11 @@ def embedding_of(
         The route whose experts are used.
     """
     assert is_covered(config), "numpy does not support this encoder"
-    if config.mean is not None:
-        return _mean_of(tokens_T, config, weights, route)
     x_TD = _embed(tokens_T, config, weights)
     for number in range(config.num_blocks):
         x_TD = _attend(x_TD, config, weights, number, route)
         x_TD = _feed_forward(x_TD, config, weights, number, route)
     return _pool(x_TD, config)[: config.width]
-
-
-def _mean_of(tokens_T: TokenIds, config: EncoderConfig, weights: Weights, route: int) -> FloatArray:
-    """Return the mean of several encoders' embeddings, as `MeanEncoder` does."""
-    assert config.mean is not None
-    one, shares = config.model_copy(update={"mean": None}), config.mean.shares
-    mean_D = np.zeros(config.width, dtype=np.float32)
-    for number, share in enumerate(shares):
-        prefix = f"members.{number}."
-        own = {
-            name.removeprefix(prefix): weight
-            for name, weight in weights.items()
-            if name.startswith(prefix)
-        }
-        vector_D = embedding_of(tokens_T, one, own, route)
-        if config.mean.unit:
-            vector_D = vector_D / max(float(np.linalg.norm(vector_D)), 1e-12)
-        mean_D = mean_D + np.float32(share / sum(shares)) * vector_D
-    return mean_D
 
 
 def _embed(tokens_T: TokenIds, config: EncoderConfig, weights: Weights) -> FloatArray:

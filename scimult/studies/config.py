@@ -69,7 +69,7 @@ class MergeConfig(StrictConfig):
 
     models: list[str] = Field(default_factory=list)
     shares: list[float] = Field(default_factory=list)
-    method: Literal["average", "task_vectors", "slerp", "embeddings"] = "average"
+    method: Literal["average", "task_vectors", "slerp"] = "average"
     base: str | None = None
     by_depth: tuple[float, float] | None = Field(None, description="first and last block")
     share_experts: bool = False

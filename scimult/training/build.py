@@ -12,7 +12,7 @@ import torch
 
 from scimult import __version__
 from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
-from scimult.checkpoints.pretrained import check_single, matching_routes, start_from
+from scimult.checkpoints.pretrained import matching_routes, start_from
 from scimult.checkpoints.sentence_folder import lowercases
 from scimult.checkpoints.warm_start import warm_start
 from scimult.config import validate
@@ -80,8 +80,6 @@ def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
 
 def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedConfig:
     """Return the description of the run's model, warm-started from ``base``."""
-    assert config.model.base is not None
-    check_single(base, config.model.base)
     if config.model.variant == "fusion" and base.encoder.adapters is None:
         raise ConfigError(
             "variant fusion mixes trained adapters, and this base has none",

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from typer.testing import CliRunner
 
 from scimult import SciMult
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
@@ -26,10 +25,8 @@ from scimult.checkpoints.merge import (
     slerp,
     split_experts,
 )
-from scimult.checkpoints.pretrained import start_from
-from scimult.cli.main import app
 from scimult.errors import SciMultError
-from scimult.types import FloatArray, Role, Similarity
+from scimult.types import FloatArray, Role
 from tests.tiny import save_tiny_model
 
 PAPERS = [{"title": f"Paper {n}", "abstract": "We lay out graphs." * n} for n in range(1, 5)]
@@ -134,52 +131,6 @@ def test_a_base_without_experts_counts_as_equal_experts(tmp_path: Path) -> None:
         name = f"blocks.1.attention.qkv.experts.{route}.weight"
         expected = (ours[name] + plain["blocks.1.attention.qkv.experts.0.weight"]) / 2
         torch.testing.assert_close(half[name], expected, rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-@pytest.mark.parametrize(
-    "variants",
-    [("vanilla", "vanilla"), ("vanilla", "mha_expert"), ("instruction",) * 2, ("adapters",) * 2],
-    ids=" and ".join,
-)
-def test_a_mean_of_embeddings_is_numpys(
-    tmp_path: Path, variants: tuple[str, str], similarity: Similarity
-) -> None:
-    paths = [
-        save_tiny_model(tmp_path / str(seed), variant=name, similarity=similarity, seed=seed)
-        for seed, name in enumerate(variants)
-    ]
-    mean = _written(tmp_path / "mean", merge(paths, [3, 1], method="embeddings"))
-    model = SciMult.from_pretrained(mean)
-    for task in model.tasks.names:
-        first_ND, second_ND = (_embeddings(path, task) for path in paths)
-        expected_ND = (3 * first_ND + second_ND) / 4
-        if similarity == "cosine":
-            expected_ND /= np.linalg.norm(expected_ND, axis=1, keepdims=True)
-        # Float32 rounding of embeddings whose numbers are below 10.
-        np.testing.assert_allclose(_embeddings(mean, task), expected_ND, rtol=0, atol=1e-5)
-    sides = model.paper_sides("query")
-    for task, vectors_ND in model.encode(PAPERS, task="all").items():
-        assert np.array_equal(vectors_ND, model.encode(PAPERS, task=task, role=sides[task]))
-
-
-def test_a_mean_of_embeddings_is_used_as_it_is(tmp_path: Path) -> None:
-    paths = [save_tiny_model(tmp_path / str(seed), variant="vanilla", seed=seed) for seed in (0, 1)]
-    command = ["merge", *map(str, paths), "--method", "embeddings", "--out", str(tmp_path / "mean")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    assert f"embeddings: 0.5 of {paths[0]}, 0.5 of {paths[1]}" in result.output
-    mean = load_pretrained(tmp_path / "mean")
-    assert "2 models embed each text, with shares of 0.5, 0.5" in (
-        tmp_path / "mean" / "README.md"
-    ).read_text(encoding="utf-8")
-    alone = r"can only be used as it is .*Fix: name one of its models"
-    with pytest.raises(SciMultError, match=alone):
-        merge([tmp_path / "mean", paths[0]])
-    with pytest.raises(SciMultError, match=alone):
-        start_from(tmp_path / "mean", mean.config)
-    with pytest.raises(SciMultError, match="a model with mean cannot be folded"):
-        fold(mean, None)
 
 
 @pytest.mark.parametrize("method", ["average", "task_vectors", "slerp"])

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scimult.checkpoints import save_pretrained
-from scimult.checkpoints.merge import merge
 from scimult.errors import CheckpointError, DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.query_encoder import QueryEncoder
-from scimult.types import Similarity
 from tests.tiny import save_tiny_model
 
 TEXTS = ["graph of tokens", "a", "protein kernels, " * 40]
@@ -44,17 +41,6 @@ def test_embeddings_are_those_of_the_model_for_each_task_and_side(
             wanted_ND = model.encode(TEXTS, task=task, role=role)
             assert _off(light.encode(TEXTS, task=task, role=role), wanted_ND) <= FLOAT32
     assert light.encode([], task="search").shape == (0, model.width)
-
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_a_mean_of_embeddings_is_that_of_the_model(tmp_path: Path, similarity: Similarity) -> None:
-    folders = [save_tiny_model(tmp_path / str(n), similarity=similarity, seed=n) for n in (0, 1)]
-    mean = merge(folders, [3, 1], method="embeddings")
-    save_pretrained(tmp_path / "mean", mean.model.state_dict(), mean.tokenizer, mean.config)
-    model, light = SciMult.from_pretrained(tmp_path / "mean"), QueryEncoder(tmp_path / "mean")
-    assert light.fingerprint == model.fingerprint
-    wanted_ND = model.encode(TEXTS, task="search")
-    assert _off(light.encode(TEXTS, task="search"), wanted_ND) <= FLOAT32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
