@@ -94,17 +94,26 @@ def create_living(path: Path, *, folder: bool = False) -> int:
     """Create a temporary file or folder, and lock it until the returned descriptor is closed.
 
     Another process may remove it as a leftover before it is locked; it is then created again.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
     """
     while True:
-        with suppress(FileNotFoundError):
+        try:
             if folder:
                 path.mkdir(exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | (0 if folder else os.O_CREAT), 0o666)
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_at(descriptor, path):
-                return descriptor
-            os.close(descriptor)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
+            continue
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
 
 
 def remove_if_dead(path: Path) -> None:

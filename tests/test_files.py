@@ -5,9 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import pytest
 
 from scimult import files
 from scimult.errors import DataError, StorageError
-from scimult.locks import remove_leftovers
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -50,28 +47,6 @@ def test_an_exception_keeps_the_old_file(tmp_path: Path) -> None:
     assert _names(tmp_path) == ["a.txt"]
 
 
-def test_a_write_survives_those_who_remove_leftovers(tmp_path: Path) -> None:
-    """They may meet a temporary file between its creation and its lock."""
-    path, written = tmp_path / "a.txt", threading.Event()
-
-    def remove() -> None:
-        while not written.is_set():
-            remove_leftovers(path)
-
-    with ThreadPoolExecutor(2) as pool:
-        removed = [pool.submit(remove) for _ in range(2)]
-        try:
-            for number in range(300):
-                with files.atomic_file(path) as temporary:
-                    temporary.write_text(str(number), encoding="utf-8")
-                assert path.read_text(encoding="utf-8") == str(number)
-        finally:
-            written.set()
-        for done in removed:
-            done.result()
-    assert _names(tmp_path) == ["a.txt"]
-
-
 def test_a_full_disk_while_writing_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old", encoding="utf-8")
@@ -95,6 +70,24 @@ def test_a_disk_that_fills_at_fsync_keeps_the_old_file(
         files.write_json(path, {"version": 2})
     assert files.read_json(path) == {"version": 1}
     assert _names(tmp_path) == ["a.json"]
+
+
+def test_content_reaches_the_disk_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[int | str] = []
+    replace = os.replace
+
+    def renamed(source: Path, target: Path) -> None:
+        order.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "fsync", lambda written: order.append(os.fstat(written).st_ino))
+    monkeypatch.setattr(files.os, "replace", renamed)
+    with files.atomic_folder(tmp_path / "folder") as folder:
+        files.write_json(folder / "a.json", {})
+        inner, whole, parent = (x.stat().st_ino for x in (folder / "a.json", folder, tmp_path))
+    assert order == [inner, "rename", whole, inner, whole, "rename", parent]
 
 
 def test_a_real_device_without_space() -> None:

@@ -1,0 +1,40 @@
+"""Temporary files and folders of living and of dead writers."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from scimult import files
+from scimult.locks import create_living, remove_leftovers
+
+
+def test_a_write_survives_those_who_remove_leftovers(tmp_path: Path) -> None:
+    """They may meet a temporary file between its creation and its lock."""
+    path, written = tmp_path / "a.txt", threading.Event()
+
+    def remove() -> None:
+        while not written.is_set():
+            remove_leftovers(path)
+
+    with ThreadPoolExecutor(2) as pool:
+        removed = [pool.submit(remove) for _ in range(2)]
+        try:
+            for number in range(300):
+                with files.atomic_file(path) as temporary:
+                    temporary.write_text(str(number), encoding="utf-8")
+                assert path.read_text(encoding="utf-8") == str(number)
+        finally:
+            written.set()
+        for done in removed:
+            done.result()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_folder_that_vanishes_ends_the_write(tmp_path: Path, folder: bool) -> None:
+    with pytest.raises(FileNotFoundError):
+        create_living(tmp_path / "gone" / "a.tmp", folder=folder)
