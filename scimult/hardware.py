@@ -82,6 +82,23 @@ def products_in_tf32(wanted: bool) -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def full_precision_products() -> Iterator[None]:
+    """Let GPUs multiply float32 as such and add bfloat16 products in float32 inside the block.
+
+    By default torch lets them round partial sums of bfloat16 products to bfloat16.
+    """
+    rounds = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), rounds.allow_bf16_reduced_precision_reduction
+    torch.set_float32_matmul_precision("highest")
+    rounds.allow_bf16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        rounds.allow_bf16_reduced_precision_reduction = before[1]
+
+
 def keep_freed_memory() -> None:
     """Let the allocator keep freed memory instead of returning it to the system.
 

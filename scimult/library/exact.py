@@ -164,7 +164,6 @@ class ExactSearch:
         for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
             best.add(torch.from_numpy(scores_BQ).T, torch.from_numpy(rows_B))
         keys_QW = best.keys()
-        assert keys_QW is not None
         hits = []
         for query_D, keys_W in zip(queries_QD, keys_QW, strict=True):
             rows_W = places_of_keys(keys_W[keys_W != NO_KEY]).numpy()

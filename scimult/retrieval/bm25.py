@@ -111,7 +111,6 @@ class BM25Index:
             best = ThresholdBest(len(scores_BC), k)
             best.add(torch.from_numpy(scores_BC), places_C)
             keys_QW = best.keys()
-            assert keys_QW is not None
             scores, places = (x.numpy() for x in lists_of(keys_QW, k))
             scores_QK[start : start + query_rows] = scores
             rows_QK[start : start + query_rows] = np.where(places < 0, -1, self.order_C[places])

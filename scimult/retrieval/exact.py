@@ -26,7 +26,11 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16
+from scimult.hardware import (
+    full_precision_products,
+    keep_freed_memory,
+    multiplies_bfloat16,
+)
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates
@@ -54,7 +58,7 @@ from scimult.retrieval.selection import (
     sorted_keys,
 )
 from scimult.retrieval.vectors import Vectors
-from scimult.types import FloatArray, IntArray, Similarity
+from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 
@@ -62,7 +66,8 @@ FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 _QUERIES = 1 << 14
 # Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
-_FEW_SCORES, _LONGEST_BLOCK = 1 << 19, 1 << 16
+# For few queries longer blocks: scores of one block, and its candidates, at most.
+_CPU_FEW, _CUDA_FEW = (1 << 19, 1 << 16), (1 << 28, 1 << 21)
 # Two passes pay off with this many numbers per result, and more than few candidates.
 _FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
@@ -128,18 +133,21 @@ class ExactIndex:
             keep_freed_memory()
         self.order_C = id_order(ids)
         self.place_C = places_of(self.order_C)
-        self._order_C = torch.from_numpy(self.order_C)
         self._embeddings_CD = embeddings_CD
         self._vectors = Vectors(embeddings_CD, similarity, self.device)
         self._width = embeddings_CD.shape[1]
         self._first_pass = first_pass
-        usual = _CUDA_BLOCK if self.device.type == "cuda" else _CPU_BLOCK
+        self._on_host = self.device.type == "cpu"
+        usual, self._few_scores = (
+            (_CPU_BLOCK, _CPU_FEW) if self._on_host else (_CUDA_BLOCK, _CUDA_FEW)
+        )
         self.query_rows, self._usual_block = query_rows or usual[0], usual[1]
         self._block_rows = block_rows
 
     def block_rows(self, n_queries: int) -> int:
         """Return how many candidates are multiplied at once for ``n_queries`` queries."""
-        few = min(_FEW_SCORES // max(1, n_queries), _LONGEST_BLOCK)
+        scores, longest = self._few_scores
+        few = min(scores // max(1, n_queries), longest)
         return min(self._block_rows or max(self._usual_block, few), len(self.ids))
 
     def search(
@@ -184,11 +192,11 @@ class ExactIndex:
             for start in starts:
                 some = slice(start, start + _QUERIES)
                 work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
-                for part, keys_QW in self._best(work, rounded, meter.update):
-                    rows = slice(start + part.start, start + part.stop)
-                    scores, places = (x.cpu().numpy() for x in lists_of(keys_QW, k))
-                    scores_QK[rows] = scores
-                    rows_QK[rows] = np.where(places < 0, -1, self.order_C[places])
+                for rows_P, keys_PW in self._best(work, rounded, meter.update):
+                    scores_PK, places_PK = (x.cpu().numpy() for x in lists_of(keys_PW, k))
+                    scores_QK[start + rows_P] = scores_PK
+                    found_PK = np.where(places_PK < 0, -1, self.order_C[places_PK])
+                    rows_QK[start + rows_P] = found_PK
         return Ranking(rows_QK, scores_QK)
 
     def shown_scores(self, queries_QD: FloatArray, ranking: Ranking) -> FloatArray:
@@ -248,70 +256,77 @@ class ExactIndex:
     def _in_bfloat16(self) -> HalfVectors:
         return HalfVectors.of(self._vectors)
 
+    @cached_property
+    def _places_C(self) -> Tensor:
+        return torch.from_numpy(self.place_C).to(self.device)
+
+    @cached_property
+    def _order_C(self) -> Tensor:
+        return torch.from_numpy(self.order_C).to(self.device)
+
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield ascending keys of the best candidates, one block of queries at a time."""
-        on_host = self.device.type == "cpu"
-        attempts: list[tuple[Rounded | None, bool]] = [(rounded, on_host)]
+    ) -> Iterator[tuple[IntArray, Tensor]]:
+        """Yield queries, by number, with ascending keys of their best candidates."""
+        attempts: list[tuple[Rounded | None, bool]] = [(rounded, self._on_host)]
         # Where too many candidates are too close to the last result to tell apart, float32
         # separates most; scores that are all but equal are ordered by one final product.
-        if rounded is not None and on_host:
-            attempts.append((SingleVectors(self._vectors, rounded.length), True))
+        if rounded is not None:
+            attempts.append((SingleVectors(self._vectors, rounded.length), self._on_host))
         attempts.append((None, True))
-        by_start: dict[int, Tensor] = {}
+        parts = work.parts(np.arange(len(work.queries_QD)))
         for candidates, select_on_host in attempts:
-            parts = [part for part in work.parts if part.start not in by_start]
-            all_keys = self._pass(work, parts, candidates, select_on_host, advance)
-            for part, keys_QW in zip(parts, all_keys, strict=True):
-                if keys_QW is not None:
-                    by_start[part.start] = keys_QW
-            if len(by_start) == len(work.parts):
-                break
-        for part in work.parts:
-            yield part, by_start[part.start]
+            unsettled = []
+            found = self._pass(work, parts, candidates, select_on_host, advance)
+            for rows_P, (keys_PW, open_P) in zip(parts, found, strict=True):
+                settled_P = ~open_P
+                if settled_P.any():
+                    yield rows_P[settled_P], keys_PW[torch.from_numpy(settled_P)]
+                unsettled.append(rows_P[open_P])
+            parts = work.parts(np.concatenate(unsettled))
+            if not parts:
+                return
 
     def _pass(
         self,
         work: _Work,
-        parts: list[slice],
+        parts: list[IntArray],
         rounded: Rounded | None,
-        on_host: bool,
+        select_on_host: bool,
         advance: Callable[[int], object],
-    ) -> list[Tensor | None]:
-        """Pass over all candidates; return the keys of each part, None where inconclusive."""
-        queries = [work.queries_QD[part] for part in parts]
+    ) -> list[tuple[Tensor, BoolArray]]:
+        """Pass over all candidates; return each part's keys, and which queries are still open."""
+        queries = [work.queries_QD[torch.from_numpy(rows_P)] for rows_P in parts]
         errors = [None if rounded is None else rounded.error_of(x_QD) for x_QD in queries]
         selections = [
-            self._new_best(len(x_QD), work.k, error_Q, rounded, on_host)
+            self._new_best(len(x_QD), work.k, error_Q, rounded, select_on_host)
             for x_QD, error_Q in zip(queries, errors, strict=True)
         ]
         factors: list[Operand] = [
             x_QD if rounded is None else rounded.queries(x_QD) for x_QD in queries
         ]
-        places_C = torch.from_numpy(self.place_C).to("cpu" if on_host else self.device)
-        step = self.block_rows(len(work.queries_QD))
-        rows = min(self.query_rows, len(work.queries_QD))
-        buffers = BlockScores(rows * whole_groups(step), self.device)
-        for first in range(0, len(self.ids), step):
-            last = min(first + step, len(self.ids))
-            block = (
-                self._vectors.block(first, last) if rounded is None else rounded.block(first, last)
-            )
-            for part, factor, best in zip(parts, factors, selections, strict=True):
-                scores_QB = buffers.of(factor, block)
-                _leave_out(scores_QB, work.excluded_Q[part] - first)
-                best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
-            advance(last - first)
-        keys = [best.keys() for best in selections]
-        if rounded is None:
-            return keys
-        return [
-            None
-            if keys_QW is None or error_Q is None
-            else self._settled(work.queries_QD[part], keys_QW, error_Q, rounded)
-            for part, keys_QW, error_Q in zip(parts, keys, errors, strict=True)
-        ]
+        places_C = self._places_C.cpu() if select_on_host else self._places_C
+        longest = max(map(len, parts))
+        step = self.block_rows(sum(map(len, parts)))
+        buffers = BlockScores(longest * whole_groups(step), self.device, on_host=self._on_host)
+        with full_precision_products():
+            for first in range(0, len(self.ids), step):
+                last = min(first + step, len(self.ids))
+                block = (self._vectors if rounded is None else rounded).block(first, last)
+                for rows_P, factor, best in zip(parts, factors, selections, strict=True):
+                    scores_QB = buffers.of(factor, block)
+                    _leave_out(scores_QB, work.excluded_Q[rows_P] - first)
+                    on_host = select_on_host and not self._on_host
+                    best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
+                advance(last - first)
+        found = []
+        for x_QD, error_Q, best in zip(queries, errors, selections, strict=True):
+            keys_QW, open_Q = best.keys(), best.open_queries()
+            if rounded is not None and error_Q is not None and not open_Q.all():
+                keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
+                open_Q = open_Q | off_Q
+            found.append((keys_QW, open_Q.cpu().numpy()))
+        return found
 
     def _new_best(
         self,
@@ -330,8 +345,8 @@ class ExactIndex:
 
     def _settled(
         self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounded: Rounded
-    ) -> Tensor | None:
-        """Return keys of float32 products; None if a rounded one was off by more than its bound."""
+    ) -> tuple[Tensor, Tensor]:
+        """Return keys of float32 products; and where a rounded one was off beyond its bound."""
         some_QW = keys_QW != NO_KEY
         query_P = torch.arange(len(keys_QW), device=keys_QW.device).repeat_interleave(
             some_QW.sum(dim=1)
@@ -339,29 +354,28 @@ class ExactIndex:
         keys_P = keys_QW[some_QW]
         rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
         rough_P = rough_P + rounded.shift_of(queries_QD)[query_P]
-        rows_P = self._order_C.to(places_P.device)[places_P]
-        exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
+        exact_P = self._vectors.products_of(queries_QD, query_P, self._order_C[places_P])
         check_finite(exact_P, "a score")
         allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
-        off_P = (rough_P - exact_P).abs() > allowed_P
-        if bool(off_P.any()):
-            return None
-        return sorted_keys(keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P)))
+        off_QW = torch.zeros_like(some_QW).masked_scatter(
+            some_QW, (rough_P - exact_P).abs() > allowed_P
+        )
+        settled_QW = keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P))
+        return sorted_keys(settled_QW), off_QW.any(dim=1)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Queries searched together, in parts that share a buffer of scores."""
+    """Queries searched together, in parts of up to ``rows`` that share a buffer of scores."""
 
     queries_QD: Tensor
     excluded_Q: IntArray
     k: int
     rows: int
 
-    @property
-    def parts(self) -> list[slice]:
-        count = len(self.queries_QD)
-        return [slice(i, min(i + self.rows, count)) for i in range(0, count, self.rows)]
+    def parts(self, numbers_Q: IntArray) -> list[IntArray]:
+        """Cut these queries into parts."""
+        return [numbers_Q[i : i + self.rows] for i in range(0, len(numbers_Q), self.rows)]
 
 
 def _leave_out(scores_QB: Tensor, columns_Q: IntArray) -> None:

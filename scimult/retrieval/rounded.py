@@ -311,25 +311,26 @@ class SingleVectors(Rounded):
 class BlockScores:
     """Computes scores block by block; reuses buffers for bfloat16 and on a GPU."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        self._size, self._device = size, device
+    def __init__(self, size: int, device: torch.device, *, on_host: bool = True) -> None:
+        self._size, self._device, self._on_host = size, device, on_host
         self._buffers: dict[torch.dtype, Tensor] = {}
 
     def of(self, queries_QD: Operand, block: Block) -> Tensor:
-        """Return float32 scores, multiplied in the vectors' type, shape ``(Q, B)``.
+        """Return scores, multiplied in the vectors' type, shape ``(Q, B)``.
 
+        They are float32, but on a GPU bfloat16 without a bias: half as much memory to move.
         Columns are padded to whole groups with -inf; on a host, each candidate's column is
         contiguous.
         """
         width = len(block.vectors_BD)
+        if not self._on_host:
+            assert isinstance(queries_QD, Tensor), "codes are for hosts"
+            return self._on_gpu(queries_QD, block, width)
         if isinstance(queries_QD, CodedQueries):
             assert isinstance(block, CodedBlock), "codes are multiplied with codes"
             scores_QB = _padded(block.products(queries_QD), width).T
-        elif queries_QD.dtype == torch.float32 and self._device.type == "cpu":
-            scores_QB = _padded(products(block.vectors_BD, queries_QD), width).T
         elif queries_QD.dtype == torch.float32:
-            scores_QB = self._buffer(torch.float32, len(queries_QD), whole_groups(width))
-            torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
+            scores_QB = _padded(products(block.vectors_BD, queries_QD), width).T
         else:
             # Few queries are multiplied faster this way round.
             rounded_BQ = self._buffer(queries_QD.dtype, width, len(queries_QD))
@@ -337,6 +338,15 @@ class BlockScores:
             scores_QB = self._buffer(torch.float32, whole_groups(width), len(queries_QD)).T
             scores_QB[:, :width] = rounded_BQ.T
         if block.bias_B is not None:
+            scores_QB[:, :width] += block.bias_B
+        scores_QB[:, width:] = -torch.inf
+        return scores_QB
+
+    def _on_gpu(self, queries_QD: Tensor, block: Block, width: int) -> Tensor:
+        scores_QB = self._buffer(queries_QD.dtype, len(queries_QD), whole_groups(width))
+        torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
+        if block.bias_B is not None:
+            scores_QB = scores_QB.float()
             scores_QB[:, :width] += block.bias_B
         scores_QB[:, width:] = -torch.inf
         return scores_QB

@@ -43,7 +43,7 @@ class ThresholdBest:
     rounding : float
         The same as a share of the score: what its type rounds away.
     most : int, optional
-        Give up when a list needs more keys: too many are near the K-th best.
+        Give up a list that needs more keys: too many are near the K-th best.
 
     Raises
     ------
@@ -65,7 +65,8 @@ class ThresholdBest:
         self._keys_QW = np.empty((n_queries, 0), dtype=np.int64)
         self._counts_Q = np.zeros(n_queries, dtype=np.int64)
         self._cutoff_Q = torch.full((n_queries,), _LOWEST)
-        self._full, self._crowded, self._seen = self._k + self._spare, False, 0
+        self._full, self._seen = self._k + self._spare, 0
+        self._open_Q = np.zeros(n_queries, dtype=bool)
 
     @property
     def _spare(self) -> int:
@@ -77,7 +78,7 @@ class ThresholdBest:
 
         -inf is never listed; columns beyond the last position hold it.
         """
-        if self._crowded or not self._k or not scores_QB.numel():
+        if not self._k or not scores_QB.numel() or self._open_Q.all():
             return
         # Queries are contiguous, as in products on the host.
         scores_BQ = scores_QB.T.contiguous()
@@ -96,10 +97,14 @@ class ThresholdBest:
         check_finite(values_S, "a score")
         self._append(rows_S, keys_of(values_S, places_B[columns_S]).numpy())
 
-    def keys(self) -> Tensor | None:
-        """Return ascending keys, shape ``(Q, W)``; None if more than ``most`` were needed."""
+    def keys(self) -> Tensor:
+        """Return ascending keys, shape ``(Q, W)``."""
         self._compact()
-        return None if self._crowded else torch.from_numpy(self._keys_QW)
+        return torch.from_numpy(self._keys_QW)
+
+    def open_queries(self) -> Tensor:
+        """Return, shape ``(Q,)``, for which queries ``keys`` gave up: they have none."""
+        return torch.from_numpy(self._open_Q)
 
     def _append(self, rows_S: IntArray, keys_S: IntArray) -> None:
         """Append keys, sorted by row, to those of each row."""
@@ -126,9 +131,12 @@ class ThresholdBest:
             cutoff_Q = loosened(scores_of(kth_Q), self._slack_Q, self._rounding)
             self._cutoff_Q = torch.where(known_Q, cutoff_Q, self._cutoff_Q)
             lowest_Q = kth_Q if self._slack_Q is None else _ordered(self._cutoff_Q) << 32
-            width = int((keys_QW >= lowest_Q.numpy()[:, None]).sum(axis=1).max())
-            keys_QW = keys_QW[:, -max(width, self._k) :]
-            self._crowded = self._most is not None and width > self._most
+            widths_Q = (keys_QW >= lowest_Q.numpy()[:, None]).sum(axis=1)
+            if self._most is not None:
+                self._open_Q |= widths_Q > self._most
+                keys_QW[self._open_Q], widths_Q[self._open_Q] = NO_KEY, 0
+                self._cutoff_Q[torch.from_numpy(self._open_Q)] = torch.inf
+            keys_QW = keys_QW[:, -max(int(widths_Q.max()), self._k) :]
         self._keys_QW = keys_QW
         self._counts_Q.fill(keys_QW.shape[1])
         self._full = keys_QW.shape[1] + self._spare
@@ -137,8 +145,8 @@ class ThresholdBest:
 class FixedBest:
     """Keeps a fixed number of the best; for devices, which then need not wait for the host.
 
-    The best of a block are in the groups with the largest peaks. The host settles ties and slack
-    at the end: whether candidates beyond those kept could be among the best.
+    The best of a block are in the groups with the largest peaks. Ties and slack are settled at the
+    end: `open_queries` tells whether candidates beyond those kept could be among the best.
 
     Parameters
     ----------
@@ -174,22 +182,25 @@ class FixedBest:
             first_G = torch.arange(0, columns, groups, device=scores_QB.device)
             columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
             scores_QB = scores_QB.gather(1, columns_QW)
-        keys_QB = keys_of(scores_QB, places_B[columns_QW.clamp(max=len(places_B) - 1)])
+        keys_QB = keys_of(scores_QB.float(), places_B[columns_QW.clamp(max=len(places_B) - 1)])
         keys_QB = torch.where(scores_QB.isneginf(), NO_KEY, keys_QB)
         keys_QB = torch.cat([self._keys_QW, keys_QB], dim=1)
         self._keys_QW = keys_QB.topk(self._kept, dim=1, sorted=False).values
 
-    def keys(self) -> Tensor | None:
-        """Return ascending keys, shape ``(Q, W)``; None if others could be among the best."""
+    def keys(self) -> Tensor:
+        """Return ascending keys, shape ``(Q, W)``."""
         keys_QW = sorted_keys(self._keys_QW)
-        scores_QW = scores_of(keys_QW)
-        check_finite(scores_QW[keys_QW != NO_KEY], "a score")
+        check_finite(scores_of(keys_QW)[keys_QW != NO_KEY], "a score")
+        return keys_QW
+
+    def open_queries(self) -> Tensor:
+        """Return, shape ``(Q,)``, for which queries others could be among the best too."""
         if not self._k:
-            return keys_QW
-        cutoff_Q = loosened(scores_QW[:, -self._k], self._slack_Q, self._rounding)
-        last_Q = keys_QW[:, 0]
-        open_Q = (last_Q != NO_KEY) & (scores_QW[:, 0] >= cutoff_Q)
-        return None if bool(open_Q.any()) else keys_QW
+            return torch.zeros(len(self._keys_QW), dtype=torch.bool, device=self._keys_QW.device)
+        last_Q = self._keys_QW.amin(dim=1)
+        kth_Q = self._keys_QW.topk(self._k, dim=1, sorted=False).values.amin(dim=1)
+        cutoff_Q = loosened(scores_of(kth_Q), self._slack_Q, self._rounding)
+        return (last_Q != NO_KEY) & (scores_of(last_Q) >= cutoff_Q)
 
 
 def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:

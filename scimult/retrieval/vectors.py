@@ -21,6 +21,8 @@ _SOME = 1 << 12
 _BLOCK = 1 << 12
 # Pairs, or their candidates, gathered at once: few enough for a processor's cache.
 _GATHERED = 1 << 10
+# The same on a GPU, which launches kernels for each lot.
+_GATHERED_ON_GPU = 1 << 14
 _SHARE_OF_MEMORY = 0.7
 
 
@@ -130,13 +132,18 @@ class Vectors:
         return matrix_CD if self._similarity == "dot" else None
 
     def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
+        # Lots of one size: a kernel's order of summation may depend on it.
+        pairs, lot = len(rows_P), _GATHERED_ON_GPU
+        rows_P, query_P = (
+            torch.nn.functional.pad(x_P, (0, -pairs % lot)) for x_P in (rows_P, query_P)
+        )
         scores_P = torch.empty(len(rows_P), device=self.device)
-        for start in range(0, len(rows_P), _GATHERED):
-            pairs = slice(start, start + _GATHERED)
-            block = self.rows(rows_P[pairs])
-            products_P = (block.vectors_BD * queries_QD[query_P[pairs]]).sum(dim=1)
-            scores_P[pairs] = products_P if block.bias_B is None else products_P + block.bias_B
-        return scores_P
+        for start in range(0, pairs, lot):
+            some = slice(start, start + lot)
+            block = self.rows(rows_P[some])
+            products_P = (block.vectors_BD * queries_QD[query_P[some]]).sum(dim=1)
+            scores_P[some] = products_P if block.bias_B is None else products_P + block.bias_B
+        return scores_P[:pairs]
 
     @cached_property
     def _resident(self) -> Block | None:

@@ -71,6 +71,43 @@ def test_lists_are_those_of_float64(
     assert all(len(set(rows)) == 20 for rows in ranking.rows_QK.tolist())
 
 
+@pytest.mark.parametrize("first_pass", ["bfloat16", "float32"])
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+@pytest.mark.parametrize("kind", ["plain", "of other lengths", "close together", "with copies"])
+def test_a_gpus_way_of_searching_finds_the_same(
+    kind: str, similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run on the host: `tests/retrieval/test_search_on_gpu.py` is for a device."""
+    queries_QD, candidates_CD = _embeddings(kind, 70, 96, seed=1), _embeddings(kind, 6000, 96, 2)
+    # A list of the last queries would be all candidates, whose scores are equal.
+    queries_QD[-3:] = 0
+    ids = [f"{row:05}" for row in np.random.default_rng(3).permutation(6000)]
+    exclude_Q = np.arange(70) - 1
+    expected = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, block_rows=999)
+    index = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, block_rows=5001)
+    index._on_host, index.query_rows = False, 32
+    wanted = expected.search(queries_QD, 20, exclude_Q=exclude_Q)
+    selected_on_host: list[tuple[int, bool]] = []
+    begun = ExactIndex._new_best
+
+    def noted(index: ExactIndex, count: int, *rest: Any) -> Any:
+        selected_on_host.append((count, rest[-1]))
+        return begun(index, count, *rest)
+
+    monkeypatch.setattr(ExactIndex, "_new_best", noted)
+    found = index.search(queries_QD, 20, exclude_Q=exclude_Q)
+    # Where nothing else separates candidates, scores are products whose sums depend on the block.
+    assert (found.rows_QK == wanted.rows_QK).mean() > 0.99
+    assert np.allclose(found.scores_QK, wanted.scores_QK, rtol=1e-5, atol=1e-4)
+    if first_pass == "bfloat16" and kind == "plain":
+        assert np.array_equal(found.rows_QK, wanted.rows_QK)
+        assert np.array_equal(found.scores_QK, wanted.scores_QK)
+    # Only queries that a device cannot settle are searched again.
+    assert [count for count, _ in selected_on_host[:3]] == [32, 32, 6]
+    if kind == "plain" and similarity != "l2":
+        assert selected_on_host[3:][-1:] == [(3, True)]
+
+
 @pytest.mark.parametrize("first_pass", ROUNDED)
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(

@@ -1,0 +1,72 @@
+"""Exact search on a CUDA device against the CPU. Legend: Q queries, C candidates, D width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from scimult.data.ragged import Ragged
+from scimult.retrieval.exact import ExactIndex, FirstPass
+from scimult.types import FloatArray, Similarity
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+_COUNT, _WIDTH, _K = 30_000, 96, 50
+
+
+def _embeddings(kind: str) -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(0)
+    candidates_CD = rng.normal(size=(_COUNT, _WIDTH))
+    if kind == "with copies":
+        candidates_CD = candidates_CD[rng.integers(0, _COUNT // 3, _COUNT)]
+    if kind == "close together":
+        candidates_CD = rng.normal(size=(1, _WIDTH)) + 0.003 * candidates_CD
+    queries_QD = candidates_CD[:1100] + rng.normal(size=(1100, _WIDTH)) * 0.1
+    queries_QD[-3:] = 0  # all candidates have one score
+    return queries_QD.astype(np.float32), candidates_CD.astype(np.float32)
+
+
+@pytest.mark.parametrize("first_pass", ["bfloat16", "float32"])
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+@pytest.mark.parametrize("kind", ["plain", "with copies", "close together"])
+def test_lists_are_those_of_the_cpu(
+    kind: str, similarity: Similarity, first_pass: FirstPass
+) -> None:
+    """Places may differ where scores are closer than float32 sums of 96 products can tell."""
+    queries_QD, candidates_CD = _embeddings(kind)
+    ids = [f"{row:05}" for row in np.random.default_rng(1).permutation(_COUNT)]
+    exclude_Q = np.arange(len(queries_QD)) - 1
+    on_cpu = ExactIndex(ids, candidates_CD, similarity, first_pass="float32")
+    on_gpu = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, device="cuda")
+    for some in (slice(0, 1), slice(0, 40), slice(0, None)):
+        wanted = on_cpu.search(queries_QD[some], _K, exclude_Q=exclude_Q[some])
+        found = on_gpu.search(queries_QD[some], _K, exclude_Q=exclude_Q[some])
+        lengths_Q1 = np.linalg.norm(queries_QD[some], axis=1, keepdims=True)
+        longest = float(np.linalg.norm(candidates_CD, axis=1).max())
+        unit_Q1 = 1 if similarity == "cosine" else lengths_Q1 * longest + 0.5 * longest**2
+        off_QK = np.abs(found.scores_QK - wanted.scores_QK)
+        assert (off_QK <= 4 * _WIDTH * 2.0**-24 * unit_Q1).all()
+        assert all(len(set(rows)) == _K for rows in found.rows_QK.tolist())
+    # Among equal scores the order of ids counts on both.
+    assert np.array_equal(found.rows_QK[-3:], wanted.rows_QK[-3:]) or similarity == "l2"
+    if kind == "plain":
+        assert (found.rows_QK == wanted.rows_QK).mean() > 0.999
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+def test_listed_candidates_get_the_scores_of_the_cpu(similarity: Similarity) -> None:
+    queries_QD, candidates_CD = _embeddings("plain")
+    rng = np.random.default_rng(2)
+    lists = Ragged.from_lists([rng.permutation(_COUNT)[: 3 + 7 * (row % 5)] for row in range(200)])
+    ids = [f"{row:05}" for row in range(_COUNT)]
+    wanted, found = (
+        ExactIndex(ids, candidates_CD, similarity, device=device).rank_listed(
+            queries_QD[:200], lists
+        )
+        for device in ("cpu", "cuda")
+    )
+    assert (found.rows_QK == wanted.rows_QK).mean() > 0.999
+    assert np.allclose(found.scores_QK, wanted.scores_QK, rtol=1e-4, atol=1e-3)
