@@ -264,8 +264,13 @@ def random_encoder(size: str, tokenizer_of: str) -> Iterator[str]:
 
 
 def save_random_encoder(size: str, tokenizer: TextTokenizer, folder: Path) -> None:
-    """Write a plain folder with random weights of a size of `variants.SIZES`."""
-    model = Encoder(EncoderConfig.model_validate(SIZES[size] | {"pooling": "mean"}))
+    """Write a plain folder with random weights of a size of `variants.SIZES`.
+
+    A vocabulary larger than the size's is embedded too.
+    """
+    vocabulary = max(SIZES[size]["vocab_size"], tokenizer.vocab_size)
+    sizes = SIZES[size] | {"pooling": "mean", "vocab_size": vocabulary}
+    model = Encoder(EncoderConfig.model_validate(sizes))
     model.initialise(0)
     config = PretrainedConfig(encoder=model.config, tasks=list(default_tasks()))
     export_folded(folder, Pretrained(model, tokenizer, config), None)

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.gpu_day.day import Day
 from benchmarks.gpu_day.flash import write_substitute
-from benchmarks.gpu_day.provide import Inputs
+from benchmarks.gpu_day.provide import Inputs, random_folder
 from benchmarks.timing import interleaved, ratio
 from scimult.checkpoints import load_pretrained
 from scimult.data.lines import Rejects, read_jsonl
@@ -39,17 +39,21 @@ _PEERS = (("sdpa", 128), ("sdpa", 512), ("flash", 128), ("flash", 512))
 Encode = Callable[[], FloatArray]
 
 
-def encode(day: Day, step: str) -> None:
-    """Report every setting's tokens per second, in turns, and smallest cosine to float32."""
+def encode(day: Day, step: str, *, size: str | None = None) -> None:
+    """Report every setting's tokens per second, in turns, and smallest cosine to float32.
+
+    Of the given model, or of random weights of a size.
+    """
     inputs, device = Inputs.of(day.inputs), torch.device(day.device)
+    folder = inputs.model if size is None else random_folder(day, day.size(size, "tiny"))
     texts = _texts(inputs, day.size(_MOST_TEXTS, 24))
     length = day.size(512, 64)
-    exact = _ours(inputs.model, "float32", 8192, device, length)
+    exact = _ours(folder, "float32", 8192, device, length)
     expected_ND = exact.encode(texts, task=_TASK)
     tokens = exact.tokens_encoded
     works: dict[str, Encode] = {}
     embedded: dict[str, FloatArray] = {}
-    for name, make in _makers(day, inputs.model, texts, device, length).items():
+    for name, make in _makers(day, folder, texts, device, length).items():
         try:
             work = make()
             embedded[name] = work()

@@ -80,6 +80,18 @@ def inputs(day: Day, step: str) -> None:
     day.note(step, tokens=_tokenise(provided))
 
 
+def random_folder(day: Day, size: str) -> Path:
+    """Return the folder of a random encoder of a size, saved once."""
+    from benchmarks.training import save_random_encoder
+    from scimult.data.tokenization import TextTokenizer
+
+    folder = day.work / "random" / size
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        save_random_encoder(size, TextTokenizer.from_folder(day.inputs / "model"), folder)
+    return folder
+
+
 def _tokenise(found: Inputs) -> int:
     """Tokenise the prepared texts on all cores, once, as every later step would on one."""
     from scimult.checkpoints import load_pretrained

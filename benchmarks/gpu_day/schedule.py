@@ -78,6 +78,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         _step("profile", 90, "speeds:profile_step"),
         _step("sweep_bert_base", 130, "speeds:sweep", size="bert-base"),
         _step("encode", 110, "encoding:encode"),
+        _step("encode_bert_base", 80, "encoding:encode", size="bert-base"),
         _step("search", 60, "searching:search"),
         _step("sweep_minilm", 80, "speeds:sweep", size="minilm"),
         _step("peer_train", 110, "speeds:peer"),

@@ -16,9 +16,8 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu_day.day import Day
-from benchmarks.gpu_day.provide import Inputs
-from benchmarks.training import OurSteps, Setting, save_random_encoder
-from scimult.data.tokenization import TextTokenizer
+from benchmarks.gpu_day.provide import Inputs, random_folder
+from benchmarks.training import OurSteps, Setting
 from scimult.hardware import known_peak, measured_peak
 from scimult.training.engine import process_group
 from scimult.training.loop import StepReport
@@ -173,13 +172,9 @@ def _tokens(reports: list[StepReport]) -> float:
 
 
 def _setting(day: Day, size: str, pairs: int) -> Setting:
-    """Return the setting of a random encoder of a size, saved once, on the prepared pairs."""
-    inputs = Inputs.of(day.inputs)
-    folder = day.work / "random" / size
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        save_random_encoder(size, TextTokenizer.from_folder(inputs.model), folder)
-    return Setting(str(folder), str(inputs.prepared), pairs, day.size(512, 64), dropout=0.0)
+    """Return the setting of a random encoder of a size on the prepared pairs."""
+    folder, prepared = random_folder(day, size), Inputs.of(day.inputs).prepared
+    return Setting(str(folder), str(prepared), pairs, day.size(512, 64), dropout=0.0)
 
 
 def _wait(device: torch.device) -> None:

@@ -33,7 +33,7 @@ from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Similarity, Text, TokenIds
 
-_CUDA_TEXTS = 1 << 14  # tokenised at once, while a GPU embeds those before
+_CUDA_TEXTS = 1 << 11  # tokenised at once, while a GPU embeds those before
 # Texts in memory, and sorted by length, together in `encode_blocks`.
 BLOCK = 1 << 16
 
