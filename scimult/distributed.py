@@ -173,6 +173,13 @@ def on_main(work: Callable[[], T]) -> T:
     return result
 
 
+def sum_over_ranks(x: Tensor) -> Tensor:
+    """Add a tensor up over all ranks, in place, without waiting for its device."""
+    if world_size() > 1:
+        dist.all_reduce(x)
+    return x
+
+
 def gather_rows(x_ND: Tensor, sizes_W: Sequence[int]) -> tuple[Tensor, int]:
     """Concatenate the rows of all ranks; gradients flow back from every rank.
 

@@ -64,6 +64,11 @@ class Day:
         """Folder of the packages from the bundle."""
         return self.work / "site"
 
+    @property
+    def flash(self) -> Path:
+        """Folder of the substitute for flash-attn."""
+        return self.work / "flash"
+
     def size(self, full: T, small: T) -> T:
         """Return ``full``, or ``small`` in a dry run."""
         return small if self.dry else full

@@ -129,7 +129,8 @@ def descendants(root: int) -> list[int]:
 
 def environment(day: Day) -> dict[str, str]:
     """Return the environment of a step: this checkout first, then the bundle's packages."""
-    paths = [str(REPOSITORY), str(day.packages.resolve()), os.environ.get("PYTHONPATH", "")]
+    paths = [str(REPOSITORY), str(day.packages.resolve()), str(day.flash.resolve())]
+    paths.append(os.environ.get("PYTHONPATH", ""))
     variables = {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",

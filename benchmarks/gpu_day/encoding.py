@@ -5,7 +5,6 @@ Shape legend: N texts, D width.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -17,7 +16,6 @@ import numpy as np
 import torch
 
 from benchmarks.gpu_day.day import Day
-from benchmarks.gpu_day.flash import write_substitute
 from benchmarks.gpu_day.provide import Inputs, random_folder
 from benchmarks.timing import interleaved, ratio
 from scimult.checkpoints import load_pretrained
@@ -93,7 +91,7 @@ def _makers(
         f"ours {dtype} {budget}": partial(ours, dtype, budget) for dtype, budget in _OURS
     }
     for kernel, batch in _PEERS:
-        make = partial(_theirs, day, folder, kernel, batch, device, length, texts)
+        make = partial(_theirs, folder, kernel, batch, device, length, texts)
         makers[f"sentence-transformers {kernel} {batch}"] = make
     return makers
 
@@ -105,7 +103,6 @@ def _ours(folder: Path, dtype: str, budget: int, device: torch.device, max_lengt
 
 
 def _theirs(
-    day: Day,
     folder: Path,
     kernel: str,
     batch: int,
@@ -114,10 +111,8 @@ def _theirs(
     texts: list[str],
 ) -> Encode:
     """Return sentence-transformers' encoding in bfloat16; ``flash`` must not pad."""
-    if kernel == "flash":
-        if device.type != "cuda":
-            raise ValueError("encoding without padding needs a GPU")
-        _offer_flash(day)
+    if kernel == "flash" and device.type != "cuda":
+        raise ValueError("encoding without padding needs a GPU")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import (
         Normalize,
@@ -136,16 +131,6 @@ def _theirs(
         modules=[encoder, Pooling(width, "mean"), Normalize()], device=str(device)
     )
     return partial(model.encode, texts, batch_size=batch, show_progress_bar=False)
-
-
-def _offer_flash(day: Day) -> None:
-    """Put the substitute for flash-attn on the path, unless the real one is installed."""
-    from importlib.util import find_spec
-
-    if find_spec("flash_attn") is None:
-        folder = day.work / "flash"
-        write_substitute(folder)
-        sys.path.insert(0, str(folder.resolve()))
 
 
 def _texts(inputs: Inputs, most: int) -> list[str]:

@@ -45,7 +45,7 @@ def known_pairs(
     # An id's first column stands for its copies; absent ids go to a spare column.
     firsts_P = torch.where(hit_P, order_C[indices_P], columns)
     known_BC = torch.zeros(rows, columns + 1, dtype=torch.bool, device=candidate_ids_C.device)
-    known_BC[known_rows_P, firsts_P] = True
+    _mark(known_BC, known_rows_P, firsts_P)
     return known_BC.index_select(1, first_columns(candidate_ids_C))
 
 
@@ -72,7 +72,7 @@ def repeated_candidates(
     first_C = first_columns(candidate_ids_C)
     columns_C = torch.arange(len(first_C), device=first_C.device)
     masked_BC = (first_C != columns_C).repeat(len(targets_B), 1)
-    masked_BC[rows_H, first_C[columns_H]] = True
+    _mark(masked_BC, rows_H, first_C[columns_H])
     masked_BC[rows_H, columns_H] = first_C[columns_H] == first_C[targets_B[rows_H]]
     masked_BC.scatter_(1, first_C[targets_B][:, None], True)
     return masked_BC.scatter_(1, targets_B[:, None], False)
@@ -99,6 +99,12 @@ def foreign_negatives(
     A query without a hard negative has none: it keeps the easy ones. ``candidates`` is C.
     """
     own_BC = torch.zeros(len(targets_B), candidates, dtype=torch.bool, device=targets_B.device)
-    own_BC[rows_H, columns_H] = True
+    _mark(own_BC, rows_H, columns_H)
     has_own_B1 = own_BC.any(1, keepdim=True)
     return (has_own_B1 & ~own_BC).scatter(1, targets_B[:, None], False)
+
+
+def _mark(mask_BC: Tensor, rows_N: Tensor, columns_N: Tensor) -> None:
+    """Set elements; unlike ``mask[rows, columns] = True`` this waits for no copy from the host."""
+    true = torch.ones((), dtype=torch.bool, device=mask_BC.device)
+    mask_BC.index_put_((rows_N, columns_N), true)

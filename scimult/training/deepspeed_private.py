@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from scimult.errors import ConfigError
 
@@ -20,8 +20,8 @@ TESTED = "deepspeed>=0.19.8,<0.20"
 _LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 _OF_STAGE: dict[int, tuple[str, ...]] = {
     0: (),
-    1: ("_lazy_init_hp_params_optimizer_state",),
-    2: ("_lazy_init_hp_params_optimizer_state",),
+    1: ("_lazy_init_hp_params_optimizer_state", "averaged_gradients"),
+    2: ("_lazy_init_hp_params_optimizer_state", "averaged_gradients"),
     3: (
         "_set_fp32_optimizer_param_groups",
         "_clear_fp32_optimizer_param_groups",
@@ -133,6 +133,16 @@ def clear_gradients(engine: Any) -> None:
     """
     if engine.zero_optimization_stage() == 3:
         engine.optimizer.grad_partitions_flat_buffer.zero_()
+
+
+def gradients(engine: Any) -> list[Tensor]:
+    """Return this rank's share of the gradients, before a step; under stage 0 all of them."""
+    stage = engine.zero_optimization_stage()
+    if stage == 0:
+        return [p.grad for p in engine.module.parameters() if p.grad is not None]
+    assert stage < 3, "gradients of stage 3 are elsewhere"
+    groups: dict[int, list[Tensor]] = engine.optimizer.averaged_gradients
+    return [gradient for group in groups.values() for gradient in group]
 
 
 def partition_size(engine: Any, parameter: nn.Parameter) -> int | None:

@@ -21,8 +21,8 @@ from scimult.files import read_json, write_json
 from scimult.hardware import keep_freed_memory
 from scimult.models import Encoder, PackedTexts
 from scimult.training import deepspeed_private
-from scimult.training.deepspeed_config import bound_buckets
-from scimult.training.optim import GradientSums, RoutedAdamW
+from scimult.training.deepspeed_config import bound_buckets, clips_itself, without_waits
+from scimult.training.optim import GradientSums, RoutedAdamW, squared_norm
 from scimult.training.shards import MOMENTS, StateShards
 
 _COUNTERS = "counters.json"
@@ -90,8 +90,10 @@ class DeepSpeedEngine:
         self._optimizer = optimizer
         self._schedule = schedule
         self._sums: GradientSums | None = None
-        # DeepSpeed only reports the norm of sharded and half-precision gradients.
-        self._unsharded_norm = torch.tensor(math.nan)
+        self._clips_itself = clips_itself(settings)
+        self._limit = float(settings["gradient_clipping"])
+        # Of the last update, where DeepSpeed does not compute it.
+        self._norm = torch.tensor(math.nan)
         # Frozen weights are saved unrounded, not as the half-precision module holds them.
         self._frozen = {
             name: parameter.detach().float().cpu().clone()
@@ -105,7 +107,9 @@ class DeepSpeedEngine:
             model=model,
             optimizer=optimizer,
             lr_scheduler=schedule,
-            config=bound_buckets(settings, trained),
+            config=bound_buckets(
+                without_waits(settings) if self._clips_itself else settings, trained
+            ),
             dist_init_required=False,
         )
         deepspeed_private.require_names(self._engine)
@@ -169,9 +173,12 @@ class DeepSpeedEngine:
         of the `LearnedParts` that were used.
         """
         self._optimizer.activate(active)
-        if self._engine.zero_optimization_stage() == 0:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            self._unsharded_norm = torch.nn.utils.get_total_norm(gradients)
+        if self._clips_itself:
+            squares = squared_norm(deepspeed_private.gradients(self._engine), self.device)
+            if self._engine.zero_optimization_stage() > 0:
+                squares = distributed.sum_over_ranks(squares)
+            self._norm = squares.sqrt()
+            self._optimizer.clip(self._norm, self._limit)
         self._engine.step()
         deepspeed_private.clear_gradients(self._engine)
 
@@ -193,7 +200,7 @@ class DeepSpeedEngine:
         It is on the device of the gradients: reading it waits.
         """
         norm = self._engine.get_global_grad_norm()
-        norm = self._unsharded_norm if norm is None else norm
+        norm = self._norm if norm is None else norm
         return torch.as_tensor(norm, dtype=torch.float64)
 
     def take_squares(self) -> Tensor:
@@ -207,9 +214,9 @@ class DeepSpeedEngine:
         """Return the norms by part, before clipping, from the total norm and all ranks' shares."""
         if not squares_WP[0]:
             return {}
-        # DeepSpeed has clipped the gradients that the optimizer saw, by this factor.
-        limit = float(self._engine.gradient_clipping())
-        clipped_by = max(1.0, (norm + 1e-6) / limit) if limit else 1.0
+        # Where DeepSpeed clips, the optimizer saw gradients clipped by this factor.
+        clips = self._limit and not self._clips_itself
+        clipped_by = max(1.0, (norm + 1e-6) / self._limit) if clips else 1.0
         # Unsharded, every rank has the whole gradient.
         shares = squares_WP if self._engine.zero_optimization_stage() > 0 else squares_WP[:1]
         norms = [math.sqrt(sum(squares)) for squares in zip(*shares, strict=True)]

@@ -19,6 +19,7 @@ _EXPERT = re.compile(r"^(.*\.experts)\.(\d+)\.")
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 _EMBEDDINGS = re.compile(r"(?:^|\.)embeddings\.")
 SHARED = -1
+_SMALL = 1e-6
 
 
 def parameter_groups(
@@ -114,10 +115,22 @@ class RoutedAdamW(torch.optim.AdamW):
         self._keeps_norms = keeps_norms
         self._squares: dict[str, Tensor] = {}
         self.parts = list(dict.fromkeys(group["part"] for group in groups))
+        # Read by the fused kernel, which divides gradients by the first.
+        self.grad_scale: Tensor | None = None
+        self.found_inf: Tensor | None = None
 
     def activate(self, experts: frozenset[int | str]) -> None:
         """Set the experts and learned parts that the next steps may change."""
         self._active = experts
+
+    def clip(self, norm: Tensor, limit: float) -> None:
+        """Scale the gradients of the next steps to a norm of at most ``limit``; 0 is no limit.
+
+        ``norm`` is theirs. Nothing waits for it: the fused kernel reads it on its device, and
+        changes no weight if it is not finite.
+        """
+        scale = ((norm + _SMALL) / limit).clamp(min=1.0) if limit else torch.ones_like(norm)
+        self.grad_scale, self.found_inf = scale.float(), (~norm.isfinite()).float()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step the shared groups and the active ones."""
@@ -194,3 +207,13 @@ class GradientSums:
             assert parameter.grad is not None, "the engine dropped a gradient too early"
             parameter.grad.copy_(total)
         self._sums = {}
+
+
+def squared_norm(gradients: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Return the squared norm of all gradients together, a float64 scalar, in a few kernels."""
+    if not gradients:
+        return torch.zeros((), dtype=torch.float64, device=device)
+    # A CPU adds up one after another.
+    dtype = torch.float64 if device.type == "cpu" else torch.float32
+    norms = torch._foreach_norm(list(gradients), 2, dtype=dtype)
+    return torch.stack(norms).double().square().sum()

@@ -33,7 +33,7 @@ def tiny_engine(
     return DeepSpeedEngine(model, optimizer, schedule, resolved)
 
 
-def do_step(engine: DeepSpeedEngine) -> None:
-    """Train one expert on a few rows."""
-    engine.backward(engine.forward(pack(tiny_rows()), 1).float().square().mean())
+def do_step(engine: DeepSpeedEngine, factor: float = 1.0) -> None:
+    """Train one expert on a few rows; ``factor`` scales its loss."""
+    engine.backward(factor * engine.forward(pack(tiny_rows()), 1).float().square().mean())
     engine.step(frozenset({1}))
