@@ -23,7 +23,7 @@ from scimult.data.lines import Rejects, read_jsonl
 from scimult.inference.encoder import SciMult
 from scimult.types import FloatArray
 
-_MOST_TEXTS = 4603
+_MOST_TEXTS, _FEWER_TEXTS = 4603, 2000
 _TASK = "search"
 # Compute type and tokens per batch.
 _OURS = (
@@ -44,7 +44,7 @@ def encode(day: Day, step: str, *, size: str | None = None) -> None:
     """
     inputs, device = Inputs.of(day.inputs), torch.device(day.device)
     folder = inputs.model if size is None else random_folder(day, day.size(size, "tiny"))
-    texts = _texts(inputs, day.size(_MOST_TEXTS, 24))
+    texts = _texts(inputs, day.size(_MOST_TEXTS if size is None else _FEWER_TEXTS, 24))
     length = day.size(512, 64)
     exact = _ours(folder, "float32", 8192, device, length)
     expected_ND = exact.encode(texts, task=_TASK)
