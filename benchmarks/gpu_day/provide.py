@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -98,18 +97,18 @@ def random_folder(day: Day, size: str) -> Path:
 
 
 def _tokenise(found: Inputs) -> int:
-    """Tokenise the prepared texts on all cores, once, as every later step would on one."""
+    """Tokenise the prepared texts once, as every later step would; it uses all cores itself."""
     from scimult.checkpoints import load_pretrained
     from scimult.data.prepared import PreparedData
     from scimult.data.tokenization import TextTokenizer
 
-    data, cores = PreparedData.open(found.prepared), len(os.sched_getaffinity(0))
+    data = PreparedData.open(found.prepared)
     # A sentence-transformers folder may lowercase where its tokenizer's own files do not.
     for tokenizer in (
         load_pretrained(found.model).tokenizer,
         TextTokenizer.from_folder(found.model),
     ):
-        lengths = data.tokens(tokenizer, workers=cores).lengths_N
+        lengths = data.tokens(tokenizer).lengths_N
     return int(lengths.sum())
 
 
