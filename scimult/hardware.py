@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
+# Held while a thread has changed how all threads multiply.
+_PRODUCTS = threading.RLock()
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
@@ -72,31 +75,42 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 @contextmanager
 def products_in_tf32(wanted: bool) -> Iterator[None]:
     """Let GPUs use TF32 (10-bit mantissas) for float32 products inside the block."""
-    before = torch.get_float32_matmul_precision()
-    if wanted:
-        torch.set_float32_matmul_precision("high")
-    try:
+    if not wanted:
         yield
-    finally:
-        if wanted:
-            torch.set_float32_matmul_precision(before)
+        return
+    with _precision_of_products("high"):
+        yield
 
 
 @contextmanager
-def full_precision_products() -> Iterator[None]:
-    """Let GPUs multiply float32 as such and add bfloat16 products in float32 inside the block.
+def full_precision_products(device: torch.device) -> Iterator[None]:
+    """Let a GPU multiply float32 as such and add bfloat16 products in float32 inside the block.
 
-    By default torch lets them round partial sums of bfloat16 products to bfloat16.
+    By default torch lets it round partial sums of bfloat16 products to bfloat16.
     """
-    rounds = torch.backends.cuda.matmul
-    before = torch.get_float32_matmul_precision(), rounds.allow_bf16_reduced_precision_reduction
-    torch.set_float32_matmul_precision("highest")
-    rounds.allow_bf16_reduced_precision_reduction = False
-    try:
+    if device.type != "cuda":
         yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        rounds.allow_bf16_reduced_precision_reduction = before[1]
+        return
+    sums = torch.backends.cuda.matmul
+    with _precision_of_products("highest"):
+        before = sums.allow_bf16_reduced_precision_reduction
+        sums.allow_bf16_reduced_precision_reduction = False
+        try:
+            yield
+        finally:
+            sums.allow_bf16_reduced_precision_reduction = before
+
+
+@contextmanager
+def _precision_of_products(name: str) -> Iterator[None]:
+    """Set torch's precision of float32 products, which all threads share."""
+    with _PRODUCTS:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(name)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 def keep_freed_memory() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from scimult import hardware
 from scimult.errors import ConfigError
-from scimult.hardware import usable_device
+from scimult.hardware import full_precision_products, products_in_tf32, usable_device
 from scimult.training import deepspeed_config
 
 CPU = torch.device("cpu")
@@ -35,6 +36,26 @@ def test_a_slow_choice_is_kept_and_said(
     assert "slower than fp32" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"fp16 needs a GPU.*engine.precision auto"):
         deepspeed_config.resolve_precision("fp16", CPU)
+
+
+def test_threads_see_the_precision_that_they_set_and_leave_the_users() -> None:
+    sums = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), sums.allow_bf16_reduced_precision_reduction
+
+    def set_one(number: int) -> tuple[str, str, bool]:
+        if number % 2:
+            with products_in_tf32(True):
+                return "high", torch.get_float32_matmul_precision(), False
+        with full_precision_products(torch.device("cuda")):
+            rounds = sums.allow_bf16_reduced_precision_reduction
+            return "highest", torch.get_float32_matmul_precision(), rounds
+
+    with ThreadPoolExecutor(8) as threads:
+        for wanted, found, rounds in threads.map(set_one, range(400)):
+            assert (found, rounds) == (wanted, False)
+    with full_precision_products(CPU), products_in_tf32(False):
+        after = torch.get_float32_matmul_precision(), sums.allow_bf16_reduced_precision_reduction
+    assert after == before
 
 
 @pytest.mark.ranks

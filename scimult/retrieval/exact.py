@@ -309,7 +309,7 @@ class ExactIndex:
         longest = max(map(len, parts))
         step = self.block_rows(sum(map(len, parts)))
         buffers = BlockScores(longest * whole_groups(step), self.device, on_host=self._on_host)
-        with full_precision_products():
+        with full_precision_products(self.device):
             for first in range(0, len(self.ids), step):
                 last = min(first + step, len(self.ids))
                 block = (self._vectors if rounded is None else rounded).block(first, last)
