@@ -76,6 +76,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         *_PROVIDE,
         _step("peaks", 40, "machine:peaks"),
         _step("profile", 90, "speeds:profile_step"),
+        _step("host", 45, "host:profile_host"),
         _step("sweep_bert_base", 130, "speeds:sweep", size="bert-base"),
         _step("encode", 110, "encoding:encode"),
         _step("encode_bert_base", 80, "encoding:encode", size="bert-base"),

@@ -24,7 +24,7 @@ from scimult.training.loop import StepReport
 
 # About 57,000 tokens of 128 pairs of papers; the first steps compile and fill caches.
 _PAIRS = 128
-_WARM, _TIMED, _PROFILED = 3, 8, 3
+WARM, _TIMED, _PROFILED = 3, 8, 3
 _KERNELS = 25
 _CHUNK_TOKENS = 131_072
 # Time that must remain for another case, relative to the longest so far.
@@ -51,16 +51,16 @@ _DRY_CASES: tuple[tuple[int, dict[str, Any]], ...] = tuple(
 def profile_step(day: Day, step: str) -> None:
     """Report the device's busy share in steps, the longest kernels, copies and waits."""
     with process_group(600) as device:
-        setting = _setting(day, day.size("bert-base", "tiny"), day.size(_PAIRS, 8))
+        setting = setting_of(day, day.size("bert-base", "tiny"), day.size(_PAIRS, 8))
         ours = OurSteps(setting, device, "bf16")
-        ours.steps(0, _WARM)
+        ours.steps(0, WARM)
         on_gpu = device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        _wait(device)
+        wait_for(device)
         with profile(activities=activities) as profiler:
             started = time.perf_counter()
-            reports = ours.steps(_WARM, _PROFILED)
-            _wait(device)
+            reports = ours.steps(WARM, _PROFILED)
+            wait_for(device)
             seconds = time.perf_counter() - started
         ours.close()
     kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
@@ -135,7 +135,7 @@ def sweep(day: Day, step: str, *, size: str) -> None:
                 break
             started = time.monotonic()
             changes = {key: value for key, value in chosen.items() if key != "precision"}
-            setting = replace(_setting(day, trained_size, pairs), **changes)
+            setting = replace(setting_of(day, trained_size, pairs), **changes)
             try:
                 precision = chosen.get("precision", "bf16")
                 figures = _rate(setting, device, precision, day.size(_TIMED, 2))
@@ -157,10 +157,10 @@ def _rate(setting: Setting, device: torch.device, precision: str, steps: int) ->
     ours = OurSteps(setting, device, precision)
     # The same steps: a larger one than before would allocate memory, and perhaps compile again.
     ours.steps(0, steps)
-    _wait(device)
+    wait_for(device)
     started = time.perf_counter()
     reports = ours.steps(0, steps)
-    _wait(device)
+    wait_for(device)
     seconds = time.perf_counter() - started
     ours.close()
     tokens = _tokens(reports)
@@ -179,13 +179,14 @@ def _tokens(reports: list[StepReport]) -> float:
     return sum(report.usage["tokens_per_second"] * report.seconds for report in reports)
 
 
-def _setting(day: Day, size: str, pairs: int) -> Setting:
+def setting_of(day: Day, size: str, pairs: int) -> Setting:
     """Return the setting of a random encoder of a size on the prepared pairs."""
     folder, prepared = random_folder(day, size), Inputs.of(day.inputs).prepared
     return Setting(str(folder), str(prepared), pairs, day.size(512, 64), dropout=0.0)
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done what was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
