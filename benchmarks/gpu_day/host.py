@@ -8,6 +8,8 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu_day.day import REPOSITORY, Day
@@ -34,27 +36,35 @@ def profile_host(day: Day, step: str) -> None:
         ours.steps(WARM, _STEPS)
         wait_for(device)
         seconds = time.perf_counter() - started
-        profiler = cProfile.Profile()
-        profiler.enable()
-        ours.steps(WARM, _STEPS)
-        profiler.disable()
+        rows = longest_functions(partial(ours.steps, WARM, _STEPS), times=_STEPS)
         ours.close()
     day.note(step, milliseconds_of_step=round(seconds / _STEPS * 1e3, 2))
-    for row in _longest(pstats.Stats(profiler)):
+    for row in rows:
         day.note(step, **row)
 
 
-def _longest(stats: pstats.Stats) -> list[dict[str, str | float]]:
-    rows = [
+def longest_functions(
+    work: Callable[[], object], *, runs: int = 1, times: int = 1
+) -> list[dict[str, str | float]]:
+    """Run work, return its longest functions by own time; ``times`` is what one run repeats."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    for _ in range(runs):
+        work()
+    profiler.disable()
+    times *= runs
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]]
+    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    longest = sorted(stats.items(), key=lambda item: -item[1][2])[:_FUNCTIONS]
+    return [
         {
             "function": f"{_place(path)}:{line} {name}" if line else name,
-            "calls_of_step": calls / _STEPS,
-            "own_ms": round(own / _STEPS * 1e3, 3),
-            "with_callees_ms": round(total / _STEPS * 1e3, 3),
+            "calls": calls / times,
+            "own_ms": round(own / times * 1e3, 3),
+            "with_callees_ms": round(total / times * 1e3, 3),
         }
-        for (path, line, name), (_, calls, own, total, _) in stats.stats.items()  # type: ignore[attr-defined]
+        for (path, line, name), (_, calls, own, total, _) in longest
     ]
-    return sorted(rows, key=lambda row: -row["own_ms"])[:_FUNCTIONS]
 
 
 def _place(path: str) -> str:

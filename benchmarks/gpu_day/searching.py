@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_day.day import Day
+from benchmarks.gpu_day.host import longest_functions
 from benchmarks.timing import interleaved, median_seconds
 from scimult.retrieval.exact import ExactIndex
 
@@ -25,7 +26,7 @@ _EXACT_ROWS = 1 << 18
 
 
 def search(day: Day, step: str) -> None:
-    """Report milliseconds of search and of plain products, and the recall of the top K."""
+    """Report milliseconds of search, of the host in it, and of plain products, and its recall."""
     device, width = torch.device(day.device), day.size(768, 64)
     generator = torch.Generator(device).manual_seed(0)
     for candidates in day.size((200_000, 1_413_087), (2000,)):
@@ -50,6 +51,10 @@ def search(day: Day, step: str) -> None:
                 **{f"bare_{name}_ms": round(value * 1e3, 3) for name, value in bare.items()},
                 of_bare=round(bare["fp32"] / ours, 3),
             )
+        alone = on_host[:1]
+        index.search(alone, _K)
+        for row in longest_functions(partial(index.search, alone, _K), runs=10):
+            day.note(step, candidates=candidates, queries=1, **row)
         expected_QK = _exact(queries_QD[:_CHECKED], embeddings_CD).cpu()
         found_QK = torch.from_numpy(index.search(on_host[:_CHECKED], _K).rows_QK)
         right_QK = (found_QK[:, :, None] == expected_QK[:, None, :]).any(dim=2)

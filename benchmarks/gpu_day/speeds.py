@@ -48,12 +48,14 @@ _DRY_CASES: tuple[tuple[int, dict[str, Any]], ...] = tuple(
 )
 
 
-def profile_step(day: Day, step: str) -> None:
+def profile_step(
+    day: Day, step: str, *, pairs: int = _PAIRS, dropout: float = 0.0, compiled: bool = False
+) -> None:
     """Report the device's busy share in steps, the longest kernels, copies and waits."""
     with process_group(600) as device:
-        setting = setting_of(day, day.size("bert-base", "tiny"), day.size(_PAIRS, 8))
-        ours = OurSteps(setting, device, "bf16")
-        ours.steps(0, WARM)
+        setting = setting_of(day, day.size("bert-base", "tiny"), day.size(pairs, 8))
+        ours = OurSteps(replace(setting, dropout=dropout, compiled=compiled), device, "bf16")
+        ours.steps(0, WARM + _PROFILED)
         on_gpu = device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         wait_for(device)

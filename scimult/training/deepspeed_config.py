@@ -151,7 +151,7 @@ def clips_itself(settings: dict[str, Any]) -> bool:
     """Return whether `without_waits` applies to a resolved configuration.
 
     DeepSpeed's own norm is needed to unscale fp16, and where it shards gradients by stage 3, hands
-    them to the host, or accumulates them in float32.
+    them to the host (ZenFlow too), or accumulates them in float32.
     """
     zero = settings.get("zero_optimization", {})
     offload = (zero.get("offload_optimizer") or {}).get("device", "none")
@@ -159,6 +159,7 @@ def clips_itself(settings: dict[str, Any]) -> bool:
         not settings["fp16"]["enabled"]
         and zero.get("stage", 0) < 3
         and offload == "none"
+        and "zenflow" not in zero
         and "data_types" not in settings
     )
 
@@ -166,8 +167,8 @@ def clips_itself(settings: dict[str, Any]) -> bool:
 def without_waits(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration without clipping and checks for overflow.
 
-    DeepSpeed looks for NaN in each gradient, and waits for the device at every group of parameters
-    in both: half of a step of BERT-base on an H200. `RoutedAdamW.clip` replaces them.
+    DeepSpeed looks for NaN in each gradient, and waits for the device at every group of parameters:
+    with 128 pairs, half of a step of BERT-base on an H200. `RoutedAdamW.clip` replaces both.
     """
     changed: dict[str, Any] = {"gradient_clipping": 0.0}
     zero = settings.get("zero_optimization", {})
