@@ -289,7 +289,7 @@ def test_a_sweep_leaves_out_cases_beyond_its_time_limit(
         return {"tflops": 1.0}
 
     monkeypatch.setattr(speeds, "_rate", rate)
-    monkeypatch.setattr(speeds, "_setting", lambda *_: Setting("", "", 8, 64, 0.0))
+    monkeypatch.setattr(speeds, "setting_of", lambda *_: Setting("", "", 8, 64, 0.0))
     monkeypatch.setattr(speeds, "measured_peak", lambda *_: 2e12)
     monkeypatch.setattr(speeds, "process_group", lambda _: nullcontext(torch.device("cpu")))
     speeds.sweep(replace(day, ends=time.monotonic() + 0.9), "sweep", size="minilm")
