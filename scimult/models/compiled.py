@@ -18,6 +18,11 @@ from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
 from scimult.models.modern import ModernAttention, ModernBlock, turn
 
+# Dropout by torch's own kernel, which gets four numbers out of each draw and keeps the mask. The
+# compiler's draws for every number, in both passes: compiled steps with dropout were slower than
+# plain ones (docs/results/h200.md).
+_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {"fallback_random": True}
+
 
 def compile_blocks(model: Encoder) -> int:
     """Compile everything after attention at its first use, for any number of tokens.
@@ -42,10 +47,10 @@ def compile_blocks(model: Encoder) -> int:
     if model.config.pals is not None:
         layers = [module for module in model.modules() if isinstance(module, FeedForward)]
         for layer in layers:
-            layer.compile(dynamic=True)
+            layer.compile(dynamic=True, options=_OPTIONS)
         return len(layers)
     # One object, so that all blocks share the compiled code.
-    compiled = torch.compile(after_attention, dynamic=True)
+    compiled = torch.compile(after_attention, dynamic=True, options=_OPTIONS)
     blocks = [module for module in model.modules() if isinstance(module, (Block, ModernBlock))]
     turning = torch.compile(turn, dynamic=True)
     for block in blocks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +35,16 @@ def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+def compile_by(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another back end compile, which knows no options."""
+    through = torch.compile
+
+    def by(function: Any, *, dynamic: bool, options: object = None) -> Any:
+        return through(function, backend=backend, dynamic=dynamic)
+
+    monkeypatch.setattr(torch, "compile", by)
+
+
 def batch(rows: int, rng: np.random.Generator) -> tuple[PackedTexts, list[int]]:
     texts = pack([rng.integers(1, 50, int(n)) for n in rng.integers(3, 20, rows)])
     return texts, [row % 3 for row in range(rows)]
@@ -54,7 +64,7 @@ def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
 ) -> None:
     """On the meta device, which takes the path of GPUs; the compiler's back end does nothing."""
     backend = CompileCounterWithBackend("eager")
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    compile_by(backend, monkeypatch)
     model = tiny_encoder(case, **DROPOUT, **changes)
     assert compile_blocks(model) >= model.config.num_blocks
     model.to("meta")
@@ -115,7 +125,7 @@ def test_outputs_and_gradients_for_any_number_of_tokens(
 def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """An embedding cache encodes without gradients first: another graph, the same dropout.
 
-    With torch's dropout, as on GPUs, which the compiler draws by itself.
+    With torch's dropout, as on GPUs; a batch of one route has the masks of an uncompiled model.
     """
 
     def of_torch(x: Tensor, probability: float, training: bool = True) -> Tensor:
@@ -124,6 +134,7 @@ def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> N
     for module in (blocks, compiled):
         monkeypatch.setattr(module, "apply_dropout", of_torch)
     model = tiny_encoder("mha_expert", dropout=0.3)
+    plain = copy.deepcopy(model)
     compile_blocks(model)
     for rows in (3, 5, 7):
         texts, routes = batch(rows, np.random.default_rng(rows))
@@ -135,6 +146,10 @@ def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> N
         torch.testing.assert_close(first, second.detach(), rtol=1e-4, atol=1e-5)
         torch.manual_seed(rows + 1)
         assert not torch.allclose(model(texts, routes), second, atol=1e-2)
+        torch.manual_seed(rows)
+        expected = plain(texts, 1)
+        torch.manual_seed(rows)
+        torch.testing.assert_close(model(texts, 1), expected, rtol=1e-4, atol=1e-5)
     assert dict(counters["graph_break"]) == {}
 
 
@@ -143,7 +158,7 @@ def test_dropout_of_cpus_is_drawn_outside(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mask reinterprets random words as other numbers, which the compiler cannot."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    compile_by("aot_eager", monkeypatch)
     plain = tiny_encoder("mha_expert", **DROPOUT).to(dtype)
     ours = copy.deepcopy(plain)
     compile_blocks(ours)
