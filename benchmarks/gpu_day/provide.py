@@ -91,8 +91,12 @@ def random_folder(day: Day, size: str) -> Path:
 
     folder = day.work / "random" / size
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        save_random_encoder(size, TextTokenizer.from_folder(day.inputs / "model"), folder)
+        # A step may be stopped at its time limit; the next one must not find half a model.
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        save_random_encoder(size, TextTokenizer.from_folder(day.inputs / "model"), partial)
+        partial.rename(folder)
     return folder
 
 
