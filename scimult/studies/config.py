@@ -31,10 +31,9 @@ class LaunchConfig(StrictConfig):
     ranks : int
         Processes per training run; several are launched by ``deepspeed``.
     parallel : int
-        Number of simultaneous jobs, on CPUs.
+        Number of simultaneous jobs: in all on CPUs, on each GPU (or group) with ``devices``.
     devices : list of int, optional
-        GPUs; each job uses as many as a run has ranks, which determines the number of
-        simultaneous jobs.
+        GPUs; each job uses as many as a run has ranks.
     """
 
     ranks: int = Field(1, ge=1)
@@ -45,8 +44,6 @@ class LaunchConfig(StrictConfig):
     def _whole_slots(self) -> LaunchConfig:
         if self.devices is None:
             return self
-        if self.parallel != 1:
-            raise ValueError("launch.parallel (CPUs) and launch.devices (GPUs): set one, not both")
         if not self.devices or len(set(self.devices)) < len(self.devices):
             raise ValueError("launch.devices must list each GPU once, and at least one")
         if len(self.devices) % self.ranks:

@@ -24,7 +24,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one job at a time: certain GPUs, or a share of the CPUs."""
+    """A place for one job at a time: certain GPUs, or else a share of the CPUs."""
 
     devices: tuple[int, ...] = ()
     threads: int | None = None
@@ -32,11 +32,12 @@ class Slot:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables to set for a job's process."""
+        variables = {}
         if self.devices:
-            return {_GPUS: ",".join(map(str, self.devices))}
-        if self.threads is None or _THREADS in os.environ:
-            return {}
-        return {_THREADS: str(self.threads)}
+            variables[_GPUS] = ",".join(map(str, self.devices))
+        if self.threads is not None and _THREADS not in os.environ:
+            variables[_THREADS] = str(self.threads)
+        return variables
 
 
 class Job(Protocol):

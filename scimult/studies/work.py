@@ -23,13 +23,15 @@ _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]
 
 
 def make_slots(launch: LaunchConfig) -> list[Slot]:
-    """Return the slots of jobs: groups of GPUs, or shares of the CPUs."""
-    if launch.devices is not None:
-        groups = range(0, len(launch.devices), launch.ranks)
-        return [Slot(tuple(launch.devices[i : i + launch.ranks])) for i in groups]
-    cores = len(os.sched_getaffinity(0))
-    threads = None if launch.parallel == 1 else max(1, cores // (launch.parallel * launch.ranks))
-    return [Slot(threads=threads)] * launch.parallel
+    """Return the slots of jobs: groups of GPUs, or else shares of the CPUs.
+
+    Jobs that share a machine or a GPU also share the cores evenly.
+    """
+    devices, ranks = launch.devices or [], launch.ranks
+    groups = [tuple(devices[i : i + ranks]) for i in range(0, len(devices), ranks)] or [()]
+    cores = len(os.sched_getaffinity(0)) // (len(groups) * launch.parallel * ranks)
+    threads = None if launch.parallel == 1 else max(1, cores)
+    return [Slot(group, threads) for _ in range(launch.parallel) for group in groups]
 
 
 def make_jobs(plan: Plan) -> list[Job]:

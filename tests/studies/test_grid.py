@@ -149,7 +149,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"overrides": ["seed=3"]}, "sets output and seed"),
     ({"runs": {"a": {"overrides": ["output=elsewhere"]}}}, "sets output and seed"),
     ({"config": None}, "has no configuration"),
-    ({"launch": {"devices": [0, 1], "parallel": 2}}, "not both"),
     ({"launch": {"devices": [0, 0]}}, "each GPU once"),
     ({"launch": {"devices": [0, 1, 2], "ranks": 2}}, "not a multiple"),
     ({"evaluate": []}, "evaluate"),

@@ -104,6 +104,11 @@ def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     shares = make_slots(LaunchConfig(parallel=2, ranks=2))
     assert [slot.environment for slot in shares] == [{"OMP_NUM_THREADS": "2"}] * 2
+    # Two jobs on each GPU, the GPUs in turn.
+    both = make_slots(LaunchConfig(devices=[0, 1], parallel=2))
+    assert [slot.environment for slot in both] == [
+        {"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": "2"} for gpu in ("0", "1", "0", "1")
+    ]
     # One job has the machine, and its ranks share the cores.
     assert [slot.environment for slot in make_slots(LaunchConfig())] == [{}]
 
