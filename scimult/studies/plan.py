@@ -141,6 +141,7 @@ def check_plan(plan: Plan) -> None:
             if plan.runs[name].is_trained:
                 # Trials of a run differ only in the seed, so checking the first is enough.
                 models[name] = _rehearse(members[0], models.get(plan.runs[name].after or ""))
+                _check_tasks(plan, members[0], models[name])
             for trial in members:
                 _check_folder(plan, trial)
         except SciMultError as error:
@@ -157,6 +158,20 @@ def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
         _, model = rehearse(stage.config, models[stage.after], device)
         models[stage.name] = model
     return model
+
+
+def _check_tasks(plan: Plan, trial: Trial, model: Pretrained) -> None:
+    """Refuse a model that lacks a task of a set that it will be scored on."""
+    known = {task.name for task in model.config.tasks}
+    for name in plan.suites_of(trial):
+        suite, wanted = plan.suites[name].suite, plan.suites[name].section.sets
+        for benchmark_name, benchmark in suite.select(wanted).items():
+            if not known & {benchmark.task, benchmark.fallback_task}:
+                raise ConfigError(
+                    f"set {benchmark_name!r} of suite {name!r} needs a task that the model lacks",
+                    value=benchmark.task,
+                    fix="add it to the configuration's tasks, or leave the set out",
+                )
 
 
 def _check_folder(plan: Plan, trial: Trial) -> None:

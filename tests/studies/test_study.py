@@ -205,6 +205,16 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     assert not (folder / "refused").exists()
 
 
+def test_a_model_without_a_task_of_the_suite_is_refused_at_once(folder: Path) -> None:
+    section = {"suite": str(folder / "own.yaml"), "data": str(folder)}
+    changed = {**section, "overrides": ["benchmarks.own.task=regression"]}
+    result = call(write_study(folder, "refused", evaluate=[changed]), "--dry-run")
+    assert result.exit_code == 1
+    assert "experts: set 'own' of suite 'own' needs a task that the model lacks" in result.stderr
+    changed["overrides"].append("benchmarks.own.fallback_task=search")
+    assert call(write_study(folder, "fresh", evaluate=[changed]), "--dry-run").exit_code == 0
+
+
 def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
     result = call(write_study(folder, "fresh"), "--dry-run")
     assert result.exit_code == 0, result.output
