@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import traceback
 from functools import cache
 from itertools import chain
@@ -16,6 +17,7 @@ import torch
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
 from scimult.config import load_config, validate
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.suites import load_suite
 from scimult.models import Encoder, EncoderConfig
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.vocabulary import read_texts, save_tokenizer, train_wordpiece
@@ -135,6 +137,16 @@ def test_a_recipe_fits_its_base(path: Path) -> None:
         assert stage.config.how_to_get.data
         first = stage.after is None and not (CONFIGS / stage.config.model.base).exists()
         assert not first or stage.config.model.base in SIZES or stage.config.how_to_get.base
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_knows_the_tasks_of_its_suite(path: Path) -> None:
+    suites = re.findall(r"--suite (\w+)", path.read_text(encoding="utf-8"))
+    assert suites, "a recipe says how its model is evaluated"
+    known = {task.name for task in list(rehearsed(path).values())[-1].config.tasks}
+    for suite in suites:
+        for benchmark in load_suite(suite).benchmarks.values():
+            assert known & {benchmark.task, benchmark.fallback_task}
 
 
 def test_all_papers_have_recipes() -> None:
