@@ -18,9 +18,8 @@ from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
 from scimult.models.modern import ModernAttention, ModernBlock, turn
 
-# Dropout by torch's own kernel, which gets four numbers out of each draw and keeps the mask. The
-# compiler's draws for every number, in both passes: compiled steps with dropout were slower than
-# plain ones (docs/results/h200.md).
+# Dropout by torch's own kernel: the same masks as in an uncompiled run. No faster than the
+# compiler's (docs/results/h200.md).
 _OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {"fallback_random": True}
 
 
