@@ -206,9 +206,6 @@ def data(
         int | None, typer.Option(min=1, help="Citation pairs to mine. Default: all.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of reading.")] = 5,
-    most_workers: Annotated[
-        int, typer.Option(min=1, help="Tokenise with 1 to this many processes.")
-    ] = 2,
 ) -> None:
     """Measure time, memory and disk of preparing a library; the last line is a JSON object."""
     import tempfile
@@ -231,12 +228,12 @@ def data(
         path.mkdir(exist_ok=True)
         steps = measure_preparation(work, path)
         if loaded is not None:
-            steps = chain(steps, measure_tokenising(path, loaded, range(1, most_workers + 1)))
+            steps = chain(steps, measure_tokenising(path, loaded))
         costs = []
         for cost in steps:
             costs.append(cost)
             typer.echo(json.dumps(asdict(cost)))
-        reading = None if loaded is None else measure_reading(path / "tokens-1", rounds)
+        reading = None if loaded is None else measure_reading(path / "tokens", rounds)
     if reading is not None:
         typer.echo(
             f"rows in order: {reading.rows_per_second:,.0f} /s; random order takes "

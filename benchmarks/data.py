@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -138,14 +138,10 @@ def _prepare(folder: Path, library: Library, limits: Limits, *, clean: bool) -> 
         prepare(config, temporary, steps=Steps(folder / "steps"), limits=limits)
 
 
-def measure_tokenising(
-    folder: Path, tokenizer: TextTokenizer, workers: Sequence[int]
-) -> Iterator[Cost]:
-    """Tokenise the data of ``measure_preparation``, with W workers into ``tokens-W``."""
-    for count in workers:
-        target = folder / f"tokens-{count}"
-        work = partial(_tokenise, folder / "prepared", tokenizer, target, count)
-        yield measured(f"tokenise, {count} processes", work, folder)
+def measure_tokenising(folder: Path, tokenizer: TextTokenizer) -> Iterator[Cost]:
+    """Tokenise the data of ``measure_preparation`` into ``tokens``."""
+    work = partial(_tokenise, folder / "prepared", tokenizer, folder / "tokens")
+    yield measured("tokenise", work, folder)
 
 
 def measured(step: str, work: Callable[[], object], folder: Path) -> Cost:
@@ -205,8 +201,8 @@ def measure_reading(folder: Path, rounds: int, rows: int = 20_000) -> Reading:
     )
 
 
-def _tokenise(prepared: Path, tokenizer: TextTokenizer, target: Path, workers: int) -> None:
-    build_token_store(PreparedData.open(prepared).texts, tokenizer, target, workers=workers)
+def _tokenise(prepared: Path, tokenizer: TextTokenizer, target: Path) -> None:
+    build_token_store(PreparedData.open(prepared).texts, tokenizer, target)
 
 
 def _run(work: Callable[[], object]) -> dict[str, float]:

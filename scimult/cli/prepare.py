@@ -69,7 +69,6 @@ def prepare(
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Tokenising processes.")] = 1,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Compare contents of files, not just their size and time."),
@@ -125,7 +124,7 @@ def prepare(
         changes = [*overrides, *([] if root is None else [f"root={root}"])]
         cache = steps or out.with_name(f".{out.name}.steps")
         flags = {"skip_bad": skip_bad, "verify": verify}
-        _build(config, changes, out, tokenizer, cache, workers, memory, **flags)
+        _build(config, changes, out, tokenizer, cache, memory, **flags)
 
 
 def _check(
@@ -239,7 +238,6 @@ def _build(
     out: Path,
     tokenizer: Path | None,
     steps: Path,
-    workers: int,
     memory: str | None,
     *,
     skip_bad: bool,
@@ -265,7 +263,6 @@ def _build(
         tokenizer=loaded,
         skip_bad=skip_bad,
         steps=steps,
-        workers=workers,
         open_encoder=open_encoder,
         verify=verify,
         limits=Limits(memory),

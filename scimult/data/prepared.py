@@ -122,12 +122,8 @@ class PreparedData:
         """Return the teacher's scores; ``None`` if the folder has none."""
         return read_teacher_scores(self.folder)
 
-    def tokens(
-        self, tokenizer: TextTokenizer, max_length: int = 512, *, workers: int = 1
-    ) -> TokenStore:
+    def tokens(self, tokenizer: TextTokenizer, max_length: int = 512) -> TokenStore:
         """Return the token store of ``tokenizer``; the main rank builds it if needed.
-
-        ``workers`` are the processes that build. If the build fails, every rank raises.
 
         Raises
         ------
@@ -140,9 +136,7 @@ class PreparedData:
             try:
                 # A store that exists but is damaged is an error.
                 if not folder.exists() or int(read_meta(folder)["max_length"]) < max_length:
-                    build_token_store(
-                        self.texts, tokenizer, folder, max(max_length, 512), workers=workers
-                    )
+                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
             except SciMultError as error:
                 problem = error
         message = distributed.broadcast_object(None if problem is None else str(problem))

@@ -114,14 +114,11 @@ def build_token_store(
     tokenizer: TextTokenizer,
     folder: Path | str,
     max_length: int = 512,
-    *,
-    workers: int = 1,
 ) -> TokenStore:
     """Tokenise every text and write the store; the folder appears only when complete.
 
     An interrupted build stays in a hidden folder next to it, and the next build with the same
-    texts, tokenizer and length resumes there. The result does not depend on the number of
-    ``workers``, the tokenising processes.
+    texts, tokenizer and length resumes there.
     """
     folder = Path(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
@@ -137,7 +134,7 @@ def build_token_store(
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         with TokenWriter(unfinished, meta) as writer:
-            chunks = encode_chunks(texts, tokenizer, max_length, writer.texts, workers)
+            chunks = encode_chunks(texts, tokenizer, max_length, writer.texts)
             done = writer.texts
             with bar("tokenise", total=len(texts), unit="text", initial=done) as meter:
                 for lengths, tokens_T in chunks:

@@ -1,4 +1,4 @@
-"""Tokenise many texts in several processes, and resume an interrupted build.
+"""Tokenise many texts, and resume an interrupted build.
 
 Shape legend: C texts of a chunk, T their tokens.
 """
@@ -6,11 +6,8 @@ Shape legend: C texts of a chunk, T their tokens.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -107,44 +104,10 @@ class TokenWriter:
 
 
 def encode_chunks(
-    texts: TextStore, tokenizer: TextTokenizer, max_length: int, start: int, workers: int
+    texts: TextStore, tokenizer: TextTokenizer, max_length: int, start: int
 ) -> Iterator[Chunk]:
-    """Yield lengths and token ids of the texts from row ``start`` on, chunk by chunk, in order.
-
-    With several ``workers``, each process opens the text file itself and gets a copy of the
-    tokenizer.
-    """
-    starts = range(start, len(texts), TEXTS_PER_CHUNK)
-    if workers == 1 or len(starts) < 2:
-        for first in starts:
-            yield _encode(texts, tokenizer, max_length, first)
-        return
-    # Spawned: a fork would copy the locks of running threads.
-    with ProcessPoolExecutor(
-        workers, get_context("spawn"), _start_worker, (texts.folder, tokenizer, max_length)
-    ) as pool:
-        waiting: deque[Future[Chunk]] = deque()
-        for first in starts:
-            waiting.append(pool.submit(_encode_here, first))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _encode(texts: TextStore, tokenizer: TextTokenizer, max_length: int, first: int) -> Chunk:
-    stop = min(first + TEXTS_PER_CHUNK, len(texts))
-    encoded = tokenizer.encode(texts.slice(first, stop), max_length)
-    return np.array([len(ids) for ids in encoded], dtype=np.int64), np.concatenate(encoded)
-
-
-_worker: dict[str, Any] = {}
-
-
-def _start_worker(folder: Path, tokenizer: TextTokenizer, max_length: int) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    _worker.update(texts=TextStore.open(folder), tokenizer=tokenizer, max_length=max_length)
-
-
-def _encode_here(first: int) -> Chunk:
-    return _encode(_worker["texts"], _worker["tokenizer"], _worker["max_length"], first)
+    """Yield lengths and token ids of the texts from row ``start`` on, chunk by chunk, in order."""
+    for first in range(start, len(texts), TEXTS_PER_CHUNK):
+        stop = min(first + TEXTS_PER_CHUNK, len(texts))
+        encoded = tokenizer.encode(texts.slice(first, stop), max_length)
+        yield np.array([len(ids) for ids in encoded], dtype=np.int64), np.concatenate(encoded)

@@ -32,7 +32,6 @@ def build_dataset(
     tokenizer: TextTokenizer | None = None,
     skip_bad: bool = False,
     steps: Path | None = None,
-    workers: int = 1,
     open_encoder: OpenEncoder | None = None,
     verify: bool = False,
     limits: Limits | None = None,
@@ -52,8 +51,6 @@ def build_dataset(
     steps : path, optional
         Cache of read, cleaned, mined and tokenised data, so that a resumed run, or one with
         other options, repeats only the steps whose inputs changed.
-    workers : int
-        Processes that tokenise.
     open_encoder : callable, optional
         Opens the model of a ``dense`` mining rule.
     verify : bool
@@ -74,18 +71,18 @@ def build_dataset(
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=cache, limits=limits)
         mine(temporary, config.mining, open_encoder, cache, limits=limits)
         if tokenizer is not None:
-            _tokenise(temporary, tokenizer, steps, workers)
+            _tokenise(temporary, tokenizer, steps)
     return PreparedData.open(folder), rejects
 
 
-def _tokenise(folder: Path, tokenizer: TextTokenizer, steps: Path | None, workers: int) -> None:
+def _tokenise(folder: Path, tokenizer: TextTokenizer, steps: Path | None) -> None:
     """Tokenise in ``folder``, or next to the other steps and link the tokens into ``folder``."""
     data = PreparedData.open(folder)
     if steps is None:
-        data.tokens(tokenizer, workers=workers)
+        data.tokens(tokenizer)
         return
     cached = steps / TOKENS / tokenizer.fingerprint
     if not is_token_store(cached, data.texts):
-        build_token_store(data.texts, tokenizer, cached, workers=workers)
+        build_token_store(data.texts, tokenizer, cached)
     target = folder / TOKENS / tokenizer.fingerprint
     shutil.copytree(cached, target, copy_function=link_or_copy)

@@ -122,7 +122,7 @@ def test_a_public_source_without_evaluation_texts(tmp_path: Path) -> None:
     write_files(tmp_path / "in", {"train.jsonl": rows})
     write_jsonl(tmp_path / "eval/set/corpus.jsonl", [{"_id": "1", "title": "", "text": "A cat."}])
     write_jsonl(tmp_path / "eval/set/queries.jsonl", [{"_id": "q", "text": "What purrs"}])
-    paths = ("--input", tmp_path / "in", "--out", tmp_path / "out", "--workers", "2")
+    paths = ("--input", tmp_path / "in", "--out", tmp_path / "out")
     arguments = ("sentence-triples", *paths, "prepare.dev_fraction=0", "--decontaminate")
     code, output = _run("prepare", *arguments, tmp_path / "eval")
     assert code == 0, output

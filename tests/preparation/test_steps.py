@@ -189,17 +189,6 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
     assert len(TokenStore.open(tmp_path / "resumed", texts=texts)) == len(texts)
 
 
-@pytest.mark.ranks
-def test_two_processes_write_what_one_writes(
-    texts: TextStore, minilm: Path, tmp_path: Path
-) -> None:
-    tokenizer = TextTokenizer.from_folder(minilm)
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        build_token_store(texts, tokenizer, folder, 16, workers=workers)
-    assert _content(tmp_path / "1") == _content(tmp_path / "2")
-
-
 def test_unfinished_tokens_of_other_texts_are_not_resumed(tmp_path: Path) -> None:
     one, other = ({"dtype": "uint16", "texts": name} for name in ("one", "other"))
     lengths, tokens = np.array([2, 1]), np.array([5, 6, 7])
