@@ -220,7 +220,7 @@ def _select(results: Iterable[Result], baseline: str, systems: Sequence[str]) ->
 def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[str]:
     """Return the main metric, or all that every system has, the main one first.
 
-    Metrics without per-query scores (correlations, F1 of several labels) cannot be tested.
+    Metrics without per-query scores (F1 of several labels, of clusters) cannot be tested.
     """
     entry = results[0].sets[name]
     every = [result.sets[name].resampled_metrics for result in results]

@@ -3,7 +3,8 @@
 ``<system>/per_query/<set>.tsv.gz`` is a table with a header: ``query-id``, then one column per
 metric in full precision, and ``weight`` where queries do not count the same. Coarse
 classification (macro F1 is not a mean over papers) instead keeps ``correct``, ``gold`` and
-``predicted`` of each paper, from which it can be computed.
+``predicted`` of each paper, from which it can be computed; regression each paper's share in the
+correlation.
 """
 
 from __future__ import annotations

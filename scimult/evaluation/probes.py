@@ -28,8 +28,9 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
-from scimult.evaluation.protocols import Outcome
+from scimult.evaluation.protocols import KENDALL_TAU, Outcome
 from scimult.evaluation.published_svr import PublishedSVR
+from scimult.evaluation.resampling import tau_pseudo_values
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, IntArray
 
@@ -80,8 +81,12 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
     predicted_T = model.predict(split.test_TD)
     return Outcome(
-        scores={"kendall_tau": rank_correlation(gold_T, predicted_T)},
-        per_query={"gold": gold_T.tolist(), "predicted": predicted_T.tolist()},
+        scores={KENDALL_TAU: rank_correlation(gold_T, predicted_T)},
+        per_query={
+            KENDALL_TAU: tau_pseudo_values(gold_T, predicted_T).tolist(),
+            "gold": gold_T.tolist(),
+            "predicted": predicted_T.tolist(),
+        },
         details={
             **_settings(probe, "linear support vector regression"),
             "solver": probe.solver,

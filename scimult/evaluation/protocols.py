@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 MACRO_F1 = "macro_f1"
+KENDALL_TAU = "kendall_tau"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "classification_linear": Protocol(
         "probes", (*_PAPERS, "scidocs"), (MACRO_F1, "f1", "accuracy")
     ),
-    "regression_linear": Protocol("probes", _PAPERS, ("kendall_tau",)),
+    "regression_linear": Protocol("probes", _PAPERS, (KENDALL_TAU,)),
     "link_retrieval": Protocol("rankings", ("native", "scimult")),
     "rerank": Protocol(
         "rankings", (*_PAPERS, "scidocs", "scimult", "mdcr", "csfcube", "doris_mae")

@@ -1,7 +1,8 @@
 """Paired bootstrap, randomisation test and Holm's correction, vectorised over resamples.
 
 A system's score is a function of sums over queries: the mean of per-query scores, or macro F1 of
-the counts of hits, gold and predicted labels. Resampled scores are therefore products of a matrix
+the counts of hits, gold and predicted labels. Rank correlation is the mean of pseudo-values of the
+jackknife. Resampled scores are therefore products of a matrix
 of weights or swaps with the queries' terms, computed in blocks of bounded size. Every draw starts
 from the given seed, so a comparison does not depend on what else is compared, and the block size
 changes no number.
@@ -9,7 +10,8 @@ changes no number.
 Sources: Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13 (percentile
 interval); Smucker, Allan and Carterette, CIKM 2007 (randomisation test for retrieval); Yeh,
 COLING 2000 (swapping predictions for F1); Phipson and Smyth 2010 (a sampled p-value is never 0);
-Holm, Scandinavian Journal of Statistics 6 (1979).
+Holm, Scandinavian Journal of Statistics 6 (1979); Arvesen, Annals of Mathematical Statistics 40
+(1969; the jackknife of such statistics).
 
 Shape legend: Q queries, F terms of a query, M metrics, R resamples, S systems, C classes.
 """
@@ -90,6 +92,41 @@ def _macro_f1(sums_RF: Scores) -> Scores:
     f1_RC = np.divide(2 * hits_RC, total_RC, out=np.zeros_like(hits_RC), where=total_RC > 0)
     means_R: Scores = f1_RC.sum(axis=1) / np.maximum((total_RC > 0).sum(axis=1), 1)
     return means_R[:, None]
+
+
+def tau_pseudo_values(gold_Q: Scores, predicted_Q: Scores) -> Scores:
+    """Return each paper's share in Kendall's τ-b, its pseudo-value of the jackknife.
+
+    That is Q τ less (Q − 1) times the τ without the paper. Tests may treat the shares as
+    independent scores of papers whose mean is τ: a constant of the order of 1 / Q² makes it so.
+    """
+    pairs_3Q = _pairs_of_each(gold_Q, predicted_Q)
+    all_31 = pairs_3Q.sum(axis=1, keepdims=True) / 2
+    count, whole_1 = len(gold_Q), _tau(all_31)
+    values_Q = count * whole_1 - (count - 1) * _tau(all_31 - pairs_3Q)
+    shares_Q: Scores = values_Q + whole_1 - values_Q.mean()
+    return shares_Q
+
+
+def _tau(pairs_3Q: Scores) -> Scores:
+    concordance_Q, *untied_2Q = pairs_3Q
+    most_Q = np.sqrt(np.prod(untied_2Q, axis=0))
+    # Undefined if all papers are tied.
+    tau_Q: Scores = np.divide(concordance_Q, most_Q, out=np.zeros_like(most_Q), where=most_Q > 0)
+    return tau_Q
+
+
+def _pairs_of_each(gold_Q: Scores, predicted_Q: Scores) -> Scores:
+    """Return each paper's concordant less discordant pairs, and those untied in either."""
+    blocks = []
+    rows = max(1, BLOCK // len(gold_Q))
+    for first in range(0, len(gold_Q), rows):
+        some = slice(first, first + rows)
+        gold_RQ = np.sign(gold_Q[some, None] - gold_Q)
+        predicted_RQ = np.sign(predicted_Q[some, None] - predicted_Q)
+        parts = (gold_RQ * predicted_RQ, np.abs(gold_RQ), np.abs(predicted_RQ))
+        blocks.append([part.sum(axis=1) for part in parts])
+    return np.concatenate(blocks, axis=1)
 
 
 def bootstrap(samples: Sequence[Sample], resamples: int, seed: Seed) -> NDArray[np.float64]:

@@ -209,6 +209,8 @@ def test_regression(x: FloatArray, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.details["cross_validated"] == round(max(means), 6)
     assert outcome.scores["kendall_tau"] == pytest.approx(wanted)
     assert outcome.scores["kendall_tau"] > 0.3
+    assert outcome.resampled == ["kendall_tau"]
+    assert np.mean(np.array(outcome.per_query["kendall_tau"], dtype=float)) == pytest.approx(wanted)
 
 
 LIGHTNING = {
