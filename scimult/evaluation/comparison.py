@@ -167,7 +167,7 @@ def paired_samples(
     """
     tables = [read_per_query(out, result.system, name) for result in results]
     tables = [table.in_order_of(tables[0].query_ids) for table in tables]
-    if MACRO_F1 in metrics:
+    if MACRO_F1 in metrics and MACRO_F1 not in tables[0].columns:
         gold = tables[0].column("gold")
         for result, table in zip(results, tables, strict=True):
             if table.column("gold") != gold:
@@ -220,7 +220,7 @@ def _select(results: Iterable[Result], baseline: str, systems: Sequence[str]) ->
 def _shared_metrics(results: Sequence[Result], name: str, choice: str) -> list[str]:
     """Return the main metric, or all that every system has, the main one first.
 
-    Metrics without per-query scores (F1 of several labels, of clusters) cannot be tested.
+    Metrics without per-query scores (B³ of clusters, accuracy) cannot be tested.
     """
     entry = results[0].sets[name]
     every = [result.sets[name].resampled_metrics for result in results]

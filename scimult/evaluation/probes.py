@@ -23,19 +23,20 @@ from scipy.stats import kendalltau
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV
 from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
-from scimult.evaluation.protocols import KENDALL_TAU, Outcome
+from scimult.evaluation.few_shot import label_samples, samples
+from scimult.evaluation.protocols import KENDALL_TAU, MACRO_F1, Outcome
 from scimult.evaluation.published_svr import PublishedSVR
-from scimult.evaluation.resampling import tau_pseudo_values
+from scimult.evaluation.resampling import f1_pseudo_values, tau_pseudo_values
 from scimult.evaluation.task_data import PaperSet
-from scimult.types import FloatArray, IntArray
+from scimult.types import FloatArray
 
 SEED = 42
-"""Seed of the solvers; few-shot sample k is drawn with SEED + k, as in SciRepEval."""
+"""Seed of the solvers, as in SciRepEval."""
 SHOT = "+{}shot"
 """Suffix of a few-shot version's metrics."""
 _ITERATIONS = 10_000
@@ -119,7 +120,7 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T, names[-1])
     for shot in probe.few_shot:
         by_sample = []
-        for sample, rows in enumerate(_samples(papers.name, train_N, shot)):
+        for sample, rows in enumerate(samples(papers.name, train_N, shot)):
             source = f"{papers.name}: sample {sample} of {shot.size} papers"
             _check_classes(train_N[rows], 1, source)
             model = _classifier(probe, _FEW_SHOT_COST)
@@ -127,9 +128,15 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
             sampled_T = model.predict(split.test_TD)
             by_sample.append(_label_scores(benchmark.metrics, gold_T, sampled_T, names[-1]))
         scores.update(_means(by_sample, shot))
+    shares: dict[str, list[float] | list[str]] = {}
+    # Macro F1 is resampled from the labels instead, and by itself.
+    if "f1" in benchmark.metrics and MACRO_F1 not in benchmark.metrics:
+        of_positive = [(x_T == names[-1]).astype(int)[:, None] for x_T in (gold_T, predicted_T)]
+        shares["f1"] = f1_pseudo_values(*of_positive).tolist()
     return Outcome(
         scores=scores,
         per_query={
+            **shares,
             "correct": (gold_T == predicted_T).astype(float).tolist(),
             "gold": gold_T.tolist(),
             "predicted": predicted_T.tolist(),
@@ -154,6 +161,7 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
     return Outcome(
         scores=scores,
         per_query={
+            MACRO_F1: f1_pseudo_values(gold_TS, predicted_TS).tolist(),
             "gold": [_names(row, labels) for row in gold_TS],
             "predicted": [_names(row, labels) for row in predicted_TS],
         },
@@ -170,28 +178,6 @@ def indicators(given: Sequence[Sequence[str]], labels: Sequence[str]) -> Flags:
     return flags_NS
 
 
-def held_out_folds(labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
-    """Yield the held-out rows of each of ceil(N / size) stratified folds as samples."""
-    folds = StratifiedKFold(n_splits=math.ceil(len(labels_N) / shot.size))
-    with warnings.catch_warnings():
-        # A sample may lack a rare class, as in SciRepEval.
-        warnings.simplefilter("ignore", UserWarning)
-        samples = [rows for _, rows in folds.split(labels_N, labels_N)]
-    yield from samples[: shot.iterations]
-
-
-def _samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
-    """Yield the samples of a set; raise if it has too few training papers for the folds."""
-    folds = math.ceil(len(labels_N) / shot.size)
-    largest = int(np.unique(labels_N, return_counts=True)[1].max())
-    if not 2 <= folds <= largest:
-        problem = f"{name}: {len(labels_N)} training papers, {largest} of the largest class"
-        fix = "choose a size that gives at least 2 folds, and no more than that class has papers"
-        problem += f", cannot be split into {folds} samples"
-        raise DataError(problem, value=shot.size, fix=fix)
-    yield from held_out_folds(labels_N, shot)
-
-
 def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
     """Raise if papers have one class only, or no class has a paper for every fold."""
     classes, counts = np.unique(labels_N, return_counts=True)
@@ -201,27 +187,6 @@ def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
     if counts.max() < folds:
         problem = f"{source} have {counts.max()} of the largest class, fewer than {folds} folds"
         raise DataError(problem, value=str(classes[counts.argmax()]), fix="lower probe.folds")
-
-
-def label_samples(flags_NS: Flags, shot: FewShot, labels: Sequence[str]) -> Iterator[IntArray]:
-    """Yield samples with ``size`` papers drawn per label, seeded with 42 + k.
-
-    Raises
-    ------
-    DataError
-        If a label has fewer than ``size`` papers.
-    """
-    for label, count in zip(labels, flags_NS.sum(axis=0), strict=True):
-        if count < shot.size:
-            problem = f"label has {count} training papers, but {shot.size} are drawn per label"
-            raise DataError(problem, value=label, fix="use a smaller few-shot size")
-    for k in range(shot.iterations):
-        random = np.random.RandomState(SEED + k)
-        drawn = [
-            random.choice(np.flatnonzero(flags_NS[:, label]), shot.size, replace=False)
-            for label in range(len(labels))
-        ]
-        yield np.unique(np.concatenate(drawn))
 
 
 def _search(

@@ -1,11 +1,11 @@
 """Paired bootstrap, randomisation test and Holm's correction, vectorised over resamples.
 
 A system's score is a function of sums over queries: the mean of per-query scores, or macro F1 of
-the counts of hits, gold and predicted labels. Rank correlation is the mean of pseudo-values of the
-jackknife. Resampled scores are therefore products of a matrix
-of weights or swaps with the queries' terms, computed in blocks of bounded size. Every draw starts
-from the given seed, so a comparison does not depend on what else is compared, and the block size
-changes no number.
+the counts of hits, gold and predicted labels. Rank correlation, binary F1 and macro F1 of several
+labels are means of the jackknife's pseudo-values. Resampled scores are therefore products of a
+matrix of weights or swaps with the queries' terms, computed in blocks of bounded size. Every draw
+starts from the given seed, so a comparison does not depend on what else is compared, and the block
+size changes no number.
 
 Sources: Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13 (percentile
 interval); Smucker, Allan and Carterette, CIKM 2007 (randomisation test for retrieval); Yeh,
@@ -102,8 +102,30 @@ def tau_pseudo_values(gold_Q: Scores, predicted_Q: Scores) -> Scores:
     """
     pairs_3Q = _pairs_of_each(gold_Q, predicted_Q)
     all_31 = pairs_3Q.sum(axis=1, keepdims=True) / 2
-    count, whole_1 = len(gold_Q), _tau(all_31)
-    values_Q = count * whole_1 - (count - 1) * _tau(all_31 - pairs_3Q)
+    return _shares(_tau(all_31), _tau(all_31 - pairs_3Q))
+
+
+def f1_pseudo_values(gold_QC: NDArray[np.int64], predicted_QC: NDArray[np.int64]) -> Scores:
+    """Return each paper's share in macro F1, as `tau_pseudo_values`; binary F1 for one class.
+
+    Flags say which classes each paper has; a class that none has counts 0.
+    """
+    counts_3QC = np.stack([gold_QC & predicted_QC, gold_QC, predicted_QC]).astype(np.float64)
+    totals_31C = counts_3QC.sum(axis=1, keepdims=True)
+
+    def score(hits_QC: Scores, gold_QC: Scores, predicted_QC: Scores) -> Scores:
+        marked_QC = gold_QC + predicted_QC
+        f1_QC = np.divide(2 * hits_QC, marked_QC, out=np.zeros_like(hits_QC), where=marked_QC > 0)
+        means_Q: Scores = f1_QC.mean(axis=1)
+        return means_Q
+
+    return _shares(score(*totals_31C), score(*(totals_31C - counts_3QC)))
+
+
+def _shares(whole_1: Scores, without_Q: Scores) -> Scores:
+    """Return pseudo-values from the score of all papers and those without each of them."""
+    count = len(without_Q)
+    values_Q = count * whole_1 - (count - 1) * without_Q
     shares_Q: Scores = values_Q + whole_1 - values_Q.mean()
     return shares_Q
 

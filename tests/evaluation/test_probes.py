@@ -18,11 +18,10 @@ from sklearn.svm import LinearSVC, LinearSVR
 from scimult.errors import DataError
 from scimult.evaluation import probes
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
+from scimult.evaluation.few_shot import held_out_folds, label_samples
 from scimult.evaluation.probes import (
     classification_linear,
-    held_out_folds,
     indicators,
-    label_samples,
     regression_linear,
 )
 from scimult.evaluation.published_svr import Numbers, PublishedSVR
@@ -114,6 +113,10 @@ def test_few_shot_trains_on_each_held_out_fold(x: FloatArray) -> None:
             scores.append(f1_score(gold[TRAIN:], predicted))
     assert outcome.scores["f1+16shot"] == pytest.approx(np.mean(scores))
     assert outcome.scores["f1"] != outcome.scores["f1+16shot"]
+    assert outcome.resampled == ["f1"]
+    assert np.mean(np.array(outcome.per_query["f1"], dtype=float)) == pytest.approx(
+        outcome.scores["f1"]
+    )
 
 
 def test_several_labels_per_paper(x: FloatArray) -> None:
@@ -148,7 +151,9 @@ def test_several_labels_per_paper(x: FloatArray) -> None:
     assert outcome.details["C"] == [*costs[:2], None]
     assert outcome.details["labels_without_grid"] == 1
     assert outcome.scores["macro_f1"] == pytest.approx(wanted)
-    assert outcome.resampled == []
+    assert outcome.resampled == ["macro_f1"]
+    shares = np.array(outcome.per_query["macro_f1"], dtype=float)
+    assert shares.mean() == pytest.approx(wanted)
 
 
 def _hinge(cost: float, x: Any, y: Any) -> LinearSVC:

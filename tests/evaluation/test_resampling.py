@@ -16,6 +16,7 @@ from scimult.evaluation import resampling
 from scimult.evaluation.metrics import Scores, macro_f1
 from scimult.evaluation.resampling import (
     bootstrap,
+    f1_pseudo_values,
     holm,
     interval,
     macro_f1_samples,
@@ -225,6 +226,39 @@ def test_shares_in_tau_are_those_of_leaving_papers_out(
     values_Q = count * whole - (count - 1) * np.nan_to_num(others)
     assert shares_Q.mean() == pytest.approx(whole, abs=1e-12)
     assert shares_Q - shares_Q.mean() == pytest.approx(values_Q - values_Q.mean(), abs=1e-10)
+
+
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(2, 20))
+def test_shares_in_f1_are_those_of_leaving_papers_out(seed: int, labels: int, papers: int) -> None:
+    """Against scikit-learn: macro F1 of several labels, binary F1 of one."""
+    rng = np.random.default_rng(seed)
+    gold_QC, predicted_QC = (rng.integers(0, 2, (papers, labels)) for _ in range(2))
+
+    def f1(kept: IntArray) -> float:
+        each = [
+            f1_score(gold_QC[kept, c], predicted_QC[kept, c], zero_division=0)
+            for c in range(labels)
+        ]
+        return float(np.mean(each))
+
+    every = np.arange(papers)
+    values_Q = np.array(
+        [papers * f1(every) - (papers - 1) * f1(np.delete(every, row)) for row in every]
+    )
+    shares_Q = f1_pseudo_values(gold_QC, predicted_QC)
+    assert shares_Q.mean() == pytest.approx(f1(every), abs=1e-12)
+    assert shares_Q - shares_Q.mean() == pytest.approx(values_Q - values_Q.mean(), abs=1e-10)
+
+
+def test_shares_vary_as_f1_does_when_papers_are_drawn() -> None:
+    """Macro F1 of three labels, 400 draws: 15 % as below."""
+    rng = np.random.default_rng(3)
+    gold_QC = (rng.random((300, 3)) < [0.5, 0.3, 0.1]).astype(int)
+    predicted_QC = np.where(rng.random((300, 3)) < 0.8, gold_QC, 1 - gold_QC)
+    draws = [rng.integers(0, 300, 300) for _ in range(400)]
+    drawn = [f1_score(gold_QC[rows], predicted_QC[rows], average="macro") for rows in draws]
+    shares_Q = f1_pseudo_values(gold_QC, predicted_QC)
+    assert stats.sem(shares_Q) == pytest.approx(np.std(drawn), rel=0.15)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, 2.0])

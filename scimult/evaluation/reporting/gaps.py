@@ -38,7 +38,7 @@ def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[
     gaps = []
     if others:
         why = f"the main metric is not a mean over queries: {', '.join(others)}"
-        fix = "none: F1 of several labels and of clusters is defined only for whole sets"
+        fix = "none: B³ of clusters is defined only for whole sets"
         gaps.append(Missing(NEEDS_QUERIES, why, fix))
     if len(others) < len(names):
         why = "MTEB keeps no per-query scores"

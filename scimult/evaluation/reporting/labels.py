@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.table import Table, label, number, percents
 from scimult.types import IntArray
@@ -20,7 +19,7 @@ def by_frequency(scored: ScoredSet) -> Table | None:
     Coarse sets list the F1 of every class. Papers of fine sets are grouped by the frequency of
     their rarest label, which requires the data. Other sets have no table.
     """
-    if scored.facts.main_metric == MACRO_F1:
+    if scored.has_one_label:
         return _classes(scored)
     fine = scored.facts.protocol == "classification_fine"
     return _rarest(scored) if fine and scored.dataset else None

@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.reporting.wins import title_of
 from scimult.retrieval.embeddings import StoredEmbeddings
@@ -72,8 +71,7 @@ def check_layout(layout: Layout) -> None:
 
 def takes(scored: ScoredSet, stored: StoredEmbeddings) -> bool:
     """Return whether the set's papers have one field each and all have embeddings."""
-    one_field = scored.facts.main_metric == MACRO_F1
-    return one_field and set(scored.query_ids) <= set(stored.ids)
+    return scored.has_one_label and set(scored.query_ids) <= set(stored.ids)
 
 
 def paper_map(

@@ -46,9 +46,15 @@ class ScoredSet:
         return next(iter(self.tables.values())).query_ids
 
     @property
+    def has_one_label(self) -> bool:
+        """Whether systems predict one label for each query, scored by macro F1."""
+        columns = next(iter(self.tables.values())).columns
+        return self.facts.main_metric == MACRO_F1 and "correct" in columns
+
+    @property
     def column(self) -> str:
         """The tables' column with one score per query."""
-        return "correct" if self.facts.main_metric == MACRO_F1 else self.facts.main_metric
+        return "correct" if self.has_one_label else self.facts.main_metric
 
 
 def read_scored_set(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scimult.evaluation.metrics import Scores
-from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.resampling import ROUNDING
 from scimult.table import Cell, Table, label
@@ -153,7 +152,7 @@ def _side(scored: ScoredSet, system: str, row: int, relevant: set[int]) -> Side:
 def _listed(scored: ScoredSet, system: str, row: int, relevant: set[int]) -> list[Listed]:
     data = scored.dataset
     assert data is not None, "only called with texts"
-    if scored.facts.main_metric == MACRO_F1:
+    if scored.has_one_label:
         label_id = scored.tables[system].column("predicted")[row]
         rows = {name: column for column, name in enumerate(data.candidate_ids)}
         text = title_of(data.candidates[rows[label_id]]) if label_id else "no label"
