@@ -59,8 +59,11 @@ def missing_sections(
     textless = [part for part in parts if not part.has_texts]
     listless = [part for part in parts if not part.has_lists and not part.is_coarse]
     flat = [part for part in parts if part.curves is None and not part.is_coarse]
+    shared = [part for part in parts if part.has_shares]
     fine = [part for part in textless if part.protocol == "classification_fine"]
+    whole = "none: the score is one of all papers, in which each has a share"
     gaps = [
+        ("Wins and losses", "papers have no score of their own", shared, whole),
         ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
         ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
         ("What each system ranked first", "not every system has ranked lists", listless, SAVE_RUNS),

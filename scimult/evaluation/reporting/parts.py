@@ -50,13 +50,15 @@ class Options:
 class SetPart:
     """The sections of one data set, None or empty where impossible, and which inputs they had.
 
-    ``has_lists`` means ranked lists of every system.
+    ``has_lists`` means ranked lists of every system, ``has_shares`` that queries have no score of
+    their own.
     """
 
     name: str
     protocol: str
     has_texts: bool
     has_lists: bool
+    has_shares: bool
     curves: RecallCurves | None
     frequency: Table | None
     wins: list[PairwiseWins]
@@ -90,8 +92,9 @@ def make_part(
         protocol=scored.facts.protocol,
         has_texts=scored.dataset is not None,
         has_lists=scored.runs.keys() == scored.tables.keys(),
+        has_shares=scored.has_shares,
         curves=recall_curves(scored, present),
         frequency=by_frequency(scored),
-        wins=pairwise_wins(scored, baseline, options.examples),
+        wins=[] if scored.has_shares else pairwise_wins(scored, baseline, options.examples),
         maps=maps,
     )

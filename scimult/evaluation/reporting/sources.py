@@ -10,7 +10,6 @@ from scimult.errors import DataError
 from scimult.evaluation.datasets import missing_files
 from scimult.evaluation.harness import load_sets
 from scimult.evaluation.per_query import PerQuery, read_per_query
-from scimult.evaluation.protocols import MACRO_F1
 from scimult.evaluation.results import Result, SetFacts, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.task_data import Dataset
@@ -47,9 +46,14 @@ class ScoredSet:
 
     @property
     def has_one_label(self) -> bool:
-        """Whether systems predict one label for each query, scored by macro F1."""
+        """Whether systems predict one label for each query."""
+        return "correct" in next(iter(self.tables.values())).columns
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether queries have no score of their own, but a share in one of all."""
         columns = next(iter(self.tables.values())).columns
-        return self.facts.main_metric == MACRO_F1 and "correct" in columns
+        return "gold" in columns and not self.has_one_label
 
     @property
     def column(self) -> str:

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from scimult.errors import UnknownNameError
+from scimult.evaluation.comparison import Settings, compare
+from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.costs import missing_costs
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
+from scimult.evaluation.resampling import tau_pseudo_values
 from scimult.evaluation.results import load_results, provenance, save_result
 from tests.evaluation.reporting.scored import write_results
 
@@ -107,6 +110,32 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
     write_results(tmp_path / "again")
     complete = {gap.section for gap in _with_texts(tmp_path / "again").missing}
     assert complete - {"Cost"} == {"Map of papers"}
+
+
+def test_shares_in_a_correlation_are_tested_but_not_won(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path)
+    gold_Q = np.arange(30.0)
+    for shift, result in enumerate(load_results(out), start=3):
+        predicted_Q = np.roll(gold_Q, shift)
+        shares_Q = tau_pseudo_values(gold_Q, predicted_Q)
+        columns = {"kendall_tau": shares_Q, "gold": gold_Q, "predicted": predicted_Q}
+        ids = [f"p{row}" for row in range(30)]
+        as_lists = {name: values.tolist() for name, values in columns.items()}
+        write_per_query(out, result.system, "links", ids, as_lists)
+        changes = {
+            "protocol": "regression_linear",
+            "main_metric": "kendall_tau",
+            "scores": {"kendall_tau": float(shares_Q.mean())},
+            "resampled": ["kendall_tau"],
+            "counts": {"queries": 30},
+        }
+        links = result.sets["links"].model_copy(update=changes)
+        save_result(result.model_copy(update={"sets": {**result.sets, "links": links}}), out)
+    found = _suite_report(out, Options(resamples=100))
+    (gap,) = (gap for gap in found.missing if gap.section == "Wins and losses")
+    assert gap.why == "papers have no score of their own: links"
+    assert {one.name for one in found.wins} == {"fields", "coarse", "rerank", "search"}
+    assert "links" in {row.name for row in compare(out, Settings(baseline="BM25")).rows}
 
 
 def test_costs_that_a_system_never_has_are_not_missing(tmp_path: Path) -> None:
