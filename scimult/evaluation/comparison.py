@@ -353,7 +353,7 @@ def _notes(
             notes.append(f"{name}: no result of {', '.join(missing)}.")
         if not all(result.sets[name].has_samples for result in present):
             metric = present[0].sets[name].main_metric
-            notes.append(f"{name}: {metric} is not a mean over queries and cannot be tested.")
+            notes.append(f"{name}: not every system has {metric} by query, so it cannot be tested.")
         if settings.metric == "all":
             tested = _shared_metrics(present, name, "all")
             every = dict.fromkeys(key for result in present for key in result.sets[name].scores)

@@ -331,7 +331,8 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
     if runs.seeded and not any(len(runs.members[run]) > 1 for run in runs.seeded):
         notes.append("One seed per run: no interval includes the variance of training.")
     notes += [
-        f"{column.name}: {column.metric} is not a mean over several queries and cannot be tested."
+        f"{column.name}: not every model has {column.metric} for several queries, so it cannot be "
+        "tested."
         for column in sets
         if column.covariance_NN is None
     ]

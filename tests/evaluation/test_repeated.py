@@ -113,7 +113,10 @@ def test_a_single_query_shows_no_difference(tmp_path: Path) -> None:
     (found,) = compare_runs([_write(tmp_path / "few", "few", ["old-0", "BM25"])], {}, "BM25")
     tested = {row.name: row.p is not None for row in found.differences}
     assert tested == {"average": False, "one": False, "five": True}
-    assert "one: ndcg@10 is not a mean over several queries and cannot be tested." in found.notes
+    assert (
+        "one: not every model has ndcg@10 for several queries, so it cannot be tested."
+        in found.notes
+    )
     assert "five: only 5 queries, so the interval is too narrow." in found.notes
 
 

@@ -33,12 +33,12 @@ def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) 
 
 
 def without_samples(names: Sequence[str], protocols: Mapping[str, str]) -> list[Missing]:
-    """Name the sets whose main metric is not a mean over queries, or lacks per-query scores."""
+    """Name the sets whose main metric lacks per-query scores."""
     others = [name for name in names if protocols[name] != MTEB]
     gaps = []
     if others:
-        why = f"the main metric is not a mean over queries: {', '.join(others)}"
-        fix = "none: B³ of clusters is defined only for whole sets"
+        why = f"not every system has the main metric per query: {', '.join(others)}"
+        fix = "evaluate results of an earlier version again; B³ is defined only for whole sets"
         gaps.append(Missing(NEEDS_QUERIES, why, fix))
     if len(others) < len(names):
         why = "MTEB keeps no per-query scores"
