@@ -32,8 +32,14 @@ def held_out_folds(labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
     yield from parts[: shot.iterations]
 
 
-def samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
-    """Yield the samples of a set; raise if it has too few training papers for the folds."""
+def class_samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[IntArray]:
+    """Yield samples of papers with one label each.
+
+    Raises
+    ------
+    DataError
+        If the set has too few training papers for the folds.
+    """
     folds = math.ceil(len(labels_N) / shot.size)
     largest = int(np.unique(labels_N, return_counts=True)[1].max())
     if not 2 <= folds <= largest:

@@ -1,10 +1,10 @@
 """Per-query scores next to a result: the input of intervals and tests.
 
 ``<system>/per_query/<set>.tsv.gz`` is a table with a header: ``query-id``, then one column per
-metric in full precision, and ``weight`` where queries do not count the same. Coarse
-classification (macro F1 is not a mean over papers) instead keeps ``correct``, ``gold`` and
-``predicted`` of each paper, from which it can be computed; regression each paper's share in the
-correlation.
+metric in full precision, and ``weight`` where queries do not count the same. Sets whose papers get
+one label, scored by macro F1, instead keep ``correct``, ``gold`` and ``predicted`` of each paper,
+from which it can be computed. The column of a correlation, of binary F1, or of macro F1 of several
+labels has each paper's share in it.
 """
 
 from __future__ import annotations

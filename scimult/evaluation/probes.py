@@ -28,7 +28,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
-from scimult.evaluation.few_shot import label_samples, samples
+from scimult.evaluation.few_shot import class_samples, label_samples
 from scimult.evaluation.protocols import KENDALL_TAU, MACRO_F1, Outcome
 from scimult.evaluation.published_svr import PublishedSVR
 from scimult.evaluation.resampling import f1_pseudo_values, tau_pseudo_values
@@ -120,7 +120,7 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     scores = _label_scores(benchmark.metrics, gold_T, predicted_T, names[-1])
     for shot in probe.few_shot:
         by_sample = []
-        for sample, rows in enumerate(samples(papers.name, train_N, shot)):
+        for sample, rows in enumerate(class_samples(papers.name, train_N, shot)):
             source = f"{papers.name}: sample {sample} of {shot.size} papers"
             _check_classes(train_N[rows], 1, source)
             model = _classifier(probe, _FEW_SHOT_COST)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from scimult.checkpoints import Pretrained
+from scimult.checkpoints import Pretrained, PretrainedConfig
+from scimult.checkpoints.reading import read_config
 from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.evaluation.harness import missing_sets
 from scimult.evaluation.suites import Suite, load_suite
@@ -141,9 +142,13 @@ def check_plan(plan: Plan) -> None:
             if plan.runs[name].is_trained:
                 # Trials of a run differ only in the seed, so checking the first is enough.
                 models[name] = _rehearse(members[0], models.get(plan.runs[name].after or ""))
-                _check_tasks(plan, members[0], models[name])
             for trial in members:
                 _check_folder(plan, trial)
+            # A merge has the tasks of its parents.
+            if name in models:
+                _check_tasks(plan, members[0], models[name].config)
+            elif plan.runs[name].model is not None:
+                _check_tasks(plan, members[0], read_config(members[0].folder))
         except SciMultError as error:
             failed.add(name)
             problems.append(f"{name}: {on_one_line(error)}")
@@ -160,9 +165,9 @@ def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
     return model
 
 
-def _check_tasks(plan: Plan, trial: Trial, model: Pretrained) -> None:
+def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:
     """Refuse a model that lacks a task of a set that it will be scored on."""
-    known = {task.name for task in model.config.tasks}
+    known = {task.name for task in config.tasks}
     for name in plan.suites_of(trial):
         suite, wanted = plan.suites[name].suite, plan.suites[name].section.sets
         for benchmark_name, benchmark in suite.select(wanted).items():

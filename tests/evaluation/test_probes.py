@@ -284,6 +284,9 @@ def test_f1_is_of_the_label_1_also_where_no_test_paper_has_it(x: FloatArray) -> 
     labels = [[str(int(row < TRAIN // 2))] for row in range(TRAIN + TEST)]
     outcome = classification_linear(_benchmark(["f1", "accuracy"]), _papers(labels, []), x)
     assert outcome.scores == {"f1": 0.0, "accuracy": 1.0}
+    # Macro F1 is resampled by counts, not together with a column of shares.
+    both = classification_linear(_benchmark(["f1", "macro_f1"]), _papers(labels, []), x)
+    assert both.resampled == ["macro_f1"]
 
 
 def test_what_cannot_be_scored(x: FloatArray) -> None:

@@ -211,6 +211,8 @@ def test_a_model_without_a_task_of_the_suite_is_refused_at_once(folder: Path) ->
     result = call(write_study(folder, "refused", evaluate=[changed]), "--dry-run")
     assert result.exit_code == 1
     assert "experts: set 'own' of suite 'own' needs a task that the model lacks" in result.stderr
+    # An existing model has the default tasks.
+    assert "base: set 'own' of suite 'own' needs a task that the model lacks" in result.stderr
     changed["overrides"].append("benchmarks.own.fallback_task=search")
     assert call(write_study(folder, "fresh", evaluate=[changed]), "--dry-run").exit_code == 0
 

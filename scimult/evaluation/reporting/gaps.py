@@ -56,15 +56,18 @@ def missing_sections(
         fix = "evaluate another system into the same folder"
         why = "no other system shares a data set with the baseline"
         missing.append(Missing("Significance marks, wins and losses", why, fix))
-    textless = [part for part in parts if not part.has_texts]
-    listless = [part for part in parts if not part.has_lists and not part.is_coarse]
-    flat = [part for part in parts if part.curves is None and not part.is_coarse]
+    textless = [part for part in parts if not part.has_texts and not part.is_fitted]
+    listless = [part for part in parts if not part.has_lists and part.is_ranked]
+    flat = [part for part in parts if part.curves is None and part.is_ranked]
     shared = [part for part in parts if part.has_shares]
+    fitted = [part for part in parts if part.is_fitted and not part.has_shares]
     fine = [part for part in textless if part.protocol == "classification_fine"]
     whole = "none: the score is one of all papers, in which each has a share"
+    ranked = "none: only sets with candidates are shown with texts"
     gaps = [
         ("Wins and losses", "papers have no score of their own", shared, whole),
         ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
+        ("Texts of won and lost queries", "linear models", fitted, ranked),
         ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
         ("What each system ranked first", "not every system has ranked lists", listless, SAVE_RUNS),
         ("Recall curves", "neither ranked lists nor recall at two cut-offs", flat, SAVE_RUNS),

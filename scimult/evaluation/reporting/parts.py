@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.reporting.curves import RecallCurves, recall_curves
 from scimult.evaluation.reporting.labels import by_frequency
 from scimult.evaluation.reporting.maps import Layout, PaperMap, can_map, paper_map, takes
@@ -65,9 +66,14 @@ class SetPart:
     maps: list[PaperMap]
 
     @property
-    def is_coarse(self) -> bool:
-        """Whether queries are papers with one label each, so that there are no lists."""
-        return self.protocol == "classification_coarse"
+    def is_fitted(self) -> bool:
+        """Whether a linear model predicts, so that there are neither lists nor texts."""
+        return PROTOCOLS[self.protocol].fits
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether systems list candidates; coarse classification takes one label."""
+        return not self.is_fitted and self.protocol != "classification_coarse"
 
 
 def make_part(

@@ -135,6 +135,9 @@ def test_shares_in_a_correlation_are_tested_but_not_won(tmp_path: Path) -> None:
     (gap,) = (gap for gap in found.missing if gap.section == "Wins and losses")
     assert gap.why == "papers have no score of their own: links"
     assert {one.name for one in found.wins} == {"fields", "coarse", "rerank", "search"}
+    # Lists and texts are not asked of a linear model.
+    others = [one.why for one in found.missing if one.section != "Wins and losses"]
+    assert not any("links" in why for why in others)
     assert "links" in {row.name for row in compare(out, Settings(baseline="BM25")).rows}
 
 

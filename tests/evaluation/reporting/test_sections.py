@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.comparison import Comparison, Difference, Settings
+from scimult.evaluation.per_query import PerQuery
 from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
@@ -52,6 +54,27 @@ def test_won_and_lost_queries_are_those_of_the_scores(written: Written) -> None:
         assert {example.query_id for example in found.won} == set(won)
         shown = [differences[example.query_id] for example in found.won]
         assert shown == sorted(shown, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("metric", "columns", "column", "has_shares"),
+    [
+        ("macro_f1", ("correct", "gold", "predicted"), "correct", False),
+        ("f1", ("f1", "correct", "gold", "predicted"), "correct", False),
+        ("macro_f1", ("macro_f1", "gold", "predicted"), "macro_f1", True),
+        ("kendall_tau", ("kendall_tau", "gold", "predicted"), "kendall_tau", True),
+        ("ndcg@10", ("ndcg@10", "weight"), "ndcg@10", False),
+    ],
+)
+def test_wins_are_by_own_scores_not_by_shares(
+    written: Written, metric: str, columns: tuple[str, ...], column: str, has_shares: bool
+) -> None:
+    out, data = written
+    scored = read_scored_set(out, load_results(out), "links", [data])
+    table = PerQuery(out, ["p"], {name: ["1"] for name in columns})
+    facts = scored.facts.model_copy(update={"main_metric": metric})
+    changed = replace(scored, facts=facts, tables={"words": table})
+    assert (changed.column, changed.has_shares) == (column, has_shares)
 
 
 def test_an_example_shows_what_each_system_listed(written: Written) -> None:
