@@ -59,6 +59,20 @@ def test_length_one_where_the_similarity_is_cosine(minilm: Path) -> None:
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"pooling": "mean"}, {}])
+def test_sixteen_bits_keep_exact_lengths(minilm: Path, options: dict[str, str]) -> None:
+    """bfloat16 rounds each number by up to 0.4 %: cosines to float32 stay above 0.999."""
+    wanted = SentenceEncoder(_spec(minilm, **options), name="f", device="cpu")
+    half = SentenceEncoder(_spec(minilm, dtype="bfloat16", **options), name="h", device="cpu")
+    papers = [Text("paper", f"Drawing graph {n}") for n in range(16)]
+    rows = half.encode(papers, task="search", role="query")
+    float32 = wanted.encode(papers, task="search", role="query")
+    assert _cosines(rows, float32).min() > 0.999
+    assert not np.array_equal(rows, float32)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=0, atol=1e-6)
+    assert half.fingerprint != wanted.fingerprint
+
+
 def test_prefixes_by_task_and_side(minilm: Path) -> None:
     prefixes = {"default": "x ", "search": "s ", "search/query": "q "}
     spec = _spec(minilm, pooling="mean", prefixes=prefixes, separator=" ")
