@@ -1,26 +1,17 @@
-"""The study file: a grid over overrides, more runs, seeds, and how all are evaluated."""
+"""The sections of a study file: grid, runs, seeds, how all are launched and evaluated."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from scimult.checkpoints.merge import check_choice
-from scimult.config import StrictConfig, apply_overrides, read_yaml, validate
+from scimult.config import StrictConfig
 from scimult.errors import ConfigError
-
-# A run's name is part of folder and system names.
-_NAME = re.compile(r"\w[\w.+-]*")
-_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
-# Keys that the study sets for each of its runs.
-_OWN = ("output", "seed")
 
 
 class LaunchConfig(StrictConfig):
@@ -62,7 +53,7 @@ class EvaluationConfig(StrictConfig):
 
 
 class MergeConfig(StrictConfig):
-    """A merge of runs by ``scimult merge``, seed by seed."""
+    """A merge of runs by ``scimult merge``: a model per seed, or one of all seeds."""
 
     models: list[str] = Field(default_factory=list)
     shares: list[float] = Field(default_factory=list)
@@ -72,14 +63,19 @@ class MergeConfig(StrictConfig):
     share_experts: bool = False
     experts: dict[str, str] = Field(default_factory=dict, description="by task, instead of models")
     variant: str | None = Field(None, description="of experts")
+    all_seeds: bool = Field(False, description="each model's share is spread over its seeds")
 
     @model_validator(mode="after")
     def _one_way(self) -> MergeConfig:
         if bool(self.models) == bool(self.experts):
             raise ValueError("a merge needs either models or experts by task")
+        if self.all_seeds and (self.share_experts or self.experts or self.method == "slerp"):
+            raise ValueError("all_seeds is only valid for whole models, without slerp")
         if self.models and not self.share_experts:
             shares = self.shares or [1.0] * len(self.models)
-            check_choice(self.models, shares, self.method, self.base, self.by_depth)
+            # How many seeds a model has is not known here: two stand for any number.
+            n = 2 if self.all_seeds else 1
+            check_choice(self.models * n, shares * n, self.method, self.base, self.by_depth)
         elif self.method != "average" or self.base is not None or self.by_depth is not None:
             raise ValueError("method, base and by_depth are only valid for whole models")
         if self.share_experts and len(self.models) != 1:
@@ -205,23 +201,6 @@ class StudyConfig(StrictConfig):
         return runs
 
 
-def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyConfig:
-    """Read a study file; ``$NAME`` is replaced by the environment variable.
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown, or values are inconsistent.
-    """
-    tree = apply_overrides(read_yaml(path), overrides)
-    study = validate(StudyConfig, _with_variables(tree, path), path)
-    try:
-        _check(study)
-    except ConfigError as error:
-        raise ConfigError(error.problem, path=path, value=error.value, fix=error.fix) from None
-    return study
-
-
 def expand(grid: Mapping[str, Axis]) -> dict[str, RunConfig]:
     """Return a run for each combination of the axes' values, the last axis varying fastest.
 
@@ -258,120 +237,3 @@ def _values(name: str, axis: Axis) -> list[tuple[str, list[str]]]:
         text = value if isinstance(value, str) else json.dumps(value)
         overrides.append((f"{short}_{text}", [f"{name}={text}"]))
     return overrides
-
-
-def _with_variables(value: Any, path: Path | str) -> Any:
-    """Return a tree with environment variables expanded in its strings."""
-    if isinstance(value, dict):
-        return {key: _with_variables(item, path) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_variables(item, path) for item in value]
-    if not isinstance(value, str):
-        return value
-    for name in _VARIABLE.findall(value):
-        if name.strip("{}") not in os.environ:
-            fix = f"export {name.strip('{}')}=..."
-            raise ConfigError("environment variable is not set", path=path, value=value, fix=fix)
-    return os.path.expandvars(value)
-
-
-def _check(study: StudyConfig) -> None:
-    """Refuse errors that are visible without the files that a study names."""
-    runs = study.all_runs()
-    if not runs:
-        raise ConfigError("study has no runs", fix="add a grid, or runs by name")
-    for name, run in runs.items():
-        _check_run(study, name, run, runs)
-    if study.baseline not in runs:
-        fix = f"use one of {', '.join(runs)}"
-        raise ConfigError("the baseline is not a run of this study", value=study.baseline, fix=fix)
-    if not runs[study.baseline].evaluate:
-        fix = "choose a run that is evaluated, or remove evaluate: false"
-        raise ConfigError("the baseline is never evaluated", value=study.baseline, fix=fix)
-    ordered(runs)
-    for name, run in runs.items():
-        if run.after is not None:
-            _check_base(study, name, run.after, runs)
-    for text in (study.output, *(run.model or "" for run in runs.values())):
-        if "," in text:
-            fix = "use a path without a comma"
-            raise ConfigError("paths must not contain a comma", value=text, fix=fix)
-
-
-def _check_run(
-    study: StudyConfig, name: str, run: RunConfig, runs: Mapping[str, RunConfig]
-) -> None:
-    if not _NAME.fullmatch(name):
-        fix = "use letters, digits, . _ + -: it becomes a folder name"
-        raise ConfigError("not a valid run name", value=name, fix=fix)
-    if run.is_trained and run.config is None and study.config is None:
-        fix = "set config for the run or for the study"
-        raise ConfigError(f"run {name!r} has no configuration", fix=fix)
-    for line in [*study.overrides, *run.overrides]:
-        if line.partition("=")[0].strip() in _OWN:
-            problem = f"the study sets output and seed of run {name!r}"
-            raise ConfigError(problem, value=line, fix="use the study's keys output and seeds")
-    for seeds in (study.seeds, run.seeds):
-        if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
-            raise ConfigError("seeds must be distinct", value=seeds, fix="list each seed once")
-    for parent in parents(run):
-        if parent not in runs:
-            fix = f"use one of {', '.join(key for key in runs if key != name)}"
-            raise ConfigError(f"run {name!r} needs a run that is missing", value=parent, fix=fix)
-
-
-def _check_base(study: StudyConfig, name: str, base: str, runs: Mapping[str, RunConfig]) -> None:
-    """Refuse a run whose base lacks a model for one of its seeds."""
-    if runs[base].merge is not None:
-        fix = "merge after training, or merge separately and use the result as model of both"
-        raise ConfigError(f"run {name!r} would be trained from a merged model", value=base, fix=fix)
-    known = seeds_of(study, base, runs)
-    missing = [seed for seed in seeds_of(study, name, runs) if known and seed not in known]
-    if missing:
-        fix = f"add these seeds to {base}"
-        raise ConfigError(f"run {name!r} has seeds that {base!r} lacks", value=missing, fix=fix)
-
-
-def parents(run: RunConfig) -> list[str]:
-    """Return the runs from whose models a run is made."""
-    if run.merge is not None:
-        return run.merge.parents
-    return [] if run.after is None else [run.after]
-
-
-def ordered(runs: Mapping[str, RunConfig]) -> list[str]:
-    """Return the names of runs, each after those that it is made from.
-
-    Raises
-    ------
-    ConfigError
-        If runs depend on each other in a circle.
-    """
-    done: dict[str, None] = {}
-
-    def visit(name: str, chain: tuple[str, ...]) -> None:
-        if name in chain:
-            circle = " <- ".join((*chain[chain.index(name) :], name))
-            fix = "let one of them start from another model"
-            raise ConfigError("runs depend on each other", value=circle, fix=fix)
-        for parent in parents(runs[name]):
-            visit(parent, (*chain, name))
-        done.setdefault(name)
-
-    for name in runs:
-        visit(name, ())
-    return list(done)
-
-
-def seeds_of(study: StudyConfig, name: str, runs: Mapping[str, RunConfig]) -> list[int]:
-    """Return the seeds of a run; none for an existing model, or a merge of such models.
-
-    A merged model has the seeds that all trained runs in it share.
-    """
-    run = runs[name]
-    if run.model is not None:
-        return []
-    if run.is_trained:
-        return study.seeds if run.seeds is None else run.seeds
-    seeds = [own for parent in parents(run) if (own := seeds_of(study, parent, runs))]
-    return [seed for seed in (seeds or [[]])[0] if all(seed in own for own in seeds)]

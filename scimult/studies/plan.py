@@ -13,7 +13,9 @@ from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.evaluation.harness import missing_sets
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.hardware import usable_device
-from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig, load_study, parents
+from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
+from scimult.studies.lineage import parents
+from scimult.studies.study_file import load_study
 from scimult.studies.trials import (
     Inputs,
     Trial,
@@ -59,13 +61,18 @@ class Plan:
         """Return a trial's run."""
         return self.runs[trial.run]
 
-    def trial_of(self, name: str, seed: int | None) -> Trial:
-        """Return the trial of a run with a seed, or without one."""
-        return self.trials.get(key_of(name, seed)) or self.trials[name]
+    def made_from(self, trial: Trial, name: str) -> list[Trial]:
+        """Return the trials of a run from whose models a trial is made: one, or all its seeds'."""
+        merge = self.run_of(trial).merge
+        if merge is not None and merge.all_seeds:
+            return by_run(self.trials)[name]
+        return [self.trials.get(key_of(name, trial.seed)) or self.trials[name]]
 
     def parents(self, trial: Trial) -> list[Trial]:
         """Return the trials from whose models a trial is made."""
-        return [self.trial_of(name, trial.seed) for name in parents(self.run_of(trial))]
+        return [
+            parent for name in parents(self.run_of(trial)) for parent in self.made_from(trial, name)
+        ]
 
     def suites_of(self, trial: Trial) -> list[str]:
         """Return the names of the suites that a trial is scored on; none for a stepping stone."""

@@ -137,7 +137,8 @@ def _origin(plan: Plan, run: RunConfig) -> str:
     base = f" from {merge.base}" if merge.base else ""
     if merge.by_depth:
         base += ", by depth {:g}:{:g}".format(*merge.by_depth)
-    return f"{merge.method} of {' and '.join(merge.models)}{base}{shares}"
+    seeds = ", all seeds in one" if merge.all_seeds else ""
+    return f"{merge.method} of {' and '.join(merge.models)}{base}{shares}{seeds}"
 
 
 def cost_table(plan: Plan, costs: Mapping[str, Cost]) -> Table:

@@ -14,7 +14,8 @@ from scimult.checkpoints.weights import WEIGHTS_FILE
 from scimult.config import load_config
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
-from scimult.studies.config import RunConfig, StudyConfig, ordered, seeds_of
+from scimult.studies.config import RunConfig, StudyConfig
+from scimult.studies.lineage import ordered, seeds_of
 from scimult.training import record
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import MODEL_NAME

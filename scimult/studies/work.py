@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -80,14 +82,18 @@ class _Making:
         jobs = [making_of(self.plan, parent) for parent in self.plan.parents(self.trial)]
         return [job.name for job in jobs if job is not None]
 
+    def inputs(self) -> Inputs:
+        """Return what the model is made from."""
+        return self.plan.inputs(self.trial)
+
     def is_done(self) -> bool:
-        """Return whether the model exists and was made from its parents' current models."""
-        inputs = self.plan.inputs(self.trial)
+        """Return whether the model exists and was made from what it would be made from now."""
+        inputs = self.inputs()
         return self.trial.is_whole and (not inputs or read_mark(self.plan.out, self.name) == inputs)
 
     def begin(self) -> None:
-        """Record the parents' models."""
-        write_mark(self.plan.out, self.name, self.plan.inputs(self.trial))
+        """Record what the model is made from."""
+        write_mark(self.plan.out, self.name, self.inputs())
 
 
 @dataclass(frozen=True)
@@ -119,22 +125,37 @@ class Merging(_Making):
     merge: MergeConfig
     verb = "merge"
 
+    def inputs(self) -> Inputs:
+        """Return the models' weights, and how they are merged."""
+        return {**super().inputs(), "merge": self.merge.model_dump_json(exclude_defaults=True)}
+
+    def begin(self) -> None:
+        """Remove a model merged otherwise, then record what this one is made from."""
+        if self.trial.folder.exists():
+            shutil.rmtree(self.trial.folder)
+        super().begin()
+
     def command(self, slot: Slot) -> list[str]:
         """Return the ``scimult merge`` command."""
         merge = self.merge
 
-        def model(name: str) -> str:
-            return str(self.plan.trial_of(name, self.trial.seed).model)
+        def models(name: str) -> list[str]:
+            return [str(trial.model) for trial in self.plan.made_from(self.trial, name)]
 
-        command = [*_SCIMULT, "merge", *map(model, merge.models), "--out", str(self.trial.folder)]
-        for share in merge.shares:
+        merged = [models(name) for name in merge.models]
+        command = [*_SCIMULT, "merge", *chain(*merged), "--out", str(self.trial.folder)]
+        shares = merge.shares
+        if merge.all_seeds:
+            each = shares or [1 / len(merged)] * len(merged)
+            shares = [s / len(own) for s, own in zip(each, merged, strict=True) for _ in own]
+        for share in shares:
             command += ["--share", str(share)]
         for task, name in merge.experts.items():
-            command += ["--expert", f"{task}={model(name)}"]
+            command += ["--expert", f"{task}={models(name)[0]}"]
         if merge.method != "average":
             command += ["--method", merge.method]
         if merge.base is not None:
-            command += ["--base", model(merge.base)]
+            command += ["--base", *models(merge.base)]
         if merge.by_depth is not None:
             command += ["--by-depth", ":".join(map(str, merge.by_depth))]
         if merge.variant is not None:

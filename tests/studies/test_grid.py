@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.errors import ConfigError, SciMultError
-from scimult.studies.config import StudyConfig, expand, load_study, ordered, seeds_of
+from scimult.studies.config import StudyConfig, expand
+from scimult.studies.lineage import ordered, seeds_of
+from scimult.studies.study_file import load_study
 from scimult.studies.trials import config_of
 from tests.conftest import REPOSITORY
 
@@ -77,11 +79,12 @@ def test_names_that_meet_are_refused() -> None:
 def test_runs_come_after_those_that_they_are_made_of(tmp_path: Path) -> None:
     half = {"merge": {"models": ["late", "base"]}}
     late = {"after": "vanilla", "seeds": [3]}
-    runs = {"half": half, "late": late, "base": {"model": "there"}}
+    soup = {"merge": {"models": ["vanilla", "late", "base"], "all_seeds": True}}
+    runs = {"half": half, "late": late, "base": {"model": "there"}, "soup": soup}
     found = study(tmp_path, seeds=[3, 4], runs=runs)
     every = found.all_runs()
     order = ordered(every)
-    assert sorted(order) == ["base", "experts", "half", "late", "vanilla"]
+    assert sorted(order) == ["base", "experts", "half", "late", "soup", "vanilla"]
     assert order.index("vanilla") < order.index("late") < order.index("half")
     assert {name: seeds_of(found, name, every) for name in order} == {
         "vanilla": [3, 4],
@@ -89,6 +92,7 @@ def test_runs_come_after_those_that_they_are_made_of(tmp_path: Path) -> None:
         "late": [3],
         "half": [3],
         "base": [],
+        "soup": [],
     }
 
 
@@ -145,6 +149,43 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"runs": {"a": {"after": "b"}, "b": {"after": "a"}}}, "depend on each other.*a <- b <- a"),
     ({"runs": {"a": {"after": "vanilla", "seeds": [9]}}}, "has seeds that 'vanilla' lacks"),
     ({"runs": {"a": {"merge": MERGE}, "b": {"after": "a"}}}, "trained from a merged model"),
+    (
+        {
+            "runs": {
+                "a": {"merge": {"models": ["b", "vanilla"]}},
+                "b": {"merge": {"models": ["a", "vanilla"]}},
+            }
+        },
+        "depend on each other.*a <- b <- a",
+    ),
+    ({"runs": {"a": {"merge": {"models": ["vanilla"]}}}}, "needs at least two models"),
+    (
+        {"runs": {"a": {"merge": {"models": ["vanilla"], "all_seeds": True}}}},
+        "merge 'a' has only one model",
+    ),
+    (
+        {"runs": {"late": {"seeds": [9]}, "a": {"merge": {"models": ["vanilla", "late"]}}}},
+        "'a' merges share no seed",
+    ),
+    (
+        {"runs": {"a": {"merge": {**MERGE, "all_seeds": True, "method": "slerp"}}}},
+        "all_seeds is only valid for whole models",
+    ),
+    (
+        {
+            "runs": {
+                "a": {
+                    "merge": {
+                        "models": ["experts"],
+                        "method": "task_vectors",
+                        "base": "vanilla",
+                        "all_seeds": True,
+                    }
+                }
+            }
+        },
+        "base of merge 'a' has a model per seed.*vanilla",
+    ),
     ({"runs": {"a": {"model": "x,y"}}}, "must not contain a comma"),
     ({"overrides": ["seed=3"]}, "sets output and seed"),
     ({"runs": {"a": {"overrides": ["output=elsewhere"]}}}, "sets output and seed"),

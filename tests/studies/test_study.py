@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -15,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from scipy import stats
 from typer.testing import CliRunner
 
+from scimult.checkpoints import load_pretrained
 from scimult.cli.main import app
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.training.corpus import WORDS, metrics, prepare_corpus, run_config
+
+EXPERT = re.compile(r"(?<=experts)\.\d+\.")
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1800)]
 
@@ -177,6 +183,34 @@ def test_another_configuration_does_not_go_on_in_the_same_folder(done: Path, fol
     result = call(folder / "whole.yaml", "name=other")
     assert result.exit_code == 1
     assert "the folder belongs to another study" in result.stderr
+
+
+def test_all_seeds_in_one_model_and_again_when_shares_change(done: Path, folder: Path) -> None:
+    """Against a double loop over seeds in float64, rounded to float32."""
+    paths = [done / f"runs/experts-seed{n}/model/model.safetensors" for n in (0, 1)]
+    trained = [load_file(path) for path in paths]
+    # The base's only layer stands for each expert.
+    base = load_pretrained(folder / "base").model.state_dict()
+    base = {name: base[name if name in base else EXPERT.sub(".0.", name)] for name in trained[0]}
+    for shares in ([0.5, 0.5], [0.8, 0.2]):
+        soup = {"models": ["experts", "base"], "shares": shares, "all_seeds": True}
+        runs = {
+            "base": {"model": str(folder / "base")},
+            "experts": {},
+            "soup": {"merge": soup, "evaluate": False},
+        }
+        path = write_study(folder, "soup", runs=runs)
+        result = call(path, "name=whole", f"output={done}")
+        assert result.exit_code == 0, result.output
+        found = load_file(done / "runs/soup/model.safetensors")
+        for name, tensor in found.items():
+            wanted = shares[1] * base[name].double()
+            for model in trained:
+                wanted += shares[0] / 2 * model[name].double()
+            torch.testing.assert_close(tensor, wanted.float(), rtol=0, atol=1e-7)
+    assert "average of experts and base (0.8, 0.2), all seeds in one" in (
+        done / "table.md"
+    ).read_text()
 
 
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
