@@ -208,9 +208,10 @@ def test_all_seeds_in_one_model_and_again_when_shares_change(done: Path, folder:
             for model in trained:
                 wanted += shares[0] / 2 * model[name].double()
             torch.testing.assert_close(tensor, wanted.float(), rtol=0, atol=1e-7)
-    assert "average of experts and base (0.8, 0.2), all seeds in one" in (
-        done / "table.md"
-    ).read_text()
+    assert (
+        "average of experts and base (0.8, 0.2), all seeds in one"
+        in (done / "table.md").read_text()
+    )
 
 
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
