@@ -55,6 +55,10 @@ class StorageError(SciMultError):
     """A file could not be written: disk full, no permission, read-only folder."""
 
 
+class BusyError(StorageError):
+    """Another process writes what was to be written."""
+
+
 class UnknownNameError(SciMultError):
     """A name (task, variant, loss, ...) is unknown; the message lists the known ones."""
 

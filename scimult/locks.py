@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scimult.errors import StorageError
+from scimult.errors import BusyError
 
 # Endings of a target's temporary siblings: its new content, and the folder that it replaces.
 # Locks may not work across hosts, so the names contain the host.
@@ -73,7 +73,7 @@ def exclusive(path: Path, guarded: Path) -> Iterator[None]:
 
     Raises
     ------
-    StorageError
+    BusyError
         If another process holds it; the message names process, host and time.
     OSError
         If the lock file cannot be created.
@@ -148,7 +148,7 @@ def _locked(path: Path, guarded: Path) -> int:
         except BlockingIOError:
             holder = os.pread(descriptor, _NOTE_BYTES, 0).decode(errors="replace")
             os.close(descriptor)
-            raise StorageError(
+            raise BusyError(
                 f"another process is writing here ({holder or 'it has just begun'})",
                 path=guarded,
                 fix="wait until it is done, or write elsewhere",

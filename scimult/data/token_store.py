@@ -6,6 +6,10 @@ Shape legend: N texts, T total tokens.
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,14 @@ from numpy.typing import NDArray
 from scimult.data.text_store import TextStore
 from scimult.data.token_writer import TokenWriter, encode_chunks
 from scimult.data.tokenization import TextTokenizer, cut
-from scimult.errors import DataError
+from scimult.errors import BusyError, DataError
 from scimult.files import publish_folder, read_json, storage_error
-from scimult.progress import bar
+from scimult.locks import exclusive, lock_name
+from scimult.progress import bar, note
 from scimult.types import IntArray
 
 VERSION = "1"
+_POLL_SECONDS = 0.5
 _META = {"version", "tokenizer", "texts", "max_length", "count", "dtype", "sep_id"}
 
 
@@ -118,7 +124,8 @@ def build_token_store(
     """Tokenise every text and write the store; the folder appears only when complete.
 
     An interrupted build stays in a hidden folder next to it, and the next build with the same
-    texts, tokenizer and length resumes there.
+    texts, tokenizer and length resumes there. If another process builds the store, its end is
+    waited for: runs that start together on one prepared folder tokenise it once.
     """
     folder = Path(folder)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
@@ -131,10 +138,17 @@ def build_token_store(
         "dtype": dtype.name,
         "sep_id": tokenizer.sep_id,
     }
+    with _lock_once_free(folder):
+        if not (is_token_store(folder, texts) and read_meta(folder) == meta):
+            _build(texts, tokenizer, folder, meta)
+    return TokenStore.open(folder, texts=texts)
+
+
+def _build(texts: TextStore, tokenizer: TextTokenizer, folder: Path, meta: dict[str, Any]) -> None:
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         with TokenWriter(unfinished, meta) as writer:
-            chunks = encode_chunks(texts, tokenizer, max_length, writer.texts)
+            chunks = encode_chunks(texts, tokenizer, meta["max_length"], writer.texts)
             done = writer.texts
             with bar("tokenise", total=len(texts), unit="text", initial=done) as meter:
                 for lengths, tokens_T in chunks:
@@ -144,4 +158,21 @@ def build_token_store(
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise storage_error(error, folder) from error
-    return TokenStore.open(folder, texts=texts)
+
+
+@contextmanager
+def _lock_once_free(folder: Path) -> Iterator[None]:
+    """Hold the lock of a store, after any other process that writes it."""
+    with ExitStack() as held:
+        for attempt in count():
+            try:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(exclusive(lock_name(folder), folder))
+                break
+            except BusyError as error:
+                if not attempt:
+                    note(f"{folder}: {error.problem}; waiting for its tokens")
+                time.sleep(_POLL_SECONDS)
+            except OSError as error:
+                raise storage_error(error, folder) from error
+        yield

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from scimult.data.ragged import offsets_of
 from scimult.data.text_store import TextStore
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
-from scimult.files import only_writer, read_json, write_json
+from scimult.files import read_json, write_json
 from scimult.types import IntArray
 
 TEXTS_PER_CHUNK = 4096
@@ -28,7 +27,7 @@ Chunk = tuple[IntArray, "np.ndarray[Any, np.dtype[np.int32]]"]
 class TokenWriter:
     """Appends token ids to an unfinished store and records how much is safely on disk.
 
-    An unfinished store with the same ``meta`` is resumed.
+    An unfinished store with the same ``meta`` is resumed. The caller keeps other writers away.
     """
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -38,12 +37,10 @@ class TokenWriter:
         self._tokens = 0
 
     def __enter__(self) -> TokenWriter:
-        with ExitStack() as held:
-            held.enter_context(only_writer(self._folder))
-            self._read_mark()
-            self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
-            self._length_file = self._open("lengths.bin", self.texts * 4)
-            self._held = held.pop_all()
+        self._folder.mkdir(exist_ok=True)
+        self._read_mark()
+        self._token_file = self._open("tokens.bin", self._tokens * self._dtype.itemsize)
+        self._length_file = self._open("lengths.bin", self.texts * 4)
         return self
 
     def append(self, lengths_C: IntArray, tokens_T: np.ndarray) -> None:
@@ -63,7 +60,6 @@ class TokenWriter:
         finally:
             self._token_file.close()
             self._length_file.close()
-            self._held.close()
 
     @property
     def _dtype(self) -> np.dtype[Any]:

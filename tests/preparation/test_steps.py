@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,7 @@ from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.token_writer import TEXTS_PER_CHUNK, TokenWriter
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError, StorageError
+from scimult.errors import DataError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
@@ -203,10 +207,35 @@ def test_unfinished_tokens_of_other_texts_are_not_resumed(tmp_path: Path) -> Non
     assert np.fromfile(tmp_path / "t" / "tokens.bin", np.uint16).tolist() == [5, 6, 7]
 
 
-def test_two_processes_do_not_write_one_store(tmp_path: Path) -> None:
-    with (
-        TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
-        pytest.raises(StorageError, match="another process is writing here"),
-        TokenWriter(tmp_path / "t", {"dtype": "uint16"}),
-    ):
-        pass
+def test_a_store_that_another_process_builds_is_waited_for(
+    texts: TextStore,
+    minilm: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two locks in one process exclude each other like those of two processes."""
+    tokenizer = TextTokenizer.from_folder(minilm)
+    tokenises, may_go_on = Event(), Event()
+    calls, encode_chunks = [], token_store.encode_chunks
+
+    def slowly(*arguments: Any) -> Iterator[Any]:
+        calls.append(arguments)
+        tokenises.set()
+        assert may_go_on.wait(60)
+        yield from encode_chunks(*arguments)
+
+    monkeypatch.setattr(token_store, "encode_chunks", slowly)
+    caplog.set_level("INFO", "scimult")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(build_token_store, texts, tokenizer, tmp_path / "t", 16)
+        assert tokenises.wait(60)
+        second = pool.submit(build_token_store, texts, tokenizer, tmp_path / "t", 16)
+        while "waiting for its tokens" not in caplog.text:
+            assert not second.done(), second.exception()
+            time.sleep(0.01)
+        may_go_on.set()
+        stores = [first.result(60), second.result(60)]
+    assert len(calls) == 1
+    assert stores[0].tokens(3, 16).tolist() == stores[1].tokens(3, 16).tolist()
+    assert not list(tmp_path.glob(".t.*"))
