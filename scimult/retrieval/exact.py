@@ -193,7 +193,7 @@ class ExactIndex:
                 some = slice(start, start + _QUERIES)
                 work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
                 for rows_P, keys_PW in self._best(work, rounded, meter.update):
-                    scores_PK, places_PK = (x.cpu().numpy() for x in lists_of(keys_PW, k))
+                    scores_PK, places_PK = (x.numpy() for x in lists_of(keys_PW, k))
                     scores_QK[start + rows_P] = scores_PK
                     found_PK = np.where(places_PK < 0, -1, self.order_C[places_PK])
                     rows_QK[start + rows_P] = found_PK
@@ -218,7 +218,7 @@ class ExactIndex:
             If widths differ or an embedding or a product is not finite.
         """
         queries = self._vectors.queries(queries_QD)
-        pairs = (torch.from_numpy(x).to(self.device) for x in (lists.owners, lists.values))
+        pairs = map(torch.from_numpy, (lists.owners, lists.values))
         scores_P = self._vectors.products_of(queries, *pairs)
         check_finite(scores_P, "a product of two embeddings")
         values_P = scores_P.cpu().numpy()
@@ -260,10 +260,6 @@ class ExactIndex:
     def _places_C(self) -> Tensor:
         return torch.from_numpy(self.place_C).to(self.device)
 
-    @cached_property
-    def _order_C(self) -> Tensor:
-        return torch.from_numpy(self.order_C).to(self.device)
-
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[IntArray, Tensor]]:
@@ -297,7 +293,7 @@ class ExactIndex:
     ) -> list[tuple[Tensor, BoolArray]]:
         """Pass over all candidates; return each part's keys, and which queries are still open."""
         queries = [work.queries_QD[torch.from_numpy(rows_P)] for rows_P in parts]
-        errors = [None if rounded is None else rounded.error_of(x_QD) for x_QD in queries]
+        errors = [None if rounded is None else rounded.error_of(x_QD.cpu()) for x_QD in queries]
         selections = [
             self._new_best(len(x_QD), work.k, error_Q, rounded, select_on_host)
             for x_QD, error_Q in zip(queries, errors, strict=True)
@@ -325,7 +321,7 @@ class ExactIndex:
             if rounded is not None and error_Q is not None and not open_Q.all():
                 keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
                 open_Q = open_Q | off_Q
-            found.append((keys_QW, open_Q.cpu().numpy()))
+            found.append((keys_QW, open_Q.numpy()))
         return found
 
     def _new_best(
@@ -339,7 +335,7 @@ class ExactIndex:
         slack_Q = None if error_Q is None else 2 * error_Q
         rounding = 0.0 if rounded is None else rounded.rounding
         if not on_host:
-            return FixedBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, device=self.device)
+            return FixedBest(k, slack_Q=slack_Q, rounding=rounding)
         most = None if rounded is None else rounded.most_kept(k, len(self.ids))
         return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
@@ -348,13 +344,12 @@ class ExactIndex:
     ) -> tuple[Tensor, Tensor]:
         """Return keys of float32 products; and where a rounded one was off beyond its bound."""
         some_QW = keys_QW != NO_KEY
-        query_P = torch.arange(len(keys_QW), device=keys_QW.device).repeat_interleave(
-            some_QW.sum(dim=1)
-        )
+        query_P = torch.arange(len(keys_QW)).repeat_interleave(some_QW.sum(dim=1))
         keys_P = keys_QW[some_QW]
         rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
         rough_P = rough_P + rounded.shift_of(queries_QD)[query_P]
-        exact_P = self._vectors.products_of(queries_QD, query_P, self._order_C[places_P])
+        rows_P = torch.from_numpy(self.order_C)[places_P]
+        exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
         check_finite(exact_P, "a score")
         allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
         off_QW = torch.zeros_like(some_QW).masked_scatter(

@@ -75,7 +75,7 @@ class Rounded(ABC):
 
     @abstractmethod
     def error_of(self, queries_QD: Tensor) -> Tensor:
-        """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
+        """Bound how far a rounded product is from the float32 one, shape ``(Q,)``, on the host."""
 
     @property
     def rounding(self) -> float:
@@ -84,7 +84,7 @@ class Rounded(ABC):
 
     def shift_of(self, queries_QD: Tensor) -> Tensor:
         """Return the constant missing from all scores of a query, shape ``(Q,)``."""
-        return torch.zeros(len(queries_QD), device=queries_QD.device)
+        return torch.zeros(len(queries_QD))
 
     def most_kept(self, k: int, count: int) -> int:
         """Return how many of ``count`` candidates can be multiplied again faster than all."""
@@ -104,14 +104,15 @@ class HalfVectors(Rounded):
         bfloat16, shape ``(C, D)``.
     bias_C : Tensor or None
         float32; added to their products.
-    length, error : float
-        Largest length of a vector, and of its rounding error.
+    length, error, bias : float
+        Largest length of a vector, of its rounding error, and largest size of a bias.
     """
 
     vectors_CD: Tensor
     bias_C: Tensor | None
     length: float
     error: float
+    bias: float
 
     @classmethod
     def of(cls, vectors: Vectors) -> HalfVectors:
@@ -127,7 +128,9 @@ class HalfVectors(Rounded):
             length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
             if block.bias_B is not None:
                 biases.append(block.bias_B)
-        return cls(rounded_CD, torch.cat(biases) if biases else None, float(length), float(error))
+        bias_C = torch.cat(biases) if biases else None
+        bias = 0.0 if bias_C is None else float(bias_C.abs().max())
+        return cls(rounded_CD, bias_C, float(length), float(error), bias)
 
     @property
     def rounding(self) -> float:
@@ -151,7 +154,7 @@ class HalfVectors(Rounded):
         products_Q = (lengths_Q + lost_Q) * length
         error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
         if self.bias_C is not None:
-            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
+            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias)
         # Lengths are rounded too, and the hardware may flush the smallest numbers to zero.
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
         return bound_Q

@@ -10,6 +10,7 @@ N groups of columns, G columns of a group, S survivors: (query, candidate) pairs
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -145,62 +146,69 @@ class ThresholdBest:
 class FixedBest:
     """Keeps a fixed number of the best; for devices, which then need not wait for the host.
 
-    The best of a block are in the groups with the largest peaks. Ties and slack are settled at the
-    end: `open_queries` tells whether candidates beyond those kept could be among the best.
+    The best of a block are in the groups with the largest peaks. The host decides all else at the
+    end, as each operation on a device takes longer than sorting a short list: `open_queries` tells
+    whether candidates beyond those kept could be among the best.
 
     Parameters
     ----------
-    n_queries, k : int
-        Number of lists, and results per list.
+    k : int
+        Results per list.
     slack_Q, rounding : optional
         As in `ThresholdBest`.
-    device : torch.device or str
-        Where the scores are.
     """
 
-    def __init__(
-        self,
-        n_queries: int,
-        k: int,
-        *,
-        slack_Q: Tensor | None = None,
-        rounding: float = 0.0,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, k: int, *, slack_Q: Tensor | None = None, rounding: float = 0.0) -> None:
         self._k, self._kept = check_length(k), 3 * k + _ROOM
         self._slack_Q, self._rounding = slack_Q, rounding
-        self._keys_QW = torch.full((n_queries, self._kept), NO_KEY, device=device)
+        # Descending scores, and the positions of their candidates among equal ones.
+        self._best: list[Tensor] = []
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
         """Add the scores of one block, as `ThresholdBest.add`."""
         queries, columns = scores_QB.shape
-        columns_QW = torch.arange(columns, device=scores_QB.device)[None]
         groups, left = divmod(columns, GROUP)
+        columns_QW = None
         if self._kept < groups and not left:
             peaks_QN = scores_QB.reshape(queries, GROUP, groups).amax(dim=1)
             groups_QW = peaks_QN.topk(self._kept, dim=1, sorted=False).indices
             first_G = torch.arange(0, columns, groups, device=scores_QB.device)
             columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
             scores_QB = scores_QB.gather(1, columns_QW)
-        keys_QB = keys_of(scores_QB.float(), places_B[columns_QW.clamp(max=len(places_B) - 1)])
-        keys_QB = torch.where(scores_QB.isneginf(), NO_KEY, keys_QB)
-        keys_QB = torch.cat([self._keys_QW, keys_QB], dim=1)
-        self._keys_QW = keys_QB.topk(self._kept, dim=1, sorted=False).values
+        scores_QW, at_QW = scores_QB.topk(min(self._kept, scores_QB.shape[1]), dim=1)
+        columns_QW = at_QW if columns_QW is None else columns_QW.gather(1, at_QW)
+        places_QW = places_B[columns_QW.clamp_(max=len(places_B) - 1)]
+        if self._best:
+            pairs = zip(self._best, (scores_QW, places_QW), strict=True)
+            scores_QW, places_QW = (torch.cat(pair, dim=1) for pair in pairs)
+            scores_QW, at_QW = scores_QW.topk(min(self._kept, scores_QW.shape[1]), dim=1)
+            places_QW = places_QW.gather(1, at_QW)
+        self._best = [scores_QW, places_QW]
 
     def keys(self) -> Tensor:
-        """Return ascending keys, shape ``(Q, W)``."""
-        keys_QW = sorted_keys(self._keys_QW)
-        check_finite(scores_of(keys_QW)[keys_QW != NO_KEY], "a score")
-        return keys_QW
+        """Return ascending keys, shape ``(Q, W)``, on the host; waits for the device."""
+        # NaN and infinity come first.
+        first_Q = self._scores_QW[:, 0]
+        check_finite(first_Q[~first_Q.isneginf()], "a score")
+        reach_QW = self._scores_QW >= self._cutoff_Q[:, None]
+        width = int(reach_QW.sum(dim=1).max())
+        places_QW = self._best[1][:, :width].cpu()
+        keys_QW = keys_of(self._scores_QW[:, :width], places_QW)
+        return sorted_keys(keys_QW.masked_fill_(~reach_QW[:, :width], NO_KEY))
 
     def open_queries(self) -> Tensor:
         """Return, shape ``(Q,)``, for which queries others could be among the best too."""
-        if not self._k:
-            return torch.zeros(len(self._keys_QW), dtype=torch.bool, device=self._keys_QW.device)
-        last_Q = self._keys_QW.amin(dim=1)
-        kth_Q = self._keys_QW.topk(self._k, dim=1, sorted=False).values.amin(dim=1)
-        cutoff_Q = loosened(scores_of(kth_Q), self._slack_Q, self._rounding)
-        return (last_Q != NO_KEY) & (scores_of(last_Q) >= cutoff_Q)
+        full = self._k > 0 and self._scores_QW.shape[1] == self._kept
+        return (self._scores_QW[:, -1] >= self._cutoff_Q) & full
+
+    @cached_property
+    def _scores_QW(self) -> Tensor:
+        return self._best[0].cpu().float()
+
+    @cached_property
+    def _cutoff_Q(self) -> Tensor:
+        kth_Q = self._scores_QW[:, min(self._k, self._scores_QW.shape[1]) - 1]
+        return loosened(kth_Q, self._slack_Q, self._rounding)
 
 
 def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -216,10 +224,8 @@ def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def sorted_keys(keys_QW: Tensor) -> Tensor:
-    """Sort the keys of each query; on the host by numpy, nine times as fast."""
-    if keys_QW.device.type == "cpu":
-        return torch.from_numpy(np.sort(keys_QW.numpy(), axis=1))
-    return keys_QW.sort(dim=1).values
+    """Sort the keys of each query; by numpy, nine times as fast."""
+    return torch.from_numpy(np.sort(keys_QW.numpy(), axis=1))
 
 
 def keys_of(scores: Tensor, places: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scimult.errors import DataError
+from scimult.hardware import send
 from scimult.products import products_at
 from scimult.retrieval.selection import check_finite
 from scimult.types import FloatArray, IntArray, Similarity
@@ -63,8 +64,9 @@ class Vectors:
         if queries_QD.ndim != 2 or queries_QD.shape[1] != width:
             problem = f"queries of shape {queries_QD.shape} against candidates of width {width}"
             raise DataError(problem, fix="encode queries and candidates with the same model")
-        x_QD = _shared(queries_QD.astype(np.float32, copy=False)).to(self.device)
+        x_QD = _shared(queries_QD.astype(np.float32, copy=False))
         check_finite(x_QD, "a query embedding")
+        x_QD = x_QD.to(self.device)
         if self._similarity == "cosine":
             return torch.nn.functional.normalize(x_QD, dim=1)
         return x_QD - self._centre_D if self._similarity == "l2" else x_QD
@@ -91,7 +93,8 @@ class Vectors:
     def products_of(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
         """Return the float32 products of listed queries and candidates, shape ``(P,)``.
 
-        Each product depends on its two vectors alone, whatever else is listed.
+        Each product depends on its two vectors alone, whatever else is listed. Lists and products
+        are on the host.
         """
         if self.device.type != "cpu":
             return self._gathered_products(queries_QD, query_P, rows_P)
@@ -137,13 +140,15 @@ class Vectors:
         rows_P, query_P = (
             torch.nn.functional.pad(x_P, (0, -pairs % lot)) for x_P in (rows_P, query_P)
         )
-        scores_P = torch.empty(len(rows_P), device=self.device)
-        for start in range(0, pairs, lot):
-            some = slice(start, start + lot)
-            block = self.rows(rows_P[some])
-            products_P = (block.vectors_BD * queries_QD[query_P[some]]).sum(dim=1)
-            scores_P[some] = products_P if block.bias_B is None else products_P + block.bias_B
-        return scores_P[:pairs]
+        sent_P, query_P = send([rows_P, query_P], self.device)
+        # Those that the device does not keep are read by the host.
+        rows_P = rows_P if self._resident is None else sent_P
+        scores = []
+        for some_P, queries_P in zip(rows_P.split(lot), query_P.split(lot), strict=True):
+            block = self.rows(some_P)
+            products_P = (block.vectors_BD * queries_QD[queries_P]).sum(dim=1)
+            scores.append(products_P if block.bias_B is None else products_P + block.bias_B)
+        return torch.cat([torch.empty(0, device=self.device), *scores]).cpu()[:pairs]
 
     @cached_property
     def _resident(self) -> Block | None:

@@ -60,7 +60,7 @@ def test_the_best_of_blocks_are_the_best_of_all(
     if rising:
         scores_QC.sort(axis=1)
     places_C = rng.permutation(total)
-    best = FixedBest(n_queries, k) if fixed else ThresholdBest(n_queries, k)
+    best = FixedBest(k) if fixed else ThresholdBest(n_queries, k)
     start = 0
     for width in blocks:
         padded_QB = np.full((n_queries, -(-width // GROUP) * GROUP), -np.inf, np.float32)
@@ -84,7 +84,7 @@ def test_the_best_of_blocks_are_the_best_of_all(
 
 
 def test_a_device_says_where_ties_are_open() -> None:
-    best = FixedBest(2, 3)
+    best = FixedBest(3)
     scores_QB = torch.zeros(2, 16 * 400)
     scores_QB[0, :9] = torch.arange(9.0)
     best.add(scores_QB, torch.arange(16 * 400))
@@ -94,7 +94,7 @@ def test_a_device_says_where_ties_are_open() -> None:
 
 def test_a_device_never_waits_for_the_host() -> None:
     """The meta device has no numbers: reading one, or a size that depends on one, fails."""
-    best = FixedBest(8, 5, slack_Q=torch.ones(8, device="meta"), rounding=2**-8, device="meta")
+    best = FixedBest(5, slack_Q=torch.ones(8), rounding=2**-8)
     for width in (4096, 96):
         best.add(
             torch.empty(8, width, device="meta"),
@@ -107,7 +107,7 @@ def test_a_device_never_waits_for_the_host() -> None:
 def test_scores_that_are_not_finite_are_refused(bad: float, fixed: bool) -> None:
     scores_QB = torch.randn(2, 64)
     scores_QB[1, 37] = bad
-    best = FixedBest(2, 3) if fixed else ThresholdBest(2, 3)
+    best = FixedBest(3) if fixed else ThresholdBest(2, 3)
     with pytest.raises(DataError, match="a score is not finite in 1 of"):
         best.add(scores_QB, torch.arange(64))
         best.keys()
@@ -115,8 +115,8 @@ def test_scores_that_are_not_finite_are_refused(bad: float, fixed: bool) -> None
 
 def test_scores_within_the_slack_are_kept() -> None:
     scores_QB = torch.tensor([[5.0, 4.0, 3.0, 2.5, 1.0, 0.0, -1.0, -9.0]])
-    for kind in (ThresholdBest, FixedBest):
-        best = kind(1, 2, slack_Q=torch.tensor([1.5]))
+    slack_Q = torch.tensor([1.5])
+    for best in (ThresholdBest(1, 2, slack_Q=slack_Q), FixedBest(2, slack_Q=slack_Q)):
         best.add(scores_QB, torch.arange(8))
         assert {5.0, 4.0, 3.0, 2.5} <= set(scores_of(best.keys())[0].tolist())
         assert not best.open_queries().any()
