@@ -10,7 +10,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.output import echo
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, one_of
 from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
@@ -103,22 +103,24 @@ def _task(model: str | None, task: str | None) -> str:
     Raises
     ------
     ConfigError
-        If none is given for a model with a route per task.
+        If none is given for a model with a route per task, or one that it lacks.
     """
     from scimult.checkpoints import read_config
     from scimult.cli.systems import model_folders
 
-    if task is not None or model is None:
+    if model is None:
         return task or ANY_TASK
     configs = {folder: read_config(folder) for folder in model_folders(model)}
     for path, config in configs.items():
-        if config.encoder.is_routed and len(config.tasks) > 1:
+        if task is not None:
+            one_of("task", task, [known.name for known in config.tasks], path=path)
+        elif config.encoder.is_routed and len(config.tasks) > 1:
             raise ConfigError(
                 "this model encodes texts differently for each task",
                 value=str(path),
                 fix=f"choose --task {' or '.join(task.name for task in config.tasks)}",
             )
-    return next(iter(configs.values())).tasks[0].name
+    return task or next(iter(configs.values())).tasks[0].name
 
 
 def _system(

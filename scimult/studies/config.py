@@ -87,6 +87,15 @@ class MergeConfig(StrictConfig):
         return self
 
     @property
+    def normal_form(self) -> MergeConfig:
+        """The same merge with explicit shares, of an average with a sum of 1."""
+        shares = self.shares or [1 / max(1, len(self.models))] * len(self.models)
+        total = sum(shares)
+        if self.method != "task_vectors" and total > 0:
+            shares = [share / total for share in shares]
+        return self.model_copy(update={"shares": shares})
+
+    @property
     def parents(self) -> list[str]:
         """The runs to merge, each once."""
         base = [] if self.base is None else [self.base]

@@ -198,9 +198,10 @@ def _terminate(running: Mapping[str, _Work]) -> None:
 
 
 def _last_error(log: Path) -> str:
-    """Return a log's last error, or its last line."""
+    """Return the last error of a log's last attempt, or its last line."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
-    lines = [line for line in lines if line]
+    started = max(number for number, line in enumerate(lines) if line.startswith("$ "))
+    lines = [line for line in lines[started + 1 :] if line]
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines)[-1] if lines else ""
 

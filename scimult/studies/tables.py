@@ -94,7 +94,7 @@ def cost_of(plan: Plan, trial: Trial) -> Cost:
             if line["step"] == 0:
                 continue
             steps += 1
-            tokens += line["tokens"]
+            tokens += int(line["tokens"])
             seconds += line["seconds"] * ranks
             step_flops = line.get("usage", {}).get("model_flops")
             flops = None if flops is None or step_flops is None else flops + step_flops

@@ -167,7 +167,8 @@ def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> 
         if run.is_trained:
             content = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
         else:
-            content = run.model_dump_json(include={"model", "merge"})
+            path = None if run.model is None else str(Path(run.model).resolve())
+            content = f"{path} {run.merge and run.merge.normal_form}"
         content += run.model_dump_json(include={"options"})
         if content in seen:
             fix = "remove one; list several seeds under seeds"

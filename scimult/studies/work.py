@@ -131,8 +131,7 @@ class Merging(_Making):
 
     def begin(self) -> None:
         """Remove a model merged otherwise, then record what this one is made from."""
-        if self.trial.folder.exists():
-            shutil.rmtree(self.trial.folder)
+        _remove(self.trial.folder)
         super().begin()
 
     def command(self, slot: Slot) -> list[str]:
@@ -188,7 +187,9 @@ class Evaluating:
         return whole and read_mark(self.plan.out, self.name) == self._inputs()
 
     def begin(self) -> None:
-        """Record the model."""
+        """Remove another model's scores, then record the model."""
+        if read_mark(self.plan.out, self.name) not in (None, self._inputs()):
+            _remove(folder_of(self.plan.results(self.suite), self.trial.key))
         write_mark(self.plan.out, self.name, self._inputs())
 
     def command(self, slot: Slot) -> list[str]:
@@ -199,14 +200,18 @@ class Evaluating:
         command += ["--model", self.plan.system(self.trial)]
         for name in section.sets:
             command += ["--sets", name]
-        before = read_mark(self.plan.out, self.name)
-        other_model = before is not None and before != self._inputs()
-        return [*command, "--replace" if other_model else "--resume", *section.overrides]
+        return [*command, "--resume", *section.overrides]
 
     def _inputs(self) -> Inputs:
         """Return what determines the scores: weights and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
         return {**weights_of([self.trial]), "options": options}
+
+
+def _remove(folder: Path) -> None:
+    """Remove what a job is about to make anew: once its mark is written, it would count as new."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:

@@ -61,6 +61,10 @@ def test_a_model_with_a_route_per_task_needs_a_task(folder: Path, tmp_path: Path
     refused = run(folder, "--out", tmp_path / "out", "--model", spec)
     assert refused.exit_code == 1
     assert "--task search or link_prediction or classification" in refused.stderr
+    for word in ("all", "serch"):
+        refused = run(folder, "--out", tmp_path / "out", "--model", spec, "--task", word)
+        assert refused.exit_code == 1
+        assert f"unknown task (value: {word!r})" in refused.stderr, refused.stderr
     options = ("--model", spec, "--task", "link_prediction", "--precision", "float32")
     assert run(folder, "--out", tmp_path / "out", *options).exit_code == 0
     vectors, data = vectors_of(folder, tmp_path / "out")

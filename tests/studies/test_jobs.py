@@ -81,6 +81,16 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     assert run_jobs(jobs[:3], [Slot()], logs, StopRequest()).done == ["bad", "late", "later"]
 
 
+def test_an_error_is_that_of_the_last_attempt(tmp_path: Path) -> None:
+    scripts = ("echo error: no memory; exit 1", "echo going on; kill -9 $$")
+    reasons = []
+    for script in scripts:
+        jobs = [Shell("a", tmp_path, script)]
+        outcome = run_jobs(jobs, [Slot()], tmp_path / "logs", StopRequest())
+        reasons.append(outcome.failed["a"].partition(" (log")[0])
+    assert reasons == ["error: no memory", "going on"]
+
+
 def test_as_many_at_once_as_there_are_slots(tmp_path: Path) -> None:
     """Each waits for the other to begin, so one slot would never finish."""
     wait = "for i in $(seq 600); do [ -e {1}.began ] && touch {0} && exit; sleep 0.1; done"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -26,6 +27,8 @@ from scimult.checkpoints import load_pretrained
 from scimult.cli.main import app
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
+from scimult.studies.plan import make_plan
+from scimult.studies.work import make_jobs
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.training.corpus import WORDS, metrics, prepare_corpus, run_config
 
@@ -142,6 +145,7 @@ def test_everything_of_a_run_is_written_down(done: Path, folder: Path) -> None:
     assert cost["flops"] == sum(line["usage"]["model_flops"] for line in lines)
     assert cost["training_seconds"] == pytest.approx(sum(line["seconds"] for line in lines))
     assert trials["base"]["cost"]["steps"] == 0
+    assert f"{cost['tokens']:,} |" in (done / "costs.md").read_text()
     page = (done / "study.html").read_text()
     assert "data:image/png;base64," in page
     assert f"{folder / 'run.yaml'}" in page
@@ -214,6 +218,27 @@ def test_all_seeds_in_one_model_and_again_when_shares_change(done: Path, folder:
     )
 
 
+def test_scores_of_an_older_model_never_count_as_the_new_ones(done: Path, folder: Path) -> None:
+    """As when the process is stopped between the record of a job and its first result."""
+    shutil.copytree(folder / "base", folder / "model")
+    runs = {"base": {"model": str(folder / "model")}}
+    path = write_study(folder, "replaced", runs=runs)
+    assert call(path).exit_code == 0
+    (job,) = make_jobs(make_plan(path))
+    assert job.is_done()
+    trained = done / "runs/experts-seed0/model"
+    shutil.copytree(trained, folder / "model", dirs_exist_ok=True)
+    assert not job.is_done()
+    job.begin()
+    assert not job.is_done()
+    assert call(path).exit_code == 0
+    scores = [
+        load_result(out / "results" / "own" / key / "result.json").sets["own"].scores
+        for out, key in ((folder / "replaced", "base"), (done, "experts-seed0"))
+    ]
+    assert scores[0] == scores[1]
+
+
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     runs = {
         "base": {"model": str(folder / "base")},
@@ -263,6 +288,18 @@ def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"runs": {"base": {}, "again": {"seeds": [5]}}}, "two runs are the same"),
+        (
+            {
+                "runs": {
+                    "base": {},
+                    "a": {"merge": {"models": ["base", "b"]}},
+                    "b": {"seeds": [0, 1], "overrides": ["schedule.steps=3"]},
+                    "c": {"merge": {"models": ["base", "b"], "shares": [2, 2]}},
+                }
+            },
+            "two runs are the same",
+        ),
+        ({"runs": {"base": {"model": "x"}, "y": {"model": "./x/"}}}, "two runs are the same"),
         ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
         ({"options": {"pool": "mean"}}, "unknown option of a system"),
         ({"evaluate": [{"suite": "demo", "data": "nowhere"}]}, "5 sets of suite 'demo'"),

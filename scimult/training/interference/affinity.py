@@ -7,6 +7,7 @@ scored on every task.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,12 +16,16 @@ from pathlib import Path
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.errors import ConfigError
+from scimult.files import read_json, write_json
 from scimult.progress import note
 from scimult.training.build import build_model
 from scimult.training.config import DevConfig, PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
 from scimult.training.plan import RunPlan
 from scimult.training.run import pretrain
+
+_START = "start.json"
 
 
 def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
@@ -90,13 +95,20 @@ def train_affinity(
     Each combination keeps the sources of its tasks, the ratios of their shares, batches and
     optimizer of ``config``, and trains for ``steps`` in a sub-folder of ``folder``. The dev sets of
     ``plan`` score every model, on ``device``, by default the CPU.
+
+    Raises
+    ------
+    ConfigError
+        If ``folder`` has runs that started from other weights.
     """
 
     def scores(pretrained: Pretrained) -> dict[str, float]:
         pretrained.model.to(device or torch.device("cpu"))
         return _scores(config, plan, pretrained)
 
-    rows = [AffinityRow((), scores(build_model(config)))]
+    start = build_model(config)
+    _check_start(folder, start)
+    rows = [AffinityRow((), scores(start))]
     for group in combinations_of(tasks):
         note(f"training on {', '.join(group)}")
         group_config = only_tasks(config, plan, group)
@@ -106,6 +118,23 @@ def train_affinity(
         group_config.checkpoint.every, group_config.dev.every = steps, 0
         rows.append(AffinityRow(group, scores(load_pretrained(pretrain(group_config)))))
     return rows
+
+
+def _check_start(folder: Path, start: Pretrained) -> None:
+    """Refuse to mix runs that started from different weights in one table."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(start.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    path, weights = folder / _START, {"weights": digest.hexdigest()}
+    if path.is_file() and read_json(path) != weights:
+        raise ConfigError(
+            "the runs here started from other weights",
+            path=folder,
+            fix="remove this folder to train them again, or choose another --out",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, weights)
 
 
 def _scores(config: PretrainConfig, plan: RunPlan, pretrained: Pretrained) -> dict[str, float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from scimult.config import load_config
+from scimult.errors import ConfigError
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.interference import affinity
@@ -83,7 +85,12 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     assert alone.data.sources == ["world.search"]
     assert alone.data.rates == {"search": 2.0}
     assert alone.schedule.steps == 2
-    lines = [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
+    lines = [len(metrics(path)) for path in sorted((folder / "runs").glob("*/"))]
     again = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
     assert [row.scores for row in again] == [row.scores for row in rows]
-    assert lines == [len(metrics(path)) for path in sorted((folder / "runs").iterdir())]
+    assert lines == [len(metrics(path)) for path in sorted((folder / "runs").glob("*/"))]
+    # A model trained again at the same place does not go on with the runs of the old one.
+    weights = folder / "base" / "model.safetensors"
+    save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(ConfigError, match="started from other weights"):
+        train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
