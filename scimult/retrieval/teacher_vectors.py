@@ -156,10 +156,18 @@ def write_imported(
     Raises
     ------
     DataError
-        If a text has no vector, or one that is not finite or of length 0.
+        If a text has no vector, or one that is not finite or of length 0, or the vectors are
+        those of a prepared folder with other texts.
     StorageError
         As for `write_encoded`.
     """
+    # Folders of `scimult teach` name their texts; of other vectors only ids can be compared.
+    if given.meta.get(TEXTS_KEY, texts.fingerprint) != texts.fingerprint:
+        raise DataError(
+            f"these vectors are of the texts of another prepared folder than {texts.folder}",
+            path=given.path,
+            fix="encode these texts with the same teacher: --model or --encoder",
+        )
     row_of = {name: row for row, name in enumerate(given.ids)}
     missing = [name for name in texts.ids if name not in row_of]
     if missing:

@@ -169,6 +169,18 @@ def test_broken_vectors_are_refused_by_row(
     assert not (tmp_path / "out").exists()
 
 
+def test_imported_vectors_of_other_texts_are_refused(tmp_path: Path, texts: TextStore) -> None:
+    """The same ids do not make the same texts."""
+    teach(tmp_path / "out", texts, WordEncoder())
+    read = read_embeddings(tmp_path / "out")
+    again = write_imported(tmp_path / "again", texts, read)
+    np.testing.assert_array_equal(again.vectors_NE, read.embeddings_ND)
+    other = write_texts(tmp_path / "other", {**TEXTS, "s:3": Text("paper", "another title")})
+    with pytest.raises(DataError, match="of another prepared folder than .*other.*--model"):
+        write_imported(tmp_path / "theirs", other, read)
+    assert not (tmp_path / "theirs").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
