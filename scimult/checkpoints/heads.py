@@ -7,30 +7,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from scimult.checkpoints.weights import read_tensors, write_tensors
 from scimult.config import StrictConfig
-from scimult.errors import CheckpointError
+from scimult.errors import CheckpointError, DataError
 from scimult.files import read_json, write_json
 from scimult.models.heads import apply_head
+from scimult.types import FloatArray
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "heads.safetensors", "heads.json"
+# Unit vectors in float16 are this close to length 1; no raw embeddings are.
+_UNIT_TOLERANCE = 1e-3
 
 
 class HeadDescription(StrictConfig):
     """The meaning of a head's outputs.
 
     ``classes`` are the names of the outputs. A regression was trained on ``factor`` times the
-    number (or its logarithm, as the targets were prepared) plus ``offset``.
+    number n, or with ``log`` times ln(1 + n), plus ``offset``. Heads of older versions do not say
+    whether they were trained on logarithms, and count as without.
     """
 
     kind: Literal["multi_class", "multi_label", "regression"]
     classes: list[str] = []
     factor: float = 1.0
     offset: float = 0.0
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,18 +47,47 @@ class Head:
     weight_KD: Tensor
     bias_K: Tensor
 
-    def predict(self, embeddings_BD: Tensor) -> Tensor:
-        """Return probabilities of the classes, shape ``(B, K)``.
+    def predict(self, embeddings_BD: Tensor | FloatArray) -> Tensor:
+        """Return probabilities of the classes, shape ``(B, K)``; a regression's numbers, ``(B,)``.
 
-        A regression's are values before scaling, shape ``(B,)``.
+        Parameters
+        ----------
+        embeddings_BD : Tensor or array
+            Embeddings for the head's task as it was trained, not scaled to length 1: those of
+            ``SciMult.from_pretrained(model, normalise=False).encode(papers, task=task)``.
+
+        Raises
+        ------
+        DataError
+            If the embeddings have another width, or length 1.
         """
+        if not isinstance(embeddings_BD, Tensor):
+            embeddings_BD = torch.tensor(np.asarray(embeddings_BD))
+        self._check(embeddings_BD)
         value_KD1 = torch.cat([self.weight_KD, self.bias_K[:, None]], 1)
-        outputs_BK = apply_head(value_KD1, embeddings_BD)
+        outputs_BK = apply_head(value_KD1.to(embeddings_BD.device), embeddings_BD)
         if self.description.kind == "multi_class":
             return outputs_BK.softmax(1)
         if self.description.kind == "multi_label":
             return outputs_BK.sigmoid()
-        return (outputs_BK[:, 0] - self.description.offset) / self.description.factor
+        numbers_B = (outputs_BK[:, 0] - self.description.offset) / self.description.factor
+        return numbers_B.expm1() if self.description.log else numbers_B
+
+    def _check(self, embeddings_BD: Tensor) -> None:
+        width = self.weight_KD.shape[1]
+        if embeddings_BD.dim() != 2 or embeddings_BD.shape[1] != width:
+            raise DataError(
+                f"this head reads embeddings of width {width}",
+                value=f"shape {tuple(embeddings_BD.shape)}",
+                fix="encode with the model that the head is saved with, one row per text",
+            )
+        lengths_B = embeddings_BD.float().norm(dim=1)
+        # Heads train on raw embeddings; a model of cosine similarity scales them by default.
+        if len(lengths_B) and bool(((lengths_B - 1).abs() < _UNIT_TOLERANCE).all()):
+            raise DataError(
+                "these embeddings are scaled to length 1, which heads were not trained on",
+                fix="encode with SciMult.from_pretrained(model, normalise=False)",
+            )
 
 
 def save_heads(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scimult import distributed
 from scimult.checkpoints.heads import HeadDescription
 from scimult.data.batches import all_known_positives
+from scimult.data.manifest import TargetEntry
 from scimult.data.pair_streams import (
     FixedMicroBatches,
     ItemStream,
@@ -75,10 +76,22 @@ class RunPlan:
                 classes=list(self.data.open_targets(entry).classes),
                 factor=entry.factor,
                 offset=entry.offset,
+                log=_is_log(self.data, entry),
             )
             for entry in self.data.manifest.targets
             if entry.task in self.head_outputs
         }
+
+
+def _is_log(data: PreparedData, entry: TargetEntry) -> bool:
+    """Return whether targets are logarithms, which the folder's own configuration says."""
+    return any(
+        source.get("name") == entry.source
+        and target.get("task") == entry.task
+        and target.get("scale") == "log"
+        for source in data.manifest.config.get("sources", [])
+        for target in source.get("targets", [])
+    )
 
 
 def plan_run(config: PretrainConfig) -> RunPlan:

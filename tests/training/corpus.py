@@ -70,6 +70,7 @@ def write_corpus(folder: Path, papers: int = 60) -> Path:
     ]
     counts = [f"p{i}\t{rng.normal():.4f}" for i in range(papers)]
     _table(folder / "counts.tsv", "paper-id\tvalue", counts)
+    _table(folder / "reads.tsv", "paper-id\tvalue", [f"p{i}\t{i}" for i in range(papers)])
     _table(folder / "clicks.tsv", "query-id\tpaper-id\tclicked", clicks)
     return folder
 

@@ -16,8 +16,11 @@ from scimult import distributed
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.heads import load_heads
 from scimult.data.batches import MicroBatch
-from scimult.errors import SciMultError
+from scimult.errors import DataError, SciMultError
+from scimult.files import read_json, write_json
+from scimult.inference import SciMult
 from scimult.models import embed_tokens
+from scimult.tasks import default_tasks
 from scimult.training import build
 from scimult.training.callbacks import Checkpoints
 from scimult.training.learned import learned_parts
@@ -34,6 +37,7 @@ from tests.training.corpus import (
     assert_same_run,
     metrics,
     prepare_corpus,
+    run_config,
 )
 from tests.training.heads import BY_TASK, LOSSES, config_of, micro_batches_of, stir
 from tests.training.test_ranks import CHUNK, OwnGradients, assert_equal_gradients
@@ -231,6 +235,54 @@ def test_kept_heads_reproduce_the_scores_of_the_run(folder: Path) -> None:
             read = (targets - head.offset) / head.factor
             score = r2_score(read.numpy(), found.double().numpy())
             assert last["dev/world.count/r2"] == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_kept_heads_predict_numbers_as_they_were_read(tmp_path: Path, similarity: str) -> None:
+    """As documented: the arrays of `SciMult.encode` in, original numbers out."""
+    target = {"task": "reads", "kind": "regression", "file": "reads.tsv", "scale": "log"}
+    prepare_corpus(tmp_path, [target])
+    config = run_config(
+        tmp_path,
+        "run",
+        tasks=[
+            *(task.model_dump() for task in default_tasks()),
+            {"name": "reads", "format": "regression"},
+        ],
+        data={"max_length": 64},  # as the model encodes
+        model={"similarity": similarity, "dropout": 0.0, "attention_dropout": 0.0},
+        loss={"by_task": {"reads": "regression"}},
+        optimizer={"lr": 1e-3, "learned_lr": 1e-2},
+        schedule={"steps": 12},
+        checkpoint={"keep_heads": True},
+    )
+    saved = pretrain(config)
+    head, plan = load_heads(saved)["reads"], plan_run(config)
+    (file,) = plan.dev_targets
+    papers = [plan.data.texts.text(int(row)) for row in file.rows]
+    raw_ND = SciMult.from_pretrained(saved, normalise=False).encode(papers, task="reads")
+    numbers = head.predict(raw_ND)
+    assert torch.equal(numbers, head.predict(torch.from_numpy(raw_ND)))
+    logs = torch.from_numpy(raw_ND) @ head.weight_KD[0] + head.bias_K[0]
+    torch.testing.assert_close(numbers, logs.exp() - 1, rtol=1e-5, atol=1e-5)
+    read = [float(plan.data.texts.ids[int(row)].removeprefix("world:p")) for row in file.rows]
+    score = r2_score(np.log1p(read), np.log1p(numbers.numpy()))
+    reported = metrics(tmp_path / "run")[-1]["metrics"]["dev/world.reads/r2"]
+    assert reported == pytest.approx(score, abs=1e-4)
+    encoded_ND = SciMult.from_pretrained(saved).encode(papers, task="reads")
+    if similarity == "dot":
+        assert torch.equal(head.predict(encoded_ND), numbers)
+    else:
+        for scaled_ND in (encoded_ND, encoded_ND[:1], encoded_ND.astype(np.float16)):
+            with pytest.raises(DataError, match=r"length 1.*normalise=False"):
+                head.predict(scaled_ND)
+    with pytest.raises(DataError, match=r"reads embeddings of width 16 .*shape \(16,\)"):
+        head.predict(raw_ND[0])
+    # Heads of older versions do not say whether their numbers are logarithms.
+    described = read_json(saved / "heads.json")
+    del described["reads"]["log"]
+    write_json(saved / "heads.json", described)
+    torch.testing.assert_close(load_heads(saved)["reads"].predict(raw_ND), logs)
 
 
 def test_without_keeping_them_no_head_is_written(folder: Path) -> None:
