@@ -8,7 +8,7 @@ scored on every task.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -16,13 +16,16 @@ from pathlib import Path
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.data.pairs import PairFile
+from scimult.data.targets import TargetFile
+from scimult.data.teacher import scored_share
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
 from scimult.progress import note
 from scimult.training.build import build_model
-from scimult.training.config import DevConfig, PretrainConfig
+from scimult.training.config import DataConfig, DevConfig, PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
-from scimult.training.plan import RunPlan
+from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 
 _START = "start.json"
@@ -31,31 +34,47 @@ _START = "start.json"
 def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
     """Return the configuration of a run restricted to some of its tasks.
 
-    The remaining sources keep the ratios of their shares. ``plan`` is that of ``config``.
+    The remaining sources keep the ratios of their shares. Settings that have nothing left to act
+    on, which a run would refuse, are dropped. ``plan`` is that of ``config``.
     """
     mixture = config.model_copy(deep=True)
     sources = [source for source in plan.sources if source.task in tasks]
     names = {name for source in sources for name in (source.name, source.source, source.task)}
-    mixture.data.sources = [source.name for source in sources]
-    mixture.data.rates = {name: rate for name, rate in mixture.data.rates.items() if name in names}
-    loss = mixture.loss
+    data, loss = mixture.data, mixture.loss
+    data.sources = [source.name for source in sources]
+    data.rates = {name: rate for name, rate in data.rates.items() if name in names}
+    if _ignores_sizes(data, sources):
+        data.sampling_temperature = 1.0
     loss.by_task = {task: own for task, own in loss.by_task.items() if task in tasks}
     weights = {task: plan.loss_weights[task] for task in tasks}
     loss.weights = weights if loss.weights and len(set(weights.values())) > 1 else {}
-    if isinstance(mixture.data.hard_negatives, list):
-        listed = [task for task in mixture.data.hard_negatives if task in tasks]
-        mixture.data.hard_negatives = listed or False
-    teacher = loss.embedding_teacher
-    if teacher is not None and teacher.tasks is not None:
-        if following := [task for task in teacher.tasks if task in tasks]:
-            teacher.tasks = following
-        else:
+    if isinstance(data.hard_negatives, list):
+        data.hard_negatives = [task for task in data.hard_negatives if task in tasks] or False
+    pairs = [source for source in sources if isinstance(source, PairFile)]
+    teacher, scores = loss.embedding_teacher, plan.teacher
+    if teacher is not None:
+        following = [task for task in teacher.tasks or tasks if task in tasks]
+        if not any(file.view is None and file.task in following for file in pairs):
             loss.embedding_teacher = None
+        elif teacher.tasks is not None:
+            teacher.tasks = following
+    if scores is not None and not any(scored_share(scores, file) for file in pairs):
+        loss.distillation = None
     # The score by which the run selects steps may be of another task.
     mixture.dev.metric, mixture.dev.patience = DevConfig().metric, None
     mixture.checkpoint.export, mixture.checkpoint.keep_best = "last", False
     mixture.checkpoint.keep_heads &= bool(loss.heads)
     return mixture
+
+
+def _ignores_sizes(data: DataConfig, sources: Sequence[PairFile | TargetFile]) -> bool:
+    """Return whether each source has a share of its own, whatever its size (`sampling_rates`)."""
+    groups = {
+        "equal": len(sources),
+        "equal_tasks": len({source.task for source in sources}),
+        "explicit": len(data.rates),
+    }
+    return groups.get(data.sampling, 1) == len(sources)
 
 
 @dataclass(frozen=True)
@@ -82,19 +101,47 @@ def combinations_of(tasks: Sequence[str]) -> list[tuple[str, ...]]:
     return groups if all_tasks in groups else [*groups, all_tasks]
 
 
+def affinity_runs(
+    config: PretrainConfig, plan: RunPlan, tasks: Sequence[str], steps: int, folder: Path
+) -> dict[tuple[str, ...], PretrainConfig]:
+    """Return the run of each combination of tasks, all checked before the first one trains.
+
+    Each keeps the sources of its tasks, the ratios of their shares, batches and optimizer of
+    ``config``, and trains for ``steps`` in a sub-folder of ``folder``.
+
+    Raises
+    ------
+    SciMultError
+        If there are no dev pairs to score with, or a run cannot be planned.
+    """
+    if not plan.dev_sets:
+        raise ConfigError(
+            "affinity scores models on dev pairs, but the sources have none",
+            path=plan.data.folder,
+            fix="prepare with dev pairs, or leave --affinity-steps out",
+        )
+    runs = {}
+    for group in combinations_of(tasks):
+        run = only_tasks(config, plan, group)
+        run.output = str(folder / "+".join(group))
+        run.schedule = run.schedule.model_copy(update={"steps": steps, "epochs": None})
+        run.checkpoint.every, run.dev.every = steps, 0
+        plan_run(run)
+        runs[group] = run
+    return runs
+
+
 def train_affinity(
     config: PretrainConfig,
     plan: RunPlan,
-    tasks: Sequence[str],
-    steps: int,
+    runs: Mapping[tuple[str, ...], PretrainConfig],
     folder: Path,
     device: torch.device | None = None,
 ) -> list[AffinityRow]:
     """Train all combinations of tasks from ``model.base`` and score them; skip finished runs.
 
-    Each combination keeps the sources of its tasks, the ratios of their shares, batches and
-    optimizer of ``config``, and trains for ``steps`` in a sub-folder of ``folder``. The dev sets of
-    ``plan`` score every model, on ``device``, by default the CPU.
+    ``runs`` are those of `affinity_runs` in ``folder``. The dev sets of ``plan`` score every
+    model, on ``device``, by default the CPU.
 
     Raises
     ------
@@ -109,14 +156,9 @@ def train_affinity(
     start = build_model(config)
     _check_start(folder, start)
     rows = [AffinityRow((), scores(start))]
-    for group in combinations_of(tasks):
+    for group, run in runs.items():
         note(f"training on {', '.join(group)}")
-        group_config = only_tasks(config, plan, group)
-        group_config.output = str(folder / "+".join(group))
-        length = {"steps": steps, "epochs": None}
-        group_config.schedule = group_config.schedule.model_copy(update=length)
-        group_config.checkpoint.every, group_config.dev.every = steps, 0
-        rows.append(AffinityRow(group, scores(load_pretrained(pretrain(group_config)))))
+        rows.append(AffinityRow(group, scores(load_pretrained(pretrain(run)))))
     return rows
 
 

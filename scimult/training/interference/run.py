@@ -20,7 +20,7 @@ from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import CONFIG_NAME, MODEL_NAME
-from scimult.training.interference.affinity import only_tasks, train_affinity
+from scimult.training.interference.affinity import affinity_runs, only_tasks, train_affinity
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import measure_drift
 from scimult.training.interference.gradients import (
@@ -102,6 +102,9 @@ def run_interference(
         note(f"leaving out {', '.join(heads)}: the model does not contain their heads")
         settings = only_tasks(settings, plan, tasks)
         plan = plan_run(settings)
+    runs = {}
+    if affinity_steps:
+        runs = affinity_runs(settings, plan, tasks, affinity_steps, out / _RUNS)
     torch_device = usable_device(device)
     pretrained = build_model(settings)
     encoder = pretrained.model.to(torch_device)
@@ -129,25 +132,24 @@ def run_interference(
         base_model.model.to(torch_device)
         flat = [each for by_task in micro_batches for halves in by_task for each in halves]
         drifts = measure_drift(base_model, pretrained, tasks, flat)
-    affinity = []
     tables = [interference_table(comparison)]
     if drifts:
         tables.append(drift_table(drifts))
+    facts: dict[str, Any] = {
+        "scimult": __version__,
+        "model": str(model),
+        "base": None if base is None else str(base),
+        "data": plan.data.fingerprint,
+        "config": settings.model_dump(mode="json"),
+        "affinity_steps": affinity_steps,
+    }
     with only_writer(out):
-        if affinity_steps:
-            affinity = train_affinity(
-                settings, plan, tasks, affinity_steps, out / _RUNS, torch_device
-            )
+        # The map is not lost if a training run fails.
+        write_report(out, facts, comparison, layout, drifts, [], tables)
+        if runs:
+            affinity = train_affinity(settings, plan, runs, out / _RUNS, torch_device)
             tables.append(affinity_table(affinity, affinity_steps))
-        facts: dict[str, Any] = {
-            "scimult": __version__,
-            "model": str(model),
-            "base": None if base is None else str(base),
-            "data": plan.data.fingerprint,
-            "config": settings.model_dump(mode="json"),
-            "affinity_steps": affinity_steps,
-        }
-        write_report(out, facts, comparison, layout, drifts, affinity, tables)
+            write_report(out, facts, comparison, layout, drifts, affinity, tables)
     return InterferenceReport(tables, layout)
 
 

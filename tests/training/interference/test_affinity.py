@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from scimult.config import load_config
+from scimult.config import load_config, save_config
+from scimult.data.pairs import PairFile
+from scimult.data.teacher import TeacherScores
 from scimult.errors import ConfigError
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.interference import affinity
-from scimult.training.interference.affinity import combinations_of, only_tasks, train_affinity
+from scimult.training.interference.affinity import (
+    affinity_runs,
+    combinations_of,
+    only_tasks,
+    train_affinity,
+)
 from scimult.training.interference.gradients import training_rounds
-from scimult.training.plan import plan_run
+from scimult.training.interference.run import run_interference
+from scimult.training.plan import RunPlan, plan_run
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
 
@@ -50,6 +61,85 @@ def test_settings_of_other_tasks_are_dropped(tmp_path: Path) -> None:
         assert {source.task for source in plan_run(config_of_tasks).sources} == set(tasks)
 
 
+def as_views(plan: RunPlan, task: str) -> RunPlan:
+    """Return the plan with views of texts as the only pairs of a task."""
+    sources = [
+        replace(source, view="independent_crop") if source.task == task else source
+        for source in plan.sources
+        if isinstance(source, PairFile)
+    ]
+    return replace(plan, sources=list(sources))
+
+
+def scores_of(plan: RunPlan, task: str) -> TeacherScores:
+    """Return a teacher's scores of all positives and hard negatives of a task."""
+    queries, candidates = [], []
+    for source in plan.sources:
+        if isinstance(source, PairFile) and source.task == task:
+            for lists in (source.positives, source.negatives):
+                queries.append(source.queries[lists.owners])
+                candidates.append(lists.values)
+    pairs = np.concatenate(queries), np.concatenate(candidates)
+    return TeacherScores(*pairs, np.zeros(len(pairs[0])))
+
+
+def test_what_has_nothing_left_to_act_on_is_dropped(tmp_path: Path) -> None:
+    """A temperature, teacher scores or vectors that some group does not have are no error."""
+    prepare_corpus(tmp_path)
+    plan = plan_run(run_config(tmp_path, "run"))
+    config = run_config(
+        tmp_path,
+        "run",
+        data={"sampling_temperature": 2},
+        loss={"embedding_teacher": {"vectors": "v"}, "distillation": {"name": "kl"}},
+    )
+    plan = replace(as_views(plan, "classification"), teacher=scores_of(plan, "search"))
+    search = only_tasks(config, plan, ["search"])
+    assert search.loss.embedding_teacher == config.loss.embedding_teacher
+    assert search.loss.distillation == config.loss.distillation
+    other = only_tasks(config, plan, ["classification"])
+    assert other.loss.embedding_teacher is None
+    assert other.loss.distillation is None
+    pair = only_tasks(config, plan, ["link_prediction", "classification"])
+    assert pair.loss.embedding_teacher is not None
+    for one in (search, other, pair):
+        PretrainConfig.model_validate(one.model_dump())
+        one.loss.embedding_teacher = one.loss.distillation = None
+        # The folder has one source of each task, so that equal_tasks does not see sizes.
+        assert one.data.sampling_temperature == 1
+        plan_run(one)
+    by_size = run_config(
+        tmp_path, "run", data={"sampling": "proportional", "sampling_temperature": 2}
+    )
+    tasks = ["link_prediction", "search"]
+    assert only_tasks(by_size, plan, tasks).data.sampling_temperature == 2
+    assert only_tasks(by_size, plan, tasks[:1]).data.sampling_temperature == 1
+
+
+def test_missing_dev_pairs_are_found_before_the_first_run(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    config = run_config(tmp_path, "run")
+    plan = replace(plan_run(config), dev_sets=[])
+    with pytest.raises(ConfigError, match="but the sources have none.*--affinity-steps"):
+        affinity_runs(config, plan, ["search", "classification"], 2, tmp_path / "runs")
+
+
+def test_the_map_outlives_a_failed_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_corpus(tmp_path)
+    save_config(run_config(tmp_path, "run", model={"variant": "vanilla"}), tmp_path / "run.yaml")
+
+    def fail(*_: Any, **__: Any) -> Path:
+        raise ConfigError("the disk is full", fix="make room")
+
+    monkeypatch.setattr(affinity, "pretrain", fail)
+    options: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2, "affinity_steps": 2}
+    with pytest.raises(ConfigError, match="the disk is full"):
+        run_interference(tmp_path / "base", tmp_path / "out", **options)
+    assert "Interference between tasks" in (tmp_path / "out/interference.md").read_text("utf-8")
+
+
 def test_a_run_by_epochs_is_measured_by_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +153,8 @@ def test_a_run_by_epochs_is_measured_by_steps(
         return tmp_path / "base"
 
     monkeypatch.setattr(affinity, "pretrain", pretrain)
-    train_affinity(config, plan, ["search"], 2, tmp_path / "runs")
+    runs = affinity_runs(config, plan, ["search"], 2, tmp_path / "runs")
+    train_affinity(config, plan, runs, tmp_path / "runs")
     assert [(schedule.steps, schedule.epochs) for schedule in trained] == [(2, None)]
     assert len(training_rounds(config, plan, build_model(config), ["search"], 1)) == 1
 
@@ -76,7 +167,9 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     section = {"sampling": "explicit", "rates": rates, "sources": sources}
     config = run_config(folder, "run", model={"variant": "vanilla"}, data=section)
     tasks = ["search", "classification"]
-    rows = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
+    plan = plan_run(config)
+    runs = affinity_runs(config, plan, tasks, 2, folder / "runs")
+    rows = train_affinity(config, plan, runs, folder / "runs")
     assert [row.trained_on for row in rows] == [(), *combinations_of(tasks)]
     for row in rows:
         assert set(row.scores) == set(tasks)
@@ -86,11 +179,11 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     assert alone.data.rates == {"search": 2.0}
     assert alone.schedule.steps == 2
     lines = [len(metrics(path)) for path in sorted((folder / "runs").glob("*/"))]
-    again = train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
+    again = train_affinity(config, plan, runs, folder / "runs")
     assert [row.scores for row in again] == [row.scores for row in rows]
     assert lines == [len(metrics(path)) for path in sorted((folder / "runs").glob("*/"))]
     # A model trained again at the same place does not go on with the runs of the old one.
     weights = folder / "base" / "model.safetensors"
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
     with pytest.raises(ConfigError, match="started from other weights"):
-        train_affinity(config, plan_run(config), tasks, 2, folder / "runs")
+        train_affinity(config, plan, runs, folder / "runs")
