@@ -87,6 +87,10 @@ class ModelConfig(StrictConfig):
         unknown = set(self.architecture or {}) - known
         if unknown:
             raise ValueError(f"unknown architecture keys {sorted(unknown)}; known: {sorted(known)}")
+        if self.pooling_position and self.pooling != "position":
+            raise ValueError(
+                f"model.pooling_position needs model.pooling position, not {self.pooling}"
+            )
         return self
 
 
@@ -109,7 +113,7 @@ class OptimizerConfig(StrictConfig):
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     learned_lr: float | None = Field(
-        None, gt=0, description="for heads, temperatures and learned task weights"
+        None, gt=0, description="for heads, temperatures, learned task weights, projections"
     )
     clip: float = Field(1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
 

@@ -25,10 +25,14 @@ from scimult.progress import note
 from scimult.training.build import build_model
 from scimult.training.config import DataConfig, DevConfig, PretrainConfig
 from scimult.training.dev import mean_reciprocal_rank
+from scimult.training.fitting import learns, uses_default_loss
+from scimult.training.loss_config import LOSS_OPTIONS, LossConfig
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 
 _START = "start.json"
+# Keys of the loss of all tasks that loss.by_task does not name.
+_DEFAULT_LOSS = {"name"}.union(*LOSS_OPTIONS.values())
 
 
 def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) -> PretrainConfig:
@@ -40,31 +44,48 @@ def only_tasks(config: PretrainConfig, plan: RunPlan, tasks: Collection[str]) ->
     mixture = config.model_copy(deep=True)
     sources = [source for source in plan.sources if source.task in tasks]
     names = {name for source in sources for name in (source.name, source.source, source.task)}
-    data, loss = mixture.data, mixture.loss
+    data = mixture.data
     data.sources = [source.name for source in sources]
     data.rates = {name: rate for name, rate in data.rates.items() if name in names}
     if _ignores_sizes(data, sources):
         data.sampling_temperature = 1.0
-    loss.by_task = {task: own for task, own in loss.by_task.items() if task in tasks}
-    weights = {task: plan.loss_weights[task] for task in tasks}
-    loss.weights = weights if loss.weights and len(set(weights.values())) > 1 else {}
     if isinstance(data.hard_negatives, list):
         data.hard_negatives = [task for task in data.hard_negatives if task in tasks] or False
-    pairs = [source for source in sources if isinstance(source, PairFile)]
-    teacher, scores = loss.embedding_teacher, plan.teacher
-    if teacher is not None:
-        following = [task for task in teacher.tasks or tasks if task in tasks]
-        if not any(file.view is None and file.task in following for file in pairs):
-            loss.embedding_teacher = None
-        elif teacher.tasks is not None:
-            teacher.tasks = following
-    if scores is not None and not any(scored_share(scores, file) for file in pairs):
-        loss.distillation = None
     # The score by which the run selects steps may be of another task.
     mixture.dev.metric, mixture.dev.patience = DevConfig().metric, None
     mixture.checkpoint.export, mixture.checkpoint.keep_best = "last", False
+    loss = _loss_of(config.loss, plan, sources)
     mixture.checkpoint.keep_heads &= bool(loss.heads)
+    if not learns(loss, tasks):
+        mixture.optimizer.learned_lr = None
+    mixture.loss = loss
     return mixture
+
+
+def _loss_of(
+    loss: LossConfig, plan: RunPlan, sources: Sequence[PairFile | TargetFile]
+) -> LossConfig:
+    """Return what is left of a loss for some of its sources."""
+    tasks = {source.task for source in sources}
+    pairs = [source for source in sources if isinstance(source, PairFile)]
+    tree = loss.model_dump()
+    tree["by_task"] = {task: own for task, own in tree["by_task"].items() if task in tasks}
+    weights = {task: weight for task, weight in plan.loss_weights.items() if task in tasks}
+    tree["weights"] = weights if loss.weights and len(set(weights.values())) > 1 else {}
+    if not uses_default_loss(loss, tasks):
+        tree = {key: value for key, value in tree.items() if key not in _DEFAULT_LOSS}
+    if loss.weighting == "gradnorm" and len(tasks) == 1:
+        tree |= {"weighting": "fixed", "gradnorm_alpha": None}
+    teacher, scores = loss.embedding_teacher, plan.teacher
+    if teacher is not None:
+        following = [task for task in tasks if teacher.tasks is None or task in teacher.tasks]
+        if not any(file.view is None and file.task in following for file in pairs):
+            tree["embedding_teacher"] = None
+        elif teacher.tasks is not None:
+            tree["embedding_teacher"]["tasks"] = sorted(following)
+    if scores is not None and not any(scored_share(scores, file) for file in pairs):
+        tree["distillation"] = None
+    return LossConfig.model_validate(tree)
 
 
 def _ignores_sizes(data: DataConfig, sources: Sequence[PairFile | TargetFile]) -> bool:
