@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
+from scimult.cli.checks import only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, one_of
 from scimult.files import check_replaceable
@@ -68,6 +69,9 @@ def teach(
     if (vectors is not None and vectors.is_file()) != (ids is not None):
         fix = "give both, or a folder of scimult encode without --ids"
         raise ConfigError("a file of vectors and --ids need each other", fix=fix)
+    if vectors is not None:
+        options = {"--task": task, "--store": store, "--device": device}
+        only_with("--model or --encoder", options)
     if not overwrite:
         check_replaceable(out)
     from scimult.data.prepared import PreparedData

@@ -104,7 +104,10 @@ def test_a_file_of_vectors(folder: Path, tmp_path: Path) -> None:
     options = ("--out", tmp_path / "out", "--vectors", tmp_path / "v.npy")
     refused = run(folder, *options)
     assert "a file of vectors and --ids need each other" in refused.stderr
-    assert run(folder, *options, "--ids", tmp_path / "ids.txt").exit_code == 0
+    options = (*options, "--ids", tmp_path / "ids.txt")
+    refused = run(folder, *options, "--task", "any", "--store", tmp_path / "s", "--device", "cpu")
+    assert "--task, --store, --device can only be used with --model or --enc" in refused.stderr
+    assert run(folder, *options).exit_code == 0
     vectors, _ = vectors_of(folder, tmp_path / "out")
     np.testing.assert_allclose(vectors.vectors_NE, matrix, rtol=2.0**-11, atol=1e-7)
 
