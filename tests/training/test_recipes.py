@@ -140,6 +140,16 @@ def test_a_recipe_fits_its_base(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_missing_base_is_trained_by_the_recipe_of_the_hint(path: Path) -> None:
+    config = stages_of(path)[0].config
+    named = re.findall(r"configs/papers/\S+\.yaml", config.how_to_get.base)
+    assert bool(named) == bool(config.how_to_get.base)
+    for recipe in named:
+        outputs = {stage.config.output for stage in stages_of(REPOSITORY / recipe)}
+        assert config.model.base in outputs
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_knows_the_tasks_of_its_suite(path: Path) -> None:
     suites = re.findall(r"--suite (\w+)", path.read_text(encoding="utf-8"))
     assert suites, "a recipe says how its model is evaluated"
