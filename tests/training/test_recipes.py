@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
-from scimult.config import load_config, validate
+from scimult.config import load_config, read_yaml, validate
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.suites import load_suite
 from scimult.models import Encoder, EncoderConfig
@@ -147,6 +147,12 @@ def test_a_missing_base_is_trained_by_the_recipe_of_the_hint(path: Path) -> None
     for recipe in named:
         outputs = {stage.config.output for stage in stages_of(REPOSITORY / recipe)}
         assert config.model.base in outputs
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=name)
+def test_a_recipe_says_whether_gradients_are_clipped(path: Path) -> None:
+    """It inherits no default in silence: docs/papers.md promises to name our own choices."""
+    assert "clip" in read_yaml(path)["optimizer"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
