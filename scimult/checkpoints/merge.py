@@ -300,8 +300,9 @@ def _in_one_layout(
     weights = []
     for model, path in zip(models, paths, strict=True):
         differences = _differences(target, model.config, check_tasks=check_tasks)
-        if model.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
-            differences["tokenizer"] = (models[0].tokenizer.vocab_size, model.tokenizer.vocab_size)
+        tokenizers = models[0].tokenizer.fingerprint, model.tokenizer.fingerprint
+        if tokenizers[0] != tokenizers[1]:
+            differences["fingerprint of the tokenizer"] = tokenizers
         if differences:
             listed = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differences.items())
             fix = "merge models that were trained from one base"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def _written(folder: Path, model: Pretrained) -> Path:
 def _embeddings(path: Path, task: str) -> FloatArray:
     role: Role = "query" if task == "classification" else "candidate"
     return SciMult.from_pretrained(path).encode(PAPERS, task=task, role=role)
+
+
+def test_tokenizers_of_equal_size_are_told_apart(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    path = tmp_path / "two" / "tokenizer.json"
+    text = path.read_text(encoding="utf-8")
+    swapped = text.replace("##8", "@@").replace("##9", "##8").replace("@@", "##9")
+    path.write_text(swapped, encoding="utf-8")
+    one, two = (load_pretrained(tmp_path / name).tokenizer for name in ("one", "two"))
+    assert one.vocab_size == two.vocab_size
+    prints = f"fingerprint of the tokenizer '{one.fingerprint}' and '{two.fingerprint}'"
+    with pytest.raises(SciMultError, match=prints):
+        merge([tmp_path / "one", tmp_path / "two"], [1, 1])
 
 
 def test_an_average_is_torchs() -> None:

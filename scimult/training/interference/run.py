@@ -41,6 +41,7 @@ from scimult.training.interference.report import (
     write_report,
 )
 from scimult.training.plan import plan_run
+from scimult.training.stages import STAGES
 
 _RUNS = "affinity"
 _FILES = {JSON_FILE, PAGE_FILE, PICTURE_FILE, _RUNS, ".lock"}
@@ -164,6 +165,13 @@ def _settings(model: Path, config: Path | None, overrides: Sequence[str]) -> Pre
             fix="name a run's configuration: --config FILE",
         )
     tree = apply_overrides(read_yaml(path), overrides)
+    if STAGES in tree:
+        raise ConfigError(
+            "this configuration has several runs, one per stage",
+            path=path,
+            value=list(tree[STAGES] or ()),
+            fix="name one that has started: --config OUTPUT/STAGE/config.yaml",
+        )
     origin = {"base": str(model), "tokenizer": None, "architecture": None}
     no_dropout = {"dropout": 0.0, "attention_dropout": 0.0}
     tree["model"] = {**tree.get("model", {}), **origin, **no_dropout}

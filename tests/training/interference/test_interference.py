@@ -367,6 +367,13 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
         run_interference(
             folder / "base", tmp_path / "out", overrides=["model.variant=adapters"], **given
         )
+    stages = f"include: {tmp_path / 'run.yaml'}\nstages: {{first: {{}}, second: {{}}}}\n"
+    (tmp_path / "stages.yaml").write_text(stages, encoding="utf-8")
+    message = "several runs, one per stage .*first.*second.*--config OUTPUT/STAGE/config.yaml"
+    with pytest.raises(ConfigError, match=message):
+        run_interference(
+            folder / "base", tmp_path / "out", config=tmp_path / "stages.yaml", rounds=2
+        )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="is not a report of scimult interference"):
