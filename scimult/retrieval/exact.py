@@ -33,6 +33,7 @@ from scimult.hardware import (
 )
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
+from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates
 from scimult.retrieval.rounded import (
     BlockScores,
@@ -192,10 +193,13 @@ class ExactIndex:
             for start in starts:
                 some = slice(start, start + _QUERIES)
                 work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
-                for rows_P, keys_PW in self._best(work, rounded, meter.update):
+                for rows_P, keys_PW, one_pass in self._best(work, rounded, meter.update):
                     scores_PK, places_PK = (x.numpy() for x in lists_of(keys_PW, k))
-                    scores_QK[start + rows_P] = scores_PK
                     found_PK = np.where(places_PK < 0, -1, self.order_C[places_PK])
+                    # Products of few queries, as those of a second pass, are equal for copies.
+                    if one_pass and not few and self._copies is not None:
+                        self._copies.level(found_PK, scores_PK, work.excluded_Q[rows_P])
+                    scores_QK[start + rows_P] = scores_PK
                     rows_QK[start + rows_P] = found_PK
         return Ranking(rows_QK, scores_QK)
 
@@ -231,6 +235,11 @@ class ExactIndex:
             return None
         return FewCandidates(self._vectors, self.order_C)
 
+    @cached_property
+    def _copies(self) -> Copies | None:
+        groups = equal_rows(self._vectors)
+        return Copies(groups, self.place_C) if groups else None
+
     def _rounded(self, k: int) -> Rounded | None:
         """Return the candidates of the first of two passes; None if one pass suffices."""
         kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
@@ -262,8 +271,11 @@ class ExactIndex:
 
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
-    ) -> Iterator[tuple[IntArray, Tensor]]:
-        """Yield queries, by number, with ascending keys of their best candidates."""
+    ) -> Iterator[tuple[IntArray, Tensor, bool]]:
+        """Yield queries, by number, with ascending keys of their best candidates.
+
+        And whether their scores come from products of whole blocks, in one pass.
+        """
         attempts: list[tuple[Rounded | None, bool]] = [(rounded, self._on_host)]
         # Where too many candidates are too close to the last result to tell apart, float32
         # separates most; scores that are all but equal are ordered by one final product.
@@ -277,7 +289,8 @@ class ExactIndex:
             for rows_P, (keys_PW, open_P) in zip(parts, found, strict=True):
                 settled_P = ~open_P
                 if settled_P.any():
-                    yield rows_P[settled_P], keys_PW[torch.from_numpy(settled_P)]
+                    settled_PW = keys_PW[torch.from_numpy(settled_P)]
+                    yield rows_P[settled_P], settled_PW, candidates is None
                 unsettled.append(rows_P[open_P])
             parts = work.parts(np.concatenate(unsettled))
             if not parts:

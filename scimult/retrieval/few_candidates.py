@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
+from scimult.retrieval.copies import equal_rows
 from scimult.retrieval.runs import Ranking, places_of
 from scimult.retrieval.selection import GROUP, check_finite
 from scimult.retrieval.vectors import Vectors
@@ -25,6 +26,7 @@ MOST_CANDIDATES = 1 << 13
 
 # Scores computed at once, and the most that are compared without groups.
 _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 14
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class FewCandidates:
@@ -35,6 +37,13 @@ class FewCandidates:
         self._order_C, self._place_C = order_C, places_of(order_C)
         self._vectors_CD: FloatArray = block.vectors_BD.numpy()[order_C]
         self._bias_C = None if block.bias_B is None else block.bias_B.numpy()[order_C]
+        copies = [self._place_C[rows] for rows in equal_rows(vectors)]
+        # Columns of copies, and of what each is a copy of.
+        self._copies = np.concatenate([_NONE, *(columns[1:] for columns in copies)])
+        self._originals = np.repeat(
+            np.array([columns[0] for columns in copies], dtype=np.int64),
+            [len(columns) - 1 for columns in copies],
+        )
 
     def search(
         self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
@@ -67,6 +76,8 @@ class FewCandidates:
             )
         if self._bias_C is not None:
             scores_QC += self._bias_C
+        if len(self._copies):
+            scores_QC[:, self._copies] = scores_QC[:, self._originals]
         check_finite(torch.from_numpy(scores_QC), "a score")
         return scores_QC
 

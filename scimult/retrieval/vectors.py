@@ -81,14 +81,18 @@ class Vectors:
         """Return the candidates of these rows."""
         if self._resident is not None:
             return self._resident[torch.as_tensor(rows_P, device=self.device)]
+        return self._as_block(self.stored(rows_P).to(self.device))
+
+    def stored(self, rows_P: IntArray | Tensor) -> Tensor:
+        """Return the embeddings of these rows as they were given, float32 on the host."""
         if self._matrix_CD is not None:
             x_PD = self._matrix_CD.index_select(0, torch.as_tensor(rows_P, device="cpu"))
         else:
             x_PD = torch.from_numpy(self._embeddings_CD[np.asarray(rows_P)])
-        x_PD = x_PD.to(self.device, torch.float32)
+        x_PD = x_PD.to(torch.float32)
         if self._checked < len(self._embeddings_CD):
             check_finite(x_PD, "a candidate embedding")
-        return self._as_block(x_PD)
+        return x_PD
 
     def products_of(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
         """Return the float32 products of listed queries and candidates, shape ``(P,)``.
