@@ -15,6 +15,7 @@ W candidates of a query that are multiplied in float32, P listed (query, candida
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,6 +48,7 @@ from scimult.retrieval.rounded import (
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     NO_KEY,
+    OVERFLOWED,
     FixedBest,
     ThresholdBest,
     check_excluded,
@@ -173,8 +175,8 @@ class ExactIndex:
         Raises
         ------
         DataError
-            If widths differ, an embedding or a product is not finite, ``k`` is negative, or
-            ``exclude_Q`` has no number per query.
+            If widths differ, an embedding or a product that may be listed is not finite, ``k`` is
+            negative, or ``exclude_Q`` has no number per query.
         """
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
@@ -201,6 +203,7 @@ class ExactIndex:
                         self._copies.level(found_PK, scores_PK, work.excluded_Q[rows_P])
                     scores_QK[start + rows_P] = scores_PK
                     rows_QK[start + rows_P] = found_PK
+        self._refuse_short_lists(rows_QK, excluded_Q)
         return Ranking(rows_QK, scores_QK)
 
     def shown_scores(self, queries_QD: FloatArray, ranking: Ranking) -> FloatArray:
@@ -235,6 +238,14 @@ class ExactIndex:
             return None
         return FewCandidates(self._vectors, self.order_C)
 
+    def _refuse_short_lists(self, rows_QK: IntArray, excluded_Q: IntArray) -> None:
+        """Refuse products that overflowed to -inf, which no selection lists."""
+        k, allowed_Q = rows_QK.shape[1], len(self.ids) - (excluded_Q >= 0)
+        short_Q = (rows_QK >= 0).sum(axis=1) < np.minimum(k, allowed_Q)
+        if short_Q.any():
+            problem = f"a score is not finite for {int(short_Q.sum())} of {len(short_Q)} queries"
+            raise DataError(problem, fix=OVERFLOWED)
+
     @cached_property
     def _copies(self) -> Copies | None:
         groups = equal_rows(self._vectors)
@@ -243,9 +254,11 @@ class ExactIndex:
     def _rounded(self, k: int) -> Rounded | None:
         """Return the candidates of the first of two passes; None if one pass suffices."""
         kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
-        if kind == "int8":
-            return self._in_int8
-        return None if kind == "float32" else self._in_bfloat16
+        if kind == "float32":
+            return None
+        rounded = self._in_int8 if kind == "int8" else self._in_bfloat16
+        # Some float32 numbers are too large for bfloat16, and their squares for a bound.
+        return rounded if math.isfinite(rounded.length) else None
 
     def _cheapest(self, k: int) -> FirstPass:
         numbers = len(self.ids) * self._width

@@ -26,6 +26,7 @@ _ROOM = 64
 # Once this many candidates per result were seen, few of a block are among the best so far.
 _SPARSE = 128
 _LOW = 0xFFFFFFFF
+OVERFLOWED = "check the model: its weights or activations overflowed"
 NO_KEY = torch.iinfo(torch.int64).min
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -274,7 +275,7 @@ def check_finite(values: Tensor, name: str) -> None:
     raise DataError(
         f"{name} is not finite in {int(bad.sum())} of {values.numel()} numbers",
         value=float(values[bad][0]),
-        fix="check the model: its weights or activations overflowed",
+        fix=OVERFLOWED,
     )
 
 

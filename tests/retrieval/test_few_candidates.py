@@ -98,6 +98,26 @@ def test_a_product_that_overflows_is_refused_on_both_sides_of_the_limit(count: i
         index.search(np.full((5, 2), 3.0, np.float32), 2)
 
 
+@pytest.mark.parametrize("block_rows", [None, 2])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_product_that_overflows_downwards_is_refused_where_it_would_be_listed(
+    block_rows: int | None, on_host: bool
+) -> None:
+    candidates_CD = np.ones((3, 4), np.float32)
+    candidates_CD[1] = -1e20
+    queries_QD = np.array([[1e20] * 4, [1] * 4], np.float32)
+    index = ExactIndex(list("abc"), candidates_CD, "dot", block_rows=block_rows)
+    index._on_host = on_host
+    with pytest.raises(DataError, match="a score is not finite"):
+        index.search(queries_QD, 3)
+    assert index.search(queries_QD[1:], 3).rows_QK.tolist() == [[2, 0, 1]]
+    if block_rows is not None:
+        # Left out, or beyond the end of the list, it does no harm.
+        left_out = index.search(queries_QD, 3, exclude_Q=np.array([1, 2]))
+        assert left_out.rows_QK.tolist() == [[2, 0, -1], [0, 1, -1]]
+        assert index.search(queries_QD, 2).rows_QK.tolist() == [[2, 0]] * 2
+
+
 def test_no_query_and_no_result_give_empty_lists() -> None:
     index = ExactIndex(["a", "b"], np.eye(2, dtype=np.float32), "dot")
     assert index.search(np.empty((0, 2), np.float32), 1).rows_QK.shape == (0, 1)

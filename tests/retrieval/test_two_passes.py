@@ -156,6 +156,21 @@ def test_a_model_that_makes_all_texts_alike_is_searched_too(
     assert all(count <= 4 * 10 + 4000 // 64 for count in kept)
 
 
+@pytest.mark.parametrize("first_pass", ROUNDED)
+@pytest.mark.parametrize("largest", [1e25, 3.395e38])
+def test_numbers_too_large_for_a_rounded_copy_take_one_pass(
+    largest: float, first_pass: FirstPass
+) -> None:
+    """Their squares overflow, and the largest in bfloat16 too; small products do not."""
+    candidates_CD = _embeddings("plain", 900, 64, 13)
+    candidates_CD[7, 0] = largest
+    queries_QD = 1e-3 * _embeddings("plain", 9, 64, 14)
+    ids = [f"{row:05}" for row in range(900)]
+    found = ExactIndex(ids, candidates_CD, "dot", first_pass=first_pass).search(queries_QD, 5)
+    scores_QC = _float64_scores(queries_QD, candidates_CD, "dot")
+    assert np.array_equal(found.rows_QK, np.argsort(-scores_QC, axis=1)[:, :5])
+
+
 def test_faiss_finds_the_same() -> None:
     faiss = pytest.importorskip("faiss")
     queries_QD, candidates_CD = _embeddings("plain", 50, 64, 6), _embeddings("plain", 9000, 64, 7)
