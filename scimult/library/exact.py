@@ -71,14 +71,16 @@ class ExactSearch:
         Raises
         ------
         DataError
-            If the width differs or a number is not finite.
+            If the width differs or a number, of a stored vector too, is not finite.
         """
         queries_QD = self.checked(queries_QD)
         cutoff_Q = self._first_pass_score(queries_QD, least) - self._slack(queries_QD)
         rows: list[list[IntArray]] = [[] for _ in queries_QD]
         for rows_B, scores_BQ in self._scores(queries_QD, allowed_N):
             for query, scores_B in enumerate(scores_BQ.T):
-                rows[query].append(rows_B[scores_B >= cutoff_Q[query]])
+                near_B = ~(scores_B < cutoff_Q[query])
+                self._refuse_damaged(scores_B[near_B])
+                rows[query].append(rows_B[near_B])
         hits = []
         for query_D, parts in zip(queries_QD, rows, strict=True):
             candidates = np.concatenate([np.empty(0, np.int64), *parts])
@@ -141,7 +143,7 @@ class ExactSearch:
         least = np.float32(-np.inf)
         for rows_B, scores_B1 in self._scores(query_1D, allowed_N):
             scores_B = scores_B1[:, 0]
-            # NaN, from damaged vectors, is kept and refused as a score below.
+            # NaN, from damaged vectors, is kept and refused below.
             near = np.flatnonzero(~(scores_B < least))
             rows_P = np.concatenate([rows_P, rows_B[near]])
             scores_P = np.concatenate([scores_P, scores_B[near]])
@@ -149,10 +151,13 @@ class ExactSearch:
                 least = np.partition(scores_P, len(scores_P) - k)[len(scores_P) - k] - slack
                 kept_P = ~(scores_P < least)
                 rows_P, scores_P = rows_P[kept_P], scores_P[kept_P]
+        self._refuse_damaged(scores_P)
+        return rows_P
+
+    def _refuse_damaged(self, scores_P: FloatArray) -> None:
         if not np.isfinite(scores_P).all():
             fix = "run scimult library check, which names damaged files"
             raise DataError("a score is not finite", path=self._shards.path, fix=fix)
-        return rows_P
 
     def _best(self, queries_QD: FloatArray, k: int, allowed_N: BoolArray) -> list[RowScores]:
         import torch

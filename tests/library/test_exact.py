@@ -20,6 +20,10 @@ def _ids(rows: IntArray) -> list[str]:
     return [f"i{row * 7 % 101:03d}" for row in rows]
 
 
+def _id(row: int) -> str:
+    return _ids(np.array([row]))[0]
+
+
 def _stored(folder: Path, vectors_ND: FloatArray, sizes: list[int], space: Space) -> Shards:
     shards, first = [], 0
     for number, size in enumerate(sizes):
@@ -45,7 +49,7 @@ def _naive(
                 lengths = np.sqrt((x * x).sum()) * np.sqrt((q * q).sum())
                 score = score / lengths if lengths > 0 else 0.0
         found.append((int(row), np.float32(score)))
-    by_id = sorted(found, key=lambda pair: _ids(np.array([pair[0]]))[0], reverse=True)
+    by_id = sorted(found, key=lambda pair: _id(pair[0]), reverse=True)
     return sorted(by_id, key=lambda pair: -pair[1])
 
 
@@ -145,3 +149,9 @@ def test_numbers_of_a_damaged_file_are_refused(tmp_path: Path, queries: int) -> 
     search = ExactSearch(Shards(tmp_path), 1.0, _ids)
     with pytest.raises(DataError, match="score is not finite"):
         search.best(np.ones((queries, 4), np.float32), 2, np.ones(len(shards), bool))
+    with pytest.raises(DataError, match="score is not finite"):
+        search.above(np.ones((queries, 4), np.float32), 0.5, np.ones(len(shards), bool))
+    # Rows that are not asked for do no harm.
+    found = search.above(np.ones((queries, 4), np.float32), 0.5, np.arange(4) != 2)
+    wanted = sorted([0, 1, 3], key=_id, reverse=True)
+    assert [rows.tolist() for rows, _ in found] == [wanted] * queries
