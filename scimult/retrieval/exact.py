@@ -48,12 +48,12 @@ from scimult.retrieval.rounded import (
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
     NO_KEY,
-    OVERFLOWED,
     FixedBest,
     ThresholdBest,
     check_excluded,
     check_finite,
     check_length,
+    check_listed,
     keys_of,
     lists_of,
     places_of_keys,
@@ -86,9 +86,9 @@ class ExactIndex:
         Shape ``(C, D)``, floating point; may be memory-mapped and of half precision: scores are
         float32 products. Do not change it while the index is in use.
     similarity : {"dot", "cosine", "l2"}
-        ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2``, after subtracting a point
-        between the candidates from q and d so that what all have in common costs no digits. Its
-        scores are that number, which differs from ``−‖q − d‖²/2`` by a constant per query. The
+        ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2``; where candidates have much in
+        common, a point between them is first subtracted from q and d, so that it costs no digits.
+        Its scores are that number, which differs from ``−‖q − d‖²/2`` by a constant per query. The
         cosine with a zero vector is 0.
     device : torch.device or str
         Where to multiply. A GPU keeps the candidates if they fit.
@@ -203,7 +203,7 @@ class ExactIndex:
                         self._copies.level(found_PK, scores_PK, work.excluded_Q[rows_P])
                     scores_QK[start + rows_P] = scores_PK
                     rows_QK[start + rows_P] = found_PK
-        self._refuse_short_lists(rows_QK, excluded_Q)
+        check_listed(rows_QK, len(self.ids), excluded_Q)
         return Ranking(rows_QK, scores_QK)
 
     def shown_scores(self, queries_QD: FloatArray, ranking: Ranking) -> FloatArray:
@@ -238,14 +238,6 @@ class ExactIndex:
             return None
         return FewCandidates(self._vectors, self.order_C)
 
-    def _refuse_short_lists(self, rows_QK: IntArray, excluded_Q: IntArray) -> None:
-        """Refuse products that overflowed to -inf, which no selection lists."""
-        k, allowed_Q = rows_QK.shape[1], len(self.ids) - (excluded_Q >= 0)
-        short_Q = (rows_QK >= 0).sum(axis=1) < np.minimum(k, allowed_Q)
-        if short_Q.any():
-            problem = f"a score is not finite for {int(short_Q.sum())} of {len(short_Q)} queries"
-            raise DataError(problem, fix=OVERFLOWED)
-
     @cached_property
     def _copies(self) -> Copies | None:
         groups = equal_rows(self._vectors)
@@ -257,7 +249,7 @@ class ExactIndex:
         if kind == "float32":
             return None
         rounded = self._in_int8 if kind == "int8" else self._in_bfloat16
-        # Some float32 numbers are too large for bfloat16, and their squares for a bound.
+        # Some float32 numbers are too large for bfloat16, or their squares for a bound.
         return rounded if math.isfinite(rounded.length) else None
 
     def _cheapest(self, k: int) -> FirstPass:
@@ -285,10 +277,7 @@ class ExactIndex:
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[IntArray, Tensor, bool]]:
-        """Yield queries, by number, with ascending keys of their best candidates.
-
-        And whether their scores come from products of whole blocks, in one pass.
-        """
+        """Yield queries, ascending keys of their best, and whether scores come from one pass."""
         attempts: list[tuple[Rounded | None, bool]] = [(rounded, self._on_host)]
         # Where too many candidates are too close to the last result to tell apart, float32
         # separates most; scores that are all but equal are ordered by one final product.

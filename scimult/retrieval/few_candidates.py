@@ -35,7 +35,7 @@ class FewCandidates:
     def __init__(self, vectors: Vectors, order_C: IntArray) -> None:
         block = vectors.block(0, len(order_C))
         self._order_C, self._place_C = order_C, places_of(order_C)
-        self._vectors_CD: FloatArray = block.vectors_BD.numpy()[order_C]
+        self._vectors_CD: FloatArray = block.scaled_BD.numpy()[order_C]
         self._bias_C = None if block.bias_B is None else block.bias_B.numpy()[order_C]
         copies = [self._place_C[rows] for rows in equal_rows(vectors)]
         # Columns of copies, and of what each is a copy of.

@@ -122,10 +122,11 @@ class HalfVectors(Rounded):
         length = error = torch.zeros((), device=vectors.device)
         lost = torch.empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1], device=vectors.device)
         for rows, block in _blocks(vectors):
-            rounded_BD = rounded_CD[rows].copy_(block.vectors_BD)
-            lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(block.vectors_BD)
+            vectors_BD = block.scaled_BD
+            rounded_BD = rounded_CD[rows].copy_(vectors_BD)
+            lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(vectors_BD)
             error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
-            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
+            length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
             if block.bias_B is not None:
                 biases.append(block.bias_B)
         bias_C = torch.cat(biases) if biases else None
@@ -139,7 +140,8 @@ class HalfVectors(Rounded):
 
     def block(self, first: int, last: int) -> Block:
         """Return the candidates of rows ``[first, last)``."""
-        return Block(self.vectors_CD, self.bias_C)[first:last]
+        bias_B = None if self.bias_C is None else self.bias_C[first:last]
+        return Block(self.vectors_CD[first:last], bias_B, None)
 
     def queries(self, queries_QD: Tensor) -> Tensor:
         """Return the queries in bfloat16."""
@@ -212,9 +214,10 @@ class ByteVectors(Rounded):
         steps, along, biases = [], [], []
         length = spread = torch.zeros(())
         for rows, block in _blocks(vectors):
-            x_BD = block.vectors_BD - centre_D
+            vectors_BD = block.scaled_BD
+            x_BD = vectors_BD - centre_D
             steps_B = _steps(x_BD)
-            length = torch.maximum(length, torch.linalg.vector_norm(block.vectors_BD, dim=1).max())
+            length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
             # Rounding adds half a step at most in each dimension.
             far_B = torch.linalg.vector_norm(x_BD, dim=1) + 0.5 * width**0.5 * steps_B
             spread = torch.maximum(spread, far_B.max())
@@ -239,7 +242,7 @@ class ByteVectors(Rounded):
         """Return the candidates of rows ``[first, last)``."""
         rows = slice(first, last)
         bias_B = None if self.bias_C is None else self.bias_C[rows]
-        return CodedBlock(self.codes_CD[rows], bias_B, self.steps_C[rows], self.along_C[rows])
+        return CodedBlock(self.codes_CD[rows], bias_B, None, self.steps_C[rows], self.along_C[rows])
 
     def queries(self, queries_QD: Tensor) -> CodedQueries:
         """Return the queries as integers, with the term that removes the candidates' dither."""
@@ -340,19 +343,14 @@ class BlockScores:
             torch.mm(block.vectors_BD, queries_QD.T, out=rounded_BQ)
             scores_QB = self._buffer(torch.float32, whole_groups(width), len(queries_QD)).T
             scores_QB[:, :width] = rounded_BQ.T
-        if block.bias_B is not None:
-            scores_QB[:, :width] += block.bias_B
-        scores_QB[:, width:] = -torch.inf
-        return scores_QB
+        return _finished(scores_QB, block, width)
 
     def _on_gpu(self, queries_QD: Tensor, block: Block, width: int) -> Tensor:
         scores_QB = self._buffer(queries_QD.dtype, len(queries_QD), whole_groups(width))
         torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
         if block.bias_B is not None:
             scores_QB = scores_QB.float()
-            scores_QB[:, :width] += block.bias_B
-        scores_QB[:, width:] = -torch.inf
-        return scores_QB
+        return _finished(scores_QB, block, width)
 
     def _buffer(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         if dtype not in self._buffers:
@@ -363,6 +361,15 @@ class BlockScores:
 def whole_groups(width: int) -> int:
     """Return the next multiple of ``GROUP``."""
     return -(-width // GROUP) * GROUP
+
+
+def _finished(scores_QB: Tensor, block: Block, width: int) -> Tensor:
+    if block.scale_B is not None:
+        scores_QB[:, :width] *= block.scale_B
+    if block.bias_B is not None:
+        scores_QB[:, :width] += block.bias_B
+    scores_QB[:, width:] = -torch.inf
+    return scores_QB
 
 
 def _padded(scores_BQ: Tensor, width: int) -> Tensor:

@@ -26,7 +26,7 @@ _ROOM = 64
 # Once this many candidates per result were seen, few of a block are among the best so far.
 _SPARSE = 128
 _LOW = 0xFFFFFFFF
-OVERFLOWED = "check the model: its weights or activations overflowed"
+_OVERFLOWED = "check the model: its weights or activations overflowed"
 NO_KEY = torch.iinfo(torch.int64).min
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -275,7 +275,7 @@ def check_finite(values: Tensor, name: str) -> None:
     raise DataError(
         f"{name} is not finite in {int(bad.sum())} of {values.numel()} numbers",
         value=float(values[bad][0]),
-        fix=OVERFLOWED,
+        fix=_OVERFLOWED,
     )
 
 
@@ -291,6 +291,21 @@ def check_length(k: int) -> int:
         fix = "request 0 or more results"
         raise DataError("length of a list is negative", value=k, fix=fix)
     return k
+
+
+def check_listed(rows_QK: IntArray, candidates: int, excluded_Q: IntArray) -> None:
+    """Check that only a lack of candidates makes lists short: -inf, an overflow, is never listed.
+
+    Raises
+    ------
+    DataError
+        With the number of queries whose lists are too short.
+    """
+    wanted_Q = np.minimum(rows_QK.shape[1], candidates - (excluded_Q >= 0))
+    short = int(((rows_QK >= 0).sum(axis=1) < wanted_Q).sum())
+    if short:
+        problem = f"a score is not finite for {short} of {len(rows_QK)} queries"
+        raise DataError(problem, fix=_OVERFLOWED)
 
 
 def check_excluded(exclude_Q: IntArray | None, queries: int) -> None:

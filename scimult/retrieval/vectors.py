@@ -25,17 +25,24 @@ _GATHERED = 1 << 10
 # The same on a GPU, which launches kernels for each lot.
 _GATHERED_ON_GPU = 1 << 14
 _SHARE_OF_MEMORY = 0.7
+_SHORTEST = 1e-12
 
 
 @dataclass(frozen=True)
 class Block:
-    """Vectors of some candidates, shape ``(B, D)``, and a bias for their products."""
+    """Vectors of some candidates, shape ``(B, D)``.
+
+    Their products are to be multiplied by a scale and added to a bias, where there is one.
+    """
 
     vectors_BD: Tensor
     bias_B: Tensor | None
+    scale_B: Tensor | None
 
-    def __getitem__(self, rows: slice | Tensor) -> Block:
-        return Block(self.vectors_BD[rows], None if self.bias_B is None else self.bias_B[rows])
+    @property
+    def scaled_BD(self) -> Tensor:
+        """The vectors themselves, scaled."""
+        return self.vectors_BD if self.scale_B is None else self.vectors_BD * self.scale_B[:, None]
 
 
 class Vectors:
@@ -57,6 +64,9 @@ class Vectors:
         self.in_memory = not _is_mapped(embeddings_CD)
         direct = self.in_memory and _is_shareable(embeddings_CD)
         self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
+        # On a host candidates are multiplied as they are, and what that leaves to be done for each,
+        # a scale or a bias, is computed when it is first read; NaN until then.
+        self._numbers_C = torch.full((len(embeddings_CD),), torch.nan)
 
     def queries(self, queries_QD: FloatArray) -> Tensor:
         """Return the vectors of queries, shape ``(Q, D)``; refuse another width."""
@@ -66,22 +76,22 @@ class Vectors:
             raise DataError(problem, fix="encode queries and candidates with the same model")
         x_QD = _shared(queries_QD.astype(np.float32, copy=False))
         check_finite(x_QD, "a query embedding")
-        x_QD = x_QD.to(self.device)
         if self._similarity == "cosine":
-            return torch.nn.functional.normalize(x_QD, dim=1)
-        return x_QD - self._centre_D if self._similarity == "l2" else x_QD
+            x_QD = torch.nn.functional.normalize(x_QD, dim=1)
+        return self._centred(x_QD.to(self.device))
 
     def block(self, first: int, last: int) -> Block:
         """Return the candidates of rows ``[first, last)``."""
+        rows = slice(first, last)
         if self._resident is not None:
-            return self._resident[first:last]
-        return self._read(first, last)
+            return _part(self._resident, rows)
+        return self._read(rows)
 
     def rows(self, rows_P: IntArray | Tensor) -> Block:
         """Return the candidates of these rows."""
         if self._resident is not None:
-            return self._resident[torch.as_tensor(rows_P, device=self.device)]
-        return self._as_block(self.stored(rows_P).to(self.device))
+            return _part(self._resident, torch.as_tensor(rows_P, device=self.device))
+        return self._as_block(self.stored(rows_P).to(self.device), torch.as_tensor(rows_P))
 
     def stored(self, rows_P: IntArray | Tensor) -> Tensor:
         """Return the embeddings of these rows as they were given, float32 on the host."""
@@ -108,6 +118,10 @@ class Vectors:
         if self._whole is not None:
             starts = _starts(torch.bincount(sorted_P, minlength=len(self._whole)))
             products_P = products_at(self._whole, queries_QD, starts, query_P)
+            if self._similarity == "cosine":
+                products_P *= self._numbers_C[sorted_P]
+            elif self._similarity == "l2":
+                products_P += self._numbers_C[sorted_P]
         else:
             rows_U, counts_U = torch.unique_consecutive(sorted_P, return_counts=True)
             products_P = torch.empty(len(rows_P))
@@ -119,6 +133,8 @@ class Vectors:
                 pairs = slice(first, first + int(starts[-1]))
                 vectors_UD = block.vectors_BD
                 products_P[pairs] = products_at(vectors_UD, queries_QD, starts, query_P[pairs])
+                if block.scale_B is not None:
+                    products_P[pairs] *= block.scale_B.repeat_interleave(some)
                 if block.bias_B is not None:
                     products_P[pairs] += block.bias_B.repeat_interleave(some)
                 first = pairs.stop
@@ -128,7 +144,7 @@ class Vectors:
 
     def sample(self) -> Tensor:
         """Return the vectors of a sample from all over the array."""
-        return self.rows(self._spread_rows()).vectors_BD
+        return self.rows(self._spread_rows()).scaled_BD
 
     @property
     def _whole(self) -> Tensor | None:
@@ -136,7 +152,7 @@ class Vectors:
         matrix_CD, seen = self._matrix_CD, self._checked == len(self._embeddings_CD)
         if matrix_CD is None or matrix_CD.dtype != torch.float32 or not seen:
             return None
-        return matrix_CD if self._similarity == "dot" else None
+        return matrix_CD if self._similarity != "l2" or self._centre_D is None else None
 
     def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
         # Lots of one size: a kernel's order of summation may depend on it.
@@ -150,7 +166,7 @@ class Vectors:
         scores = []
         for some_P, queries_P in zip(rows_P.split(lot), query_P.split(lot), strict=True):
             block = self.rows(some_P)
-            products_P = (block.vectors_BD * queries_QD[queries_P]).sum(dim=1)
+            products_P = (block.scaled_BD * queries_QD[queries_P]).sum(dim=1)
             scores.append(products_P if block.bias_B is None else products_P + block.bias_B)
         return torch.cat([torch.empty(0, device=self.device), *scores]).cpu()[:pairs]
 
@@ -166,42 +182,76 @@ class Vectors:
         vectors_CD = torch.empty(count, width, device=self.device)
         biases = []
         for first in range(0, count, _BLOCK):
-            block = self._read(first, min(first + _BLOCK, count))
+            block = self._read(slice(first, min(first + _BLOCK, count)))
             vectors_CD[first : first + _BLOCK] = block.vectors_BD
             if block.bias_B is not None:
                 biases.append(block.bias_B)
-        return Block(vectors_CD, torch.cat(biases) if biases else None)
+        return Block(vectors_CD, torch.cat(biases) if biases else None, None)
 
     @cached_property
-    def _centre_D(self) -> Tensor:
-        """The mean of a sample of the candidates: any point will do."""
-        some_ND = self._embeddings_CD[self._spread_rows()]
-        x_ND = torch.from_numpy(some_ND.astype(np.float32)).to(self.device)
-        check_finite(x_ND, "a candidate embedding")
-        return x_ND.mean(dim=0)
+    def _centre_D(self) -> Tensor | None:
+        """The mean of a sample of the candidates: any point between them will do.
+
+        None where it is nearer to zero than candidates are to it: subtracting it would then save
+        less than one bit, and cost a pass over all candidates in every search.
+        """
+        some_ND = torch.from_numpy(self._embeddings_CD[self._spread_rows()].astype(np.float32))
+        check_finite(some_ND, "a candidate embedding")
+        centre_D = some_ND.mean(dim=0)
+        spread = (some_ND - centre_D).square().sum(dim=1).mean()
+        return None if centre_D.square().sum() <= spread else centre_D.to(self.device)
+
+    def _centred(self, x_ND: Tensor) -> Tensor:
+        centre_D = self._centre_D if self._similarity == "l2" else None
+        return x_ND if centre_D is None else x_ND - centre_D
 
     def _spread_rows(self) -> IntArray:
         count = len(self._embeddings_CD)
         return np.linspace(0, count - 1, min(count, _SOME)).astype(np.int64)
 
-    def _read(self, first: int, last: int) -> Block:
+    def _read(self, rows: slice) -> Block:
         if self._matrix_CD is not None:
-            x_BD = self._matrix_CD[first:last]
+            x_BD = self._matrix_CD[rows]
         else:
-            x_BD = _shared(self._embeddings_CD[first:last])
+            x_BD = _shared(self._embeddings_CD[rows])
         x_BD = x_BD.to(self.device, torch.float32)
-        if last > self._checked:
+        if rows.stop > self._checked:
             check_finite(x_BD, "a candidate embedding")
-            self._checked = last if first <= self._checked else self._checked
-        return self._as_block(x_BD)
+            self._checked = rows.stop if rows.start <= self._checked else self._checked
+        return self._as_block(x_BD, rows)
 
-    def _as_block(self, x_BD: Tensor) -> Block:
-        if self._similarity == "cosine":
-            return Block(torch.nn.functional.normalize(x_BD, dim=1), None)
+    def _as_block(self, x_BD: Tensor, rows: slice | Tensor) -> Block:
+        x_BD = self._centred(x_BD)
+        if self._similarity == "dot":
+            return Block(x_BD, None, None)
+        if self.device.type != "cpu":
+            # What a device keeps is scaled once; fewer operations follow.
+            if self._similarity == "cosine":
+                return Block(torch.nn.functional.normalize(x_BD, dim=1), None, None)
+            return Block(x_BD, _bias(x_BD), None)
+        numbers_B = self._numbers_C[rows]
+        if numbers_B.isnan().any():
+            numbers_B = _bias(x_BD) if self._similarity == "l2" else _scale(x_BD)
+            self._numbers_C[rows] = numbers_B
         if self._similarity == "l2":
-            x_BD = x_BD - self._centre_D
-            return Block(x_BD, -0.5 * x_BD.square().sum(dim=1))
-        return Block(x_BD, None)
+            return Block(x_BD, numbers_B, None)
+        return Block(x_BD, None, numbers_B)
+
+
+def _bias(x_BD: Tensor) -> Tensor:
+    """Return minus half of the squared lengths, shape ``(B,)``."""
+    return -0.5 * x_BD.square().sum(dim=1)
+
+
+def _scale(x_BD: Tensor) -> Tensor:
+    """Return what scales vectors to length 1, shape ``(B,)``; any number does for zeros."""
+    lengths_B: Tensor = torch.linalg.vector_norm(x_BD, dim=1)
+    return lengths_B.clamp_(min=_SHORTEST).reciprocal_()
+
+
+def _part(block: Block, rows: slice | Tensor) -> Block:
+    bias_B = None if block.bias_B is None else block.bias_B[rows]
+    return Block(block.vectors_BD[rows], bias_B, None)
 
 
 def _is_shareable(array: FloatArray) -> bool:

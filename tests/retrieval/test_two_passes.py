@@ -205,7 +205,7 @@ def _heavy_tailed(
 
 def _wanted(found: Vectors, q_QD: torch.Tensor) -> torch.Tensor:
     block = found.block(0, 20)
-    wanted_QC = q_QD.double() @ block.vectors_BD.double().T
+    wanted_QC = q_QD.double() @ block.scaled_BD.double().T
     return wanted_QC if block.bias_B is None else wanted_QC + block.bias_B
 
 
