@@ -31,6 +31,8 @@ _BLOCK = 1 << 13
 _PAIRS = 1 << 13
 _QUERIES = 256
 _UNIT_ROUNDOFF = 2.0**-24
+# Squared lengths between these lose nothing to speak of in float32.
+_LEAST_SQUARE, _MOST_SQUARE = 2.0**-100, 2.0**120
 
 
 class ExactSearch:
@@ -187,14 +189,23 @@ class ExactSearch:
                 continue
             whole = len(columns) == len(stored_BD)
             x_BD = np.asarray(stored_BD if whole else stored_BD[columns], dtype=np.float32)
+            yield columns + first, self._block_scores(x_BD, queries_QD)
+
+    def _block_scores(self, x_BD: FloatArray, queries_QD: FloatArray) -> FloatArray:
+        # Overflows are refused later, or scaled here.
+        with np.errstate(all="ignore"):
             scores_BQ = _products(x_BD, queries_QD)
-            if self._similarity != "dot":
-                squares_B1 = np.einsum("bd,bd->b", x_BD, x_BD)[:, None]
-                if self._similarity == "l2":
-                    scores_BQ -= 0.5 * squares_B1
-                else:
-                    scores_BQ /= np.sqrt(np.where(squares_B1 > 0, squares_B1, 1))
-            yield columns + first, scores_BQ
+            if self._similarity == "dot":
+                return scores_BQ
+            squares_B = np.einsum("bd,bd->b", x_BD, x_BD)
+            if self._similarity == "l2":
+                scores_BQ -= 0.5 * squares_B[:, None]
+                return scores_BQ
+        odd_B = ~((squares_B >= _LEAST_SQUARE) & (squares_B <= _MOST_SQUARE))
+        scores_BQ /= np.sqrt(np.where(odd_B, 1, squares_B))[:, None]
+        if odd_B.any():
+            scores_BQ[odd_B] = _products(unit_rows(x_BD[odd_B]), queries_QD)
+        return scores_BQ
 
     def _slack(self, queries_QD: FloatArray) -> FloatArray:
         """Bound the rounding error of a first-pass score, shape ``(Q,)``."""

@@ -32,7 +32,8 @@ FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
 # Shorter vectors count as zeros, as in torch.nn.functional.normalize.
-_SHORTEST = 1e-12
+# Squares of lengths between these are float32 numbers and lose nothing to speak of.
+_SHORTEST, _LONGEST = 2.0**-50, 2.0**60
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
     lambda folder: (
@@ -120,8 +121,16 @@ def encode(
 def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     """Return the embeddings scaled to length 1, float32; rows of zeros stay zeros."""
     x_ND = np.asarray(embeddings_ND, dtype=np.float32)
-    lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
-    scaled_ND: FloatArray = x_ND / np.maximum(lengths_N1, _SHORTEST)
+    with np.errstate(over="ignore", under="ignore"):
+        lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
+    odd_N = ~((lengths_N1 >= _SHORTEST) & (lengths_N1 <= _LONGEST))[:, 0]
+    if odd_N.any():
+        # Divided by their largest number, they have lengths that float32 can hold.
+        x_ND = x_ND.copy()
+        largest_N1 = np.abs(x_ND[odd_N]).max(axis=1, keepdims=True, initial=0)
+        x_ND[odd_N] /= np.where(largest_N1 > 0, largest_N1, 1)
+        lengths_N1[odd_N] = np.linalg.norm(x_ND[odd_N], axis=1, keepdims=True)
+    scaled_ND: FloatArray = x_ND / np.where(lengths_N1 > 0, lengths_N1, np.float32(1))
     return scaled_ND
 
 

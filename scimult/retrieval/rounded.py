@@ -121,14 +121,13 @@ class HalfVectors(Rounded):
         biases = []
         length = error = torch.zeros((), device=vectors.device)
         lost = torch.empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1], device=vectors.device)
-        for rows, block in _blocks(vectors):
-            vectors_BD = block.scaled_BD
+        for rows, vectors_BD, bias_B in _blocks(vectors):
             rounded_BD = rounded_CD[rows].copy_(vectors_BD)
             lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(vectors_BD)
             error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
             length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
-            if block.bias_B is not None:
-                biases.append(block.bias_B)
+            if bias_B is not None:
+                biases.append(bias_B)
         bias_C = torch.cat(biases) if biases else None
         bias = 0.0 if bias_C is None else float(bias_C.abs().max())
         return cls(rounded_CD, bias_C, float(length), float(error), bias)
@@ -213,8 +212,7 @@ class ByteVectors(Rounded):
         direction_D = torch.nn.functional.normalize(centre_D, dim=0)
         steps, along, biases = [], [], []
         length = spread = torch.zeros(())
-        for rows, block in _blocks(vectors):
-            vectors_BD = block.scaled_BD
+        for rows, vectors_BD, bias_B in _blocks(vectors):
             x_BD = vectors_BD - centre_D
             steps_B = _steps(x_BD)
             length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
@@ -224,8 +222,8 @@ class ByteVectors(Rounded):
             codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
             steps.append(steps_B)
             along.append(x_BD @ direction_D)
-            if block.bias_B is not None:
-                biases.append(block.bias_B)
+            if bias_B is not None:
+                biases.append(bias_B)
         return cls(
             codes_CD,
             torch.cat(steps),
@@ -328,10 +326,10 @@ class BlockScores:
         Columns are padded to whole groups with -inf; on a host, each candidate's column is
         contiguous.
         """
-        width = len(block.vectors_BD)
         if not self._on_host:
             assert isinstance(queries_QD, Tensor), "codes are for hosts"
-            return self._on_gpu(queries_QD, block, width)
+            return self._on_gpu(queries_QD, block)
+        width = len(block.vectors_BD)
         if isinstance(queries_QD, CodedQueries):
             assert isinstance(block, CodedBlock), "codes are multiplied with codes"
             scores_QB = _padded(block.products(queries_QD), width).T
@@ -345,7 +343,8 @@ class BlockScores:
             scores_QB[:, :width] = rounded_BQ.T
         return _finished(scores_QB, block, width)
 
-    def _on_gpu(self, queries_QD: Tensor, block: Block, width: int) -> Tensor:
+    def _on_gpu(self, queries_QD: Tensor, block: Block) -> Tensor:
+        width = len(block.vectors_BD)
         scores_QB = self._buffer(queries_QD.dtype, len(queries_QD), whole_groups(width))
         torch.mm(queries_QD, block.vectors_BD.T, out=scores_QB[:, :width])
         if block.bias_B is not None:
@@ -377,11 +376,12 @@ def _padded(scores_BQ: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(scores_BQ, (0, 0, 0, missing)) if missing else scores_BQ
 
 
-def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Block]]:
+def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
     count = vectors.shape[0]
     for first in range(0, count, _BLOCK):
         rows = slice(first, min(first + _BLOCK, count))
-        yield rows, vectors.block(rows.start, rows.stop)
+        block = vectors.block(rows.start, rows.stop)
+        yield rows, block.scaled_BD, block.bias_B
 
 
 def _dither(width: int, stream: int) -> Tensor:

@@ -16,6 +16,7 @@ from scimult.errors import DataError
 from scimult.hardware import send
 from scimult.products import products_at
 from scimult.retrieval.selection import check_finite
+from scimult.retrieval.unit import unit_scales, unit_vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 _SOME = 1 << 12
@@ -25,7 +26,6 @@ _GATHERED = 1 << 10
 # The same on a GPU, which launches kernels for each lot.
 _GATHERED_ON_GPU = 1 << 14
 _SHARE_OF_MEMORY = 0.7
-_SHORTEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Vectors:
         # On a host candidates are multiplied as they are, and what that leaves to be done for each,
         # a scale or a bias, is computed when it is first read; NaN until then.
         self._numbers_C = torch.full((len(embeddings_CD),), torch.nan)
+        # Not so if the cosine of one that was read needs more than a scale.
+        self._as_given = True
 
     def queries(self, queries_QD: FloatArray) -> Tensor:
         """Return the vectors of queries, shape ``(Q, D)``; refuse another width."""
@@ -77,7 +79,7 @@ class Vectors:
         x_QD = _shared(queries_QD.astype(np.float32, copy=False))
         check_finite(x_QD, "a query embedding")
         if self._similarity == "cosine":
-            x_QD = torch.nn.functional.normalize(x_QD, dim=1)
+            x_QD = unit_vectors(x_QD)
         return self._centred(x_QD.to(self.device))
 
     def block(self, first: int, last: int) -> Block:
@@ -150,7 +152,7 @@ class Vectors:
     def _whole(self) -> Tensor | None:
         """All candidates, if the array can be multiplied as it is and was checked; else None."""
         matrix_CD, seen = self._matrix_CD, self._checked == len(self._embeddings_CD)
-        if matrix_CD is None or matrix_CD.dtype != torch.float32 or not seen:
+        if matrix_CD is None or matrix_CD.dtype != torch.float32 or not (seen and self._as_given):
             return None
         return matrix_CD if self._similarity != "l2" or self._centre_D is None else None
 
@@ -227,26 +229,26 @@ class Vectors:
         if self.device.type != "cpu":
             # What a device keeps is scaled once; fewer operations follow.
             if self._similarity == "cosine":
-                return Block(torch.nn.functional.normalize(x_BD, dim=1), None, None)
+                return Block(unit_vectors(x_BD), None, None)
             return Block(x_BD, _bias(x_BD), None)
         numbers_B = self._numbers_C[rows]
         if numbers_B.isnan().any():
-            numbers_B = _bias(x_BD) if self._similarity == "l2" else _scale(x_BD)
+            numbers_B = _bias(x_BD) if self._similarity == "l2" else unit_scales(x_BD)
             self._numbers_C[rows] = numbers_B
         if self._similarity == "l2":
             return Block(x_BD, numbers_B, None)
+        odd_B = numbers_B < 0
+        if odd_B.any():
+            self._as_given = False
+            x_BD = x_BD.clone()
+            x_BD[odd_B] = unit_vectors(x_BD[odd_B])
+            numbers_B = numbers_B.masked_fill(odd_B, 1.0)
         return Block(x_BD, None, numbers_B)
 
 
 def _bias(x_BD: Tensor) -> Tensor:
     """Return minus half of the squared lengths, shape ``(B,)``."""
     return -0.5 * x_BD.square().sum(dim=1)
-
-
-def _scale(x_BD: Tensor) -> Tensor:
-    """Return what scales vectors to length 1, shape ``(B,)``; any number does for zeros."""
-    lengths_B: Tensor = torch.linalg.vector_norm(x_BD, dim=1)
-    return lengths_B.clamp_(min=_SHORTEST).reciprocal_()
 
 
 def _part(block: Block, rows: slice | Tensor) -> Block:

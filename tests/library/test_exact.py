@@ -125,6 +125,26 @@ def test_finds_what_faiss_finds_among_chosen_rows(
             assert np.allclose(scores, wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("size", [1e-42, 1e-25, 1e-15, 1e20, 1e37])
+def test_the_cosine_of_very_short_and_very_long_vectors_is_found(
+    tmp_path: Path, size: float, queries: int
+) -> None:
+    """Their squares are zero or infinite in float32."""
+    rng = np.random.default_rng(0)
+    x_ND = rng.normal(size=(300, 24)).astype(np.float32)
+    x_ND[::3] *= np.float32(size)
+    queries_QD = rng.normal(size=(queries, 24)).astype(np.float32) * np.float32(size)
+    search = ExactSearch(_stored(tmp_path, x_ND, [100, 200], Space(24, "cosine")), 0.0, _ids)
+    everything = np.ones(300, bool)
+    for query_D, (rows, scores) in zip(
+        queries_QD, search.best(queries_QD, 20, everything), strict=True
+    ):
+        wanted = _naive(query_D, x_ND, "cosine", everything)[:20]
+        assert rows.tolist() == [row for row, _ in wanted]
+        assert np.array_equal(scores, [score for _, score in wanted])
+
+
 def test_vectors_of_another_width_or_without_a_value_are_refused(tmp_path: Path) -> None:
     vectors_ND = np.eye(4, dtype=np.float32)
     search = ExactSearch(_stored(tmp_path, vectors_ND, [4], Space(4, "dot")), 1.0, _ids)

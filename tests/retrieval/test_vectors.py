@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from scimult.data.ragged import Ragged
+from scimult.products import multiplies_bytes
 from scimult.retrieval import vectors
-from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.exact import ExactIndex, FirstPass
+from scimult.retrieval.unit import unit_vectors
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, Similarity
 
+FIRST_PASSES: list[FirstPass] = ["float32", "bfloat16"]
+FIRST_PASSES += ["int8"] if multiplies_bytes() else []
 _COUNT, _WIDTH = 9000, 64
 
 
@@ -26,7 +32,7 @@ def test_no_search_copies_candidates_nor_measures_them_again(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    for name in ("_scale", "_bias"):
+    for name in ("unit_scales", "_bias"):
         original = getattr(vectors, name)
 
         def noted(x_BD: torch.Tensor, original: object = original) -> torch.Tensor:
@@ -79,3 +85,46 @@ def test_only_what_is_large_in_common_is_subtracted(offset: float, centred: bool
     _, candidates_CD = _made(offset)
     centre_D = Vectors(candidates_CD, "l2", torch.device("cpu"))._centre_D
     assert (centre_D is not None) is centred
+
+
+@pytest.mark.parametrize("first_pass", FIRST_PASSES)
+@pytest.mark.parametrize("block_rows", [None, 100])
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("size", [1e-42, 1e-25, 1e-15, 1e20, 1e37])
+def test_the_cosine_of_very_short_and_very_long_vectors_is_found(
+    size: float, count: int, block_rows: int | None, first_pass: FirstPass
+) -> None:
+    """Their squares are zero or infinite in float32; a third of the rows is so, and all queries."""
+    rng = np.random.default_rng(1)
+    candidates_CD, queries_QD = (
+        rng.normal(size=(rows, _WIDTH)).astype(np.float32) for rows in (900, count)
+    )
+    candidates_CD[::3] *= np.float32(size)
+    candidates_CD[5], queries_QD = 0, queries_QD * np.float32(size)
+    q_QD, d_CD = queries_QD.astype(np.float64), candidates_CD.astype(np.float64)
+    scores_QC = q_QD @ d_CD.T / np.linalg.norm(q_QD, axis=1)[:, None]
+    scores_QC /= np.maximum(np.linalg.norm(d_CD, axis=1), 1e-300)
+    ids = [f"{row:05}" for row in range(900)]
+    index = ExactIndex(ids, candidates_CD, "cosine", first_pass=first_pass, block_rows=block_rows)
+    everything = Ragged.from_lists([list(range(900))] * count)
+    for found in (index.search(queries_QD, 50), index.rank_listed(queries_QD, everything)):
+        found_QK = np.take_along_axis(scores_QC, found.rows_QK, axis=1)
+        wanted_QK = -np.sort(-scores_QC, axis=1)[:, : found_QK.shape[1]]
+        np.testing.assert_allclose(found_QK, wanted_QK, rtol=0, atol=2 * _WIDTH * 2.0**-24)
+        np.testing.assert_allclose(found.scores_QK, wanted_QK, rtol=0, atol=2 * _WIDTH * 2.0**-24)
+
+
+def test_zeros_among_candidates_cost_no_copy() -> None:
+    _, candidates_CD = _made(0.0)
+    candidates_CD[3] = 0
+    found = Vectors(candidates_CD, "cosine", torch.device("cpu"))
+    assert found.block(0, 9).vectors_BD.data_ptr() == candidates_CD.ctypes.data
+
+
+@pytest.mark.parametrize("size", [0, 1e-42, 1e-25, 1e-12, 1, 1e20, 3e38])
+def test_rows_of_any_size_are_scaled_to_length_1(size: float) -> None:
+    x_ND = np.random.default_rng(2).uniform(-1, 1, (9, 5)).astype(np.float32) * np.float32(size)
+    lengths_N1 = np.linalg.norm(x_ND.astype(np.float64), axis=1, keepdims=True)
+    wanted_ND = x_ND / np.maximum(lengths_N1, 1e-300)
+    np.testing.assert_allclose(unit_rows(x_ND), wanted_ND, atol=1e-6)
+    np.testing.assert_allclose(unit_vectors(torch.from_numpy(x_ND)).numpy(), wanted_ND, atol=1e-6)
