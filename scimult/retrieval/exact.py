@@ -95,9 +95,9 @@ class ExactIndex:
     first_pass : {"auto", "int8", "bfloat16", "float32"}
         ``int8`` (on a CPU) and ``bfloat16`` use that type for the first of two passes, and keep a
         copy of the candidates a quarter or half the size of float32; ``float32`` makes one pass;
-        ``auto`` makes two where such products are fast and the candidates are in memory and many
-        (8,192, with 262,144 numbers for each result: 34,000 of width 768 for the best 100; half
-        as many in bfloat16).
+        ``auto`` makes two where such products are fast and the candidates are in the device's
+        memory and many (8,192, with 262,144 numbers for each result: 34,000 of width 768 for the
+        best 100; half as many in bfloat16).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; default: what suits the device.
 
@@ -255,7 +255,8 @@ class ExactIndex:
     def _cheapest(self, k: int) -> FirstPass:
         numbers = len(self.ids) * self._width
         few = len(self.ids) <= MOST_CANDIDATES
-        if few or self._width < _LEAST_WIDTH or not self._vectors.in_memory:
+        # Not in memory, or too many for a GPU: then a rounded copy of all may not fit either.
+        if few or self._width < _LEAST_WIDTH or not self._vectors.in_reach:
             return "float32"
         if numbers >= _FOR_INT8 * k and self.device.type == "cpu" and multiplies_bytes():
             return "int8"

@@ -377,9 +377,8 @@ def _padded(scores_BQ: Tensor, width: int) -> Tensor:
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    count = vectors.shape[0]
-    for first in range(0, count, _BLOCK):
-        rows = slice(first, min(first + _BLOCK, count))
+    for first in range(0, vectors.shape[0], _BLOCK):
+        rows = slice(first, min(first + _BLOCK, vectors.shape[0]))
         block = vectors.block(rows.start, rows.stop)
         yield rows, block.scaled_BD, block.bias_B
 

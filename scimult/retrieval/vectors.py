@@ -70,6 +70,11 @@ class Vectors:
         # Not so if the cosine of one that was read needs more than a scale.
         self._as_given = True
 
+    @property
+    def in_reach(self) -> bool:
+        """Whether the device reads all candidates from its own memory."""
+        return self.in_memory if self.device.type == "cpu" else self._resident is not None
+
     def queries(self, queries_QD: FloatArray) -> Tensor:
         """Return the vectors of queries, shape ``(Q, D)``; refuse another width."""
         width = self._embeddings_CD.shape[1]

@@ -350,6 +350,22 @@ def test_two_passes_are_taken_where_they_pay(
     assert types(candidates_CD, 2) == {torch.float32}
 
 
+def test_a_gpu_that_candidates_do_not_fit_gets_no_rounded_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidates_CD = _embeddings("plain", 9000, 64, 8)
+    index = ExactIndex([f"{row:05}" for row in range(9000)], candidates_CD, "dot")
+    block = index._vectors.block(0, 9000)
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * candidates_CD.nbytes, 0))
+    index.device = index._vectors.device = torch.device("cuda")
+    index._vectors.__dict__["_resident"] = block
+    assert index._cheapest(4) == "bfloat16"
+    # 0.7 of the free memory is less than the candidates and their copy take.
+    del index._vectors.__dict__["_resident"]
+    assert index._cheapest(4) == "float32"
+
+
 @pytest.mark.parametrize("first_pass", ["float32", *ROUNDED])
 def test_candidates_are_checked_to_be_finite_only_once(
     first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
