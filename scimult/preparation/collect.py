@@ -10,6 +10,7 @@ import numpy as np
 
 from scimult.data.importers.engine import connected
 from scimult.data.lines import Rejects
+from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
@@ -26,7 +27,7 @@ from scimult.preparation.source_tables import (
     reject_unanswered,
 )
 from scimult.preparation.source_texts import NOTHING_LEFT, read_labels, read_papers, read_queries
-from scimult.preparation.targets import RawTargets, TargetReader, refuse_lonely_classes
+from scimult.preparation.targets import TargetReader, refuse_lonely_classes
 from scimult.progress import progress
 
 FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
@@ -100,17 +101,17 @@ def _read_targets(
     targets: Mapping[str, Sequence[TargetReader]],
     corpus: Corpus,
     counts: dict[str, dict[str, int]],
-) -> list[RawTargets]:
+) -> list[TargetFile]:
     """Read the target tables and finish all readers; fields were read along with the papers."""
     readers = [reader for of_source in targets.values() for reader in of_source]
     for reader in readers:
         if reader.config.file is not None:
             read_targets(reader, corpus)
     refuse_lonely_classes(readers, corpus.rejects)
-    all_raw = [reader.finish() for reader in readers]
-    for raw in all_raw:
-        counts[raw.file.source][f"papers with a target of {raw.config.task}"] = len(raw.file)
-    return all_raw
+    files = [reader.finish() for reader in readers]
+    for file in files:
+        counts[file.source][f"papers with a target of {file.task}"] = len(file)
+    return files
 
 
 def _read_all(

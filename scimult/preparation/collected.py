@@ -10,13 +10,12 @@ import numpy as np
 
 from scimult.data.lines import Rejects
 from scimult.data.prepared import TRIPLES_FILE, read_triples
-from scimult.data.targets import read_targets, write_targets
+from scimult.data.targets import TargetFile, read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import open_arrow, write_arrow
 from scimult.files import read_json, write_json
 from scimult.preparation.config import Part, SourceConfig
 from scimult.preparation.pair_columns import Columns
-from scimult.preparation.targets import RawTargets
 from scimult.types import IntArray
 
 VERSION = "1"
@@ -61,7 +60,7 @@ class Collected:
     label_rows: dict[str, range]
     counts: dict[str, dict[str, int]]
     rejects: Rejects
-    targets: list[RawTargets] = field(default_factory=list)
+    targets: list[TargetFile] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Write pairs as Arrow files and the rest as JSON into ``folder``."""
@@ -81,11 +80,11 @@ class Collected:
             entry = {"file": name, "source": part.source.name, "part": part.part}
             parts.append({**entry, "has_triples": part.has_triples})
         for number, targets in enumerate(self.targets):
-            write_targets(folder / _targets_file(number), targets.file)
+            write_targets(folder / _targets_file(number), targets)
         tree = {
             "version": VERSION,
             "parts": parts,
-            "targets": [{"source": targets.file.source} for targets in self.targets],
+            "targets": [{"source": targets.source} for targets in self.targets],
             "label_rows": {name: [r.start, r.stop] for name, r in self.label_rows.items()},
             "counts": self.counts,
             "rejects": dict(self.rejects.counts),
@@ -115,7 +114,10 @@ class Collected:
             triples=read_triples(folder),
             teacher=read_teacher_scores(folder),
             targets=[
-                _load_targets(folder / _targets_file(number), by_name[entry["source"]])
+                replace(
+                    read_targets(folder / _targets_file(number)),
+                    namespace=by_name[entry["source"]].space,
+                )
                 for number, entry in enumerate(tree.get("targets", []))
             ],
             label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
@@ -126,12 +128,6 @@ class Collected:
 
 def _targets_file(number: int) -> str:
     return f"raw-targets-{number}.arrow"
-
-
-def _load_targets(path: Path, source: SourceConfig) -> RawTargets:
-    file = replace(read_targets(path), namespace=source.space)
-    (config,) = (target for target in source.targets if target.task == file.task)
-    return RawTargets(config, file)
 
 
 def unique_rows(tables: Sequence[IntArray]) -> IntArray:

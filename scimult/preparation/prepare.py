@@ -113,7 +113,7 @@ def _write(
         config.split,
         config.dev_fraction,
         config.seed,
-        [*(targets.file.rows for targets in collected.targets), *(view.rows for view in views)],
+        [*(file.rows for file in collected.targets), *(view.rows for view in views)],
     )
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
@@ -153,7 +153,9 @@ def _write(
         rejects=dict(collected.rejects.counts),
     )
     if collected.targets:
-        manifest.targets = _write_targets(folder, split_targets(collected.targets, dev_N))
+        configs = {target.task: target for s in config.sources for target in s.targets}
+        split = split_targets(collected.targets, configs, dev_N)
+        manifest.targets = _write_targets(folder, split)
     manifest.write(folder)
 
 

@@ -29,14 +29,6 @@ from scimult.types import BoolArray, IntArray
 PAPER_COLUMN = "paper-id|corpus-id"
 
 
-@dataclass(frozen=True)
-class RawTargets:
-    """Targets of a source as read: unscaled numbers, all classes and splits."""
-
-    config: TargetOptions
-    file: TargetFile
-
-
 class TargetReader:
     """Collects the targets of one task from a source's papers or a table."""
 
@@ -58,10 +50,7 @@ class TargetReader:
                 value=record.fields["paper-id"],
                 fix=f"remove one of lines {self._lines[row]} and {record.line}",
             )
-        if self.config.kind == "regression":
-            self._append(row, self._number(record, self.config.column), record)
-        else:
-            self._add_classes(row, [record.identifier(self.config.column)], record)
+        self._add(row, record, self.config.column)
 
     def add_field(self, row: int, record: Record) -> None:
         """Add the target in a paper's record, if there is one."""
@@ -70,14 +59,21 @@ class TargetReader:
         if record.fields.get(name) in (None, "", []):
             return
         try:
-            if self.config.kind == "regression":
-                self._append(row, self._number(record, name), record)
-            elif self.config.kind == "multi_label":
-                self._add_classes(row, record.identifiers(name), record)
-            else:
-                self._add_classes(row, [record.identifier(name)], record)
+            self._add(row, record, name, is_list=self.config.kind == "multi_label")
         except DataError as error:
             self._rejects.reject(error)
+
+    def _add(self, row: int, record: Record, name: str, *, is_list: bool = False) -> None:
+        """Add the number or the classes in a field of a record."""
+        if self.config.kind == "regression":
+            self._append(row, self._number(record, name), record)
+            return
+        names = record.identifiers(name) if is_list else [record.identifier(name)]
+        for class_name in dict.fromkeys(names):
+            self._papers[class_name] += 1
+            self._first_line.setdefault(class_name, record.line)
+            number = self._numbers.setdefault(class_name, len(self._numbers))
+            self._append(row, number, record)
 
     def _number(self, record: Record, name: str) -> float:
         assert isinstance(self.config, RegressionTargetConfig)
@@ -86,12 +82,6 @@ class TargetReader:
             fix = "correct it, or choose another scale"
             raise record.error("negative number with scale log", value=number, fix=fix)
         return number
-
-    def _add_classes(self, row: int, names: Sequence[str], record: Record) -> None:
-        for name in dict.fromkeys(names):
-            self._papers[name] += 1
-            self._first_line.setdefault(name, record.line)
-            self._append(row, self._numbers.setdefault(name, len(self._numbers)), record)
 
     def _append(self, row: int, value: float, record: Record) -> None:
         self._lines[row] = record.line
@@ -103,8 +93,8 @@ class TargetReader:
         """Name, number of papers and first line of each class."""
         return ((c, n, self._first_line[c]) for c, n in self._papers.items())
 
-    def finish(self) -> RawTargets:
-        """Return all targets."""
+    def finish(self) -> TargetFile:
+        """Return all targets: unscaled numbers, all classes and splits."""
         if not self._rows:
             raise DataError(
                 f"no paper has a target of task {self.config.task!r}{self._rejects.because()}",
@@ -121,7 +111,7 @@ class TargetReader:
             distinct, owners = np.unique(rows_T, return_inverse=True)
             labels = Ragged.from_pairs(owners, values_T.astype(np.int64), len(distinct))
             file = TargetFile(*header, distinct, labels=labels, classes=tuple(self._numbers))
-        return RawTargets(self.config, replace(file, namespace=self.source.space))
+        return replace(file, namespace=self.source.space)
 
 
 def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> None:
@@ -140,13 +130,13 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
             rejects.refuse(problem, *location[task, name], value=name, fix=fix)
 
 
-def moved(raw: RawTargets, new_N: IntArray) -> RawTargets:
+def moved(file: TargetFile, new_N: IntArray) -> TargetFile:
     """Return the targets after texts were removed or merged; merged texts keep the first target."""
-    rows_T = new_N[raw.file.rows]
+    rows_T = new_N[file.rows]
     order = np.argsort(rows_T, kind="stable")
     order = order[rows_T[order] >= 0]
     first = order[np.diff(rows_T[order], prepend=-1) > 0]
-    return replace(raw, file=replace(raw.file.take(first), rows=rows_T[first]))
+    return replace(file.take(first), rows=rows_T[first])
 
 
 @dataclass(frozen=True)
@@ -158,8 +148,12 @@ class SplitTargets:
     offset: float = 0.0
 
 
-def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTargets]:
+def split_targets(
+    raw: Sequence[TargetFile], configs: Mapping[str, TargetOptions], dev_N: BoolArray
+) -> list[SplitTargets]:
     """Scale numbers, number classes by name and split papers: a file per source and split.
+
+    ``raw`` are targets as read, ``configs`` those of each task.
 
     Raises
     ------
@@ -167,15 +161,14 @@ def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTarg
         If a task has no training paper or fewer than two classes left, or identical numbers
         cannot be scaled.
     """
-    by_task: dict[str, list[RawTargets]] = {}
-    for targets in raw:
-        by_task.setdefault(targets.config.task, []).append(targets)
+    by_task: dict[str, list[TargetFile]] = {}
+    for file in raw:
+        by_task.setdefault(file.task, []).append(file)
     means: dict[str, float] = {}
     result: dict[str, SplitTargets] = {}
     # Tasks without ``times_mean_of`` come first: the others need their means.
-    for task, parts in sorted(by_task.items(), key=lambda item: _depends(item[1][0].config)):
-        factor, offset = 1.0, 0.0
-        config, files = parts[0].config, [part.file for part in parts]
+    for task, files in sorted(by_task.items(), key=lambda item: _depends(configs[item[0]])):
+        factor, offset, config = 1.0, 0.0, configs[task]
         if isinstance(config, RegressionTargetConfig):
             if config.scale == "log":
                 files = [replace(file, numbers=np.log1p(file.numbers)) for file in files]
@@ -183,7 +176,7 @@ def split_targets(raw: Sequence[RawTargets], dev_N: BoolArray) -> list[SplitTarg
             files = [replace(file, numbers=factor * file.numbers + offset) for file in files]
             means[task] = float(_training(files, dev_N).mean())
         else:
-            files = _numbered(parts)
+            files = _numbered(config, files)
         split = [part for file in files for part in _split(file, dev_N)]
         result[task] = SplitTargets(split, factor, offset)
     return [result[task] for task in by_task]
@@ -228,25 +221,23 @@ def _scaling(
     return mean / width, -zero * mean / width
 
 
-def _numbered(parts: Sequence[RawTargets]) -> list[TargetFile]:
+def _numbered(config: ClassTargetConfig, parts: Sequence[TargetFile]) -> list[TargetFile]:
     """Return the targets with only frequent classes, numbered in the order of their names."""
-    config = parts[0].config
-    assert isinstance(config, ClassTargetConfig)
     papers: Counter[str] = Counter()
     for part in parts:
-        counts = np.bincount(part.file.labels.values, minlength=len(part.file.classes))
-        papers.update(dict(zip(part.file.classes, counts.tolist(), strict=True)))
+        counts = np.bincount(part.labels.values, minlength=len(part.classes))
+        papers.update(dict(zip(part.classes, counts.tolist(), strict=True)))
     classes = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
     if (len(classes) < 2 and config.kind == "multi_class") or not classes:
         raise _unusable(config.task, f"{len(classes)} classes are left")
     number_of = {name: number for number, name in enumerate(classes)}
     files = []
     for part in parts:
-        new = np.array([number_of.get(name, -1) for name in part.file.classes], dtype=np.int64)
-        numbers = new[part.file.labels.values]
-        owners = part.file.labels.owners[numbers >= 0]
-        labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part.file))
-        file = replace(part.file, labels=labels, classes=tuple(classes))
+        new = np.array([number_of.get(name, -1) for name in part.classes], dtype=np.int64)
+        numbers = new[part.labels.values]
+        owners = part.labels.owners[numbers >= 0]
+        labels = Ragged.from_pairs(owners, numbers[numbers >= 0], len(part))
+        file = replace(part, labels=labels, classes=tuple(classes))
         files.append(file.take(np.flatnonzero(labels.lengths)))
     return files
 

@@ -118,10 +118,9 @@ def compact_pairs(
     if teacher is not None:
         teacher, dropped = teacher.moved(new_N)
         counts.update(dropped)
-    targets = [moved(raw, new_N) for raw in collected.targets]
+    targets = [moved(file, new_N) for file in collected.targets]
     counts["targets removed or merged with a text"] = sum(
-        len(before.file) - len(after.file)
-        for before, after in zip(collected.targets, targets, strict=True)
+        len(before) - len(after) for before, after in zip(collected.targets, targets, strict=True)
     )
     kept = replace(
         collected,
