@@ -17,7 +17,7 @@ from scimult.data.text_store import TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import EvaluationText
 from scimult.preparation.hygiene.normal_forms import title_key
-from scimult.preparation.hygiene.overlap import ROLES, WAYS, TextIndex, surest
+from scimult.preparation.hygiene.overlap import ROLES, TextIndex, reported
 from scimult.types import IntArray, Text
 
 Rows = Mapping[Text, Mapping[int, str]]
@@ -40,17 +40,14 @@ class AuditedSet:
     candidates: Sequence[Text]
     relevant: Sequence[IntArray] | None = None
 
-    def roles(self) -> dict[EvaluationRole, tuple[list[str], list[Text]]]:
-        """Return ids and texts by role; candidates that answer a query are answers."""
+    def texts(self) -> tuple[list[str], list[EvaluationText]]:
+        """Return ids and texts, queries first; candidates that answer a query are answers."""
         answers = {int(row) for rows in self.relevant or () for row in rows}
-        gold = sorted(answers)
-        rest = [row for row in range(len(self.candidates)) if row not in answers]
-
-        def some(rows: list[int]) -> tuple[list[str], list[Text]]:
-            return [self.candidate_ids[row] for row in rows], [self.candidates[row] for row in rows]
-
-        queries = list(self.query_ids), list(self.queries)
-        return {"query": queries, "answer": some(gold), "candidate": some(rest)}
+        texts = [EvaluationText("query", text, "") for text in self.queries]
+        for row, text in enumerate(self.candidates):
+            role: EvaluationRole = "answer" if row in answers else "candidate"
+            texts.append(EvaluationText(role, text, ""))
+        return [*self.query_ids, *self.candidate_ids], texts
 
 
 def audit(
@@ -72,8 +69,8 @@ def audit(
         **_equal_labels(data.texts, _distinct(sets.values(), labels=True)),
     }
     trained = _trained_pairs(data)
-    known_ids = {identifier.partition(":")[2] for identifier in data.texts.ids}
-    return {name: _report(entry, rows_of, trained, known_ids) for name, entry in sets.items()}
+    known = {identifier.partition(":")[2] for identifier in data.texts.ids}
+    return {name: _report(name, entry, rows_of, trained, known) for name, entry in sets.items()}
 
 
 def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]:
@@ -107,20 +104,16 @@ def _trained_pairs(data: PreparedData) -> Pairs:
 
 
 def _report(
-    entry: AuditedSet, rows_of: Rows, trained: Pairs, known_ids: Collection[str]
+    name: str, entry: AuditedSet, rows_of: Rows, trained: Pairs, known_ids: Collection[str]
 ) -> dict[str, Any]:
-    roles = entry.roles()
-    ways = Counter(
-        surest(rows_of[text].values())
-        for _, texts in roles.values()
-        for text in texts
-        if rows_of.get(text)
-    )
+    ids, texts = entry.texts()
+    known = Counter(text.role for id_, text in zip(ids, texts, strict=True) if id_ in known_ids)
+    overlap = reported(name, texts, [rows_of.get(text.text, {}) for text in texts])
     report: dict[str, Any] = {
-        "texts": {role: len(roles[role][1]) for role in ROLES},
-        "found": {role: sum(bool(rows_of.get(text)) for text in roles[role][1]) for role in ROLES},
-        "ids": {role: sum(name in known_ids for name in roles[role][0]) for role in ROLES},
-        "ways": {way: ways[way] for way in WAYS if ways[way]},
+        "texts": overlap.texts,
+        "found": overlap.found,
+        "ids": {role: known[role] for role in ROLES},
+        "ways": overlap.ways,
     }
     if entry.relevant is not None:
         report["pairs"] = sum(len(rows) for rows in entry.relevant)

@@ -6,7 +6,7 @@ Shape legend: N training texts, E evaluation texts.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ def find_overlap(
     reports, first = [], 0
     for name, texts in sets.items():
         ways = [rows_of.get(number, {}) for number in range(first, first + len(texts))]
-        reports.append(_report(name, texts, ways))
+        reports.append(reported(name, texts, ways))
         first += len(texts)
     return reports, rows
 
@@ -94,11 +94,6 @@ class TextIndex:
                 yield int(position), int(number), "near"
 
 
-def surest(ways: Iterable[str]) -> str:
-    """Return the most reliable of the ways in which a text is matched."""
-    return min(ways, key=WAYS.index)
-
-
 def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:
     """Yield the ways in which another text may match, with the key it must share."""
     if key := short_doi(doi):
@@ -111,10 +106,13 @@ def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, st
         yield "text", whole
 
 
-def _report(name: str, texts: list[EvaluationText], ways: list[dict[int, str]]) -> OverlapEntry:
+def reported(
+    name: str, texts: Sequence[EvaluationText], ways: Sequence[Mapping[int, str]]
+) -> OverlapEntry:
+    """Return the overlap of a set whose texts match training texts, by row, in these ways."""
     total = Counter(text.role for text in texts)
     hits = Counter(text.role for text, way in zip(texts, ways, strict=True) if way)
-    best = Counter(surest(way.values()) for way in ways if way)
+    best = Counter(min(way.values(), key=WAYS.index) for way in ways if way)
     return OverlapEntry(
         set=name,
         texts={role: total[role] for role in ROLES},
