@@ -11,24 +11,22 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from scimult.data.importers.engine import run
+from scimult.data.importers.engine import PYTHON_ONLY, literal, run
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
+from scimult.errors import DataError
 
-LINES = pa.schema([("line", pa.int64()), ("text", pa.string())])
-_BLOCK = 1 << 22
-_LONGEST = 1 << 26
+# Longest line that SQL reads, which is also the buffer of each thread.
+_LONGEST = 1 << 22
 _RECORDS = 4096
-_BOM = b"\xef\xbb\xbf"
 _SPACES = "".join(chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace())
 _UNUSUAL = "error('unusual')"
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
@@ -59,8 +57,8 @@ MACROS = {
 class FileRows:
     """How to read a file as rows of a ``schema``.
 
-    ``sql`` is a SELECT of the rows over ``lines (line, text)``, ``None`` if only Python can read
-    the file. ``records`` reads it record by record, and ``parse`` returns the row of a usable
+    ``sql`` is a SELECT of the rows, mostly over its ``lines``; ``None`` if only Python can read the
+    file. ``records`` reads it record by record, and ``parse`` returns the row of a usable
     record. A file that a conversion wrote has neither: ``sql`` is then a SELECT over the file
     itself.
     """
@@ -85,23 +83,12 @@ class FileEngine:
         if rows.records is None or rows.parse is None:
             run(self.connection, statement.format(rows=rows.sql), rows.path)
             return
-        if rows.sql is not None:
-            with suppress(_UnusualRowError):
-                self._stream("lines", _lines(rows.path), LINES, statement, rows.sql)
+        if rows.sql is not None and _is_read_by_sql(rows.path):
+            with suppress(DataError):  # reported when Python reads the file again
+                run(self.connection, statement.format(rows=rows.sql), rows.path)
                 return
         values = rejects.keep(rows.records(rejects), rows.parse)
         batches = (pa.RecordBatch.from_pylist(part, rows.schema) for part in _parts(values))
-        self._stream("records", batches, rows.schema, statement, "SELECT * FROM records")
-
-    def _stream(
-        self,
-        name: str,
-        batches: Iterator[pa.RecordBatch],
-        schema: pa.Schema,
-        statement: str,
-        rows: str,
-    ) -> None:
-        """Run a statement over a stream of batches."""
         raised: list[BaseException] = []
 
         def watched() -> Iterator[pa.RecordBatch]:
@@ -111,60 +98,38 @@ class FileEngine:
                 raised.append(error)
                 raise
 
-        reader = pa.RecordBatchReader.from_batches(schema, watched())
-        self.connection.register(name, reader)
+        reader = pa.RecordBatchReader.from_batches(rows.schema, watched())
+        self.connection.register("records", reader)
         try:
-            self.connection.execute(statement.format(rows=rows))
-        except duckdb.Error as error:
+            self.connection.execute(statement.format(rows="SELECT * FROM records"))
+        except duckdb.Error:
             if raised:
                 raise raised[0] from None
-            if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
-                raise _UnusualRowError(str(error)) from error
             raise
         finally:
-            self.connection.unregister(name)
+            self.connection.unregister("records")
 
 
-class _UnusualRowError(Exception):
-    """The file has a row that needs Python."""
+def numbered_lines(path: Path) -> str:
+    """Return a SELECT of the numbered lines of a file, ``(line, text)``; empty ones are null.
+
+    It stops at a line end other than a line feed, a long line, or bytes that are not UTF-8.
+    """
+    # A table of one column, whose delimiter is in no text.
+    return (
+        f"SELECT row_number() OVER () AS line, text FROM read_csv({literal(str(path))}, "
+        "auto_detect=false, columns={'text': 'VARCHAR'}, header=false, delim='\x01', quote='', "
+        f"escape='', new_line='\\n', max_line_size={_LONGEST}, buffer_size={_LONGEST})"
+    )
 
 
-def _lines(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the lines of a file with their numbers, without line ends."""
-    number, rest = 1, b""
-    try:
-        with open_binary(path) as file:
-            if file.peek(len(_BOM)).startswith(_BOM):
-                file.read(len(_BOM))
-            while block := file.read(_BLOCK):
-                end = block.rfind(b"\n") + 1
-                if end:
-                    batch = _numbered(rest + block[:end], number)
-                    number += len(batch)
-                    yield batch
-                    rest = b""
-                rest += block[end:]
-                if len(rest) > _LONGEST:
-                    raise _UnusualRowError("line is very long")
-            if rest:
-                yield _numbered(rest, number)
-            elif number == 1:
-                raise _UnusualRowError("file is empty")
-    except Exception as error:  # reported when Python reads the file again
-        raise _UnusualRowError(str(error)) from error
-
-
-def _numbered(text: bytes, number: int) -> pa.RecordBatch:
-    """Return the lines of a block, numbered from ``number``."""
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
-    inner = ends[ends < len(text)]
-    offsets = np.concatenate([[0], inner, [len(text)]]).astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    lines = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
-    lines.validate(full=True)
-    lines = pc.ascii_rtrim(lines, characters="\r\n")
-    numbers = np.arange(number, number + len(lines), dtype=np.int64)
-    return pa.record_batch([numbers, lines], schema=LINES)
+def _is_read_by_sql(path: Path) -> bool:
+    """Return whether DuckDB reads this file, and it alone; Python reports one that is empty."""
+    if path.suffix in PYTHON_ONLY or has_magic(str(path)):
+        return False
+    with suppress(EOFError, OSError), open_binary(path) as file:
+        return bool(file.peek(1))
+    return False
 
 
 def _parts(rows: Iterator[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

@@ -19,7 +19,7 @@ from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.corpus import Corpus, FileTexts
-from scimult.preparation.file_rows import FileRows
+from scimult.preparation.file_rows import FileRows, numbered_lines
 from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
@@ -221,12 +221,12 @@ def table_rows(
         line, names, separator = header
         sql_of = {name: f"v[{index}]" for index, name in enumerate(names, start=1)}
         # Quoted fields may hold separators and line ends: those files are left to Python.
-        plain = "true" if separator == "\t" else "NOT regexp_matches(text, '[\"\\r]')"
+        plain = "true" if separator == "\t" else "NOT contains(text, '\"')"
         sql = f"""
             SELECT line, {select}
             FROM (SELECT line, {_renamed(sql_of, wanted)}
                 FROM (SELECT line, text, string_split(text, {literal(separator)}) AS v
-                    FROM lines WHERE line > {line} AND NOT blank(text))
+                    FROM ({numbered_lines(path)}) WHERE line > {line} AND NOT blank(text))
                 WHERE CASE WHEN len(v) = {len(names)} AND {plain} THEN true
                     ELSE error('unusual') END)
             """

@@ -16,7 +16,7 @@ from scimult.data.lines import Record, read_jsonl
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
-from scimult.preparation.file_rows import FileRows
+from scimult.preparation.file_rows import FileRows, numbered_lines
 from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import TargetReader
 from scimult.types import SEPARATOR, Kind
@@ -161,7 +161,7 @@ def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
         SELECT * FROM (
             SELECT line, {_SQL[kind]}
             FROM (SELECT line, json_extract(text, [{paths}])::VARCHAR[] AS f
-                  FROM lines WHERE NOT blank(text)))
+                  FROM ({numbered_lines(path)}) WHERE NOT blank(text)))
         WHERE CASE WHEN {_FILLED[kind]} THEN true ELSE error('unusual') END
         """
     return FileRows(path, sql, schema, partial(read_jsonl, path), partial(_text, kind, targets))

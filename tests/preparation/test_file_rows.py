@@ -152,15 +152,17 @@ def test_other_than_json_lines_is_left_to_python(
     assert not by_sql(engine, text_rows(path, "query"))
 
 
-def test_a_line_longer_than_a_block_and_a_mark_of_byte_order(
-    engine: FileEngine, tmp_path: Path
+@pytest.mark.parametrize("longest", [3_000_000, 9_000_000])
+def test_long_lines_and_a_mark_of_byte_order(
+    engine: FileEngine, tmp_path: Path, longest: int
 ) -> None:
     path = tmp_path / "queries.jsonl"
-    texts = ["a" * 9_000_000, "b", "c" * 5_000_000]
+    texts = ["a" * longest, "b", "c" * (longest // 2)]
     lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)]
     path.write_text("\n".join(lines), encoding="utf-8-sig")
-    found = by_sql(engine, text_rows(path, "query"))
-    assert found is not None
+    rows = text_rows(path, "query")
+    assert (by_sql(engine, rows) is None) == (longest > 4_000_000)
+    found = rows_by(engine, rows, Rejects())
     assert [(row["line"], row["id"], row["title"]) for row in found] == [
         (i + 1, str(i), text) for i, text in enumerate(texts)
     ]

@@ -16,6 +16,8 @@ from scimult.data.lines import Record
 from scimult.errors import ConfigError, DataError
 
 MEMORY = "4GB"
+PYTHON_ONLY = (".bz2", ".xz")
+"""Compressed files that DuckDB does not read."""
 _FETCH_ROWS = 1000
 _DISK_FULL = "No space left"
 # Types that DuckDB infers from strings: an expression should see the same in JSON as in CSV.
@@ -158,7 +160,7 @@ def _naming(file: Path, columns: Sequence[str] = ()) -> Iterator[None]:
 def file_list(files: Sequence[Path]) -> str:
     """Return files as an SQL list; those that the engine cannot unpack are a DataError."""
     for file in files:
-        if file.suffix in (".bz2", ".xz"):
+        if file.suffix in PYTHON_ONLY:
             fix = "compress it as .gz or .zst, or leave out SQL expressions"
             raise DataError(f"SQL does not read {file.suffix} files", path=file, fix=fix)
     return f"[{', '.join(literal(str(file)) for file in files)}]"
