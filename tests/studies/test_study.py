@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from scipy import stats
-from typer.testing import CliRunner
 
 from scimult.checkpoints import load_pretrained
-from scimult.cli.main import app
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
-from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
-from tests.training.corpus import WORDS, metrics, prepare_corpus, run_config
+from tests.studies.small_study import call, small_study, write_study
+from tests.training.corpus import metrics
 
 EXPERT = re.compile(r"(?<=experts)\.\d+\.")
 
@@ -40,54 +30,7 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with data, a base model, a suite and a run configuration."""
-    path = tmp_path_factory.mktemp("study")
-    prepare_corpus(path)
-    config = run_config(path, "nowhere", schedule={"steps": 4}, checkpoint={"every": 2})
-    (path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    papers = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
-    queries = [f"{a} {b}" for a in WORDS for b in WORDS[3:5]]
-    write_jsonl(
-        path / "own/corpus.jsonl",
-        [{"_id": f"d{n}", "title": text, "text": ""} for n, text in enumerate(papers)],
-    )
-    write_jsonl(
-        path / "own/queries.jsonl", [{"_id": f"q{n}", "text": t} for n, t in enumerate(queries)]
-    )
-    judged = [
-        (f"q{n}", f"d{row}", 1)
-        for n, query in enumerate(queries)
-        for row, paper in enumerate(papers)
-        if query.split()[0] in paper
-    ]
-    write_rows(path / "own/qrels/test.tsv", [HEADER, *judged])
-    entry = benchmark("own", "search", "search", ["ndcg@10"]).model_dump(mode="json")
-    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"own": entry}}
-    (path / "own.yaml").write_text(yaml.safe_dump(tree))
-    return path
-
-
-def write_study(folder: Path, name: str, **changes: Any) -> Path:
-    """Write a study file whose output is ``folder / name``."""
-    tree = {
-        "name": name,
-        "output": str(folder / name),
-        "baseline": "base",
-        "seeds": [0, 1],
-        "config": str(folder / "run.yaml"),
-        "runs": {"base": {"model": str(folder / "base")}, "experts": {}},
-        "launch": {"parallel": 2},
-        "evaluate": [{"suite": str(folder / "own.yaml"), "data": str(folder)}],
-        "options": {"dtype": "float32"},
-        **changes,
-    }
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(tree))
-    return path
-
-
-def call(*words: str | Path) -> Any:
-    """Run ``scimult study`` in this process."""
-    return CliRunner().invoke(app, ["study", *map(str, words)])
+    return small_study(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")
@@ -310,128 +253,3 @@ def test_contradictions_are_refused(folder: Path, changes: dict[str, Any], messa
     result = call(write_study(folder, "refused", **changes), "--dry-run")
     assert result.exit_code == 1
     assert message in result.stderr
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    for _ in range(4000):
-        if happened():
-            return
-        time.sleep(0.1)
-    raise TimeoutError
-
-
-RUNS = {
-    "vanilla": {"overrides": ["model.variant=vanilla", "schedule.steps=30"]},
-    "experts": {"after": "vanilla"},
-    "halfway": {"merge": {"models": ["vanilla", "base"], "shares": [0.5, 0.5]}},
-}
-
-
-@pytest.mark.slow
-def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Path) -> None:
-    """SIGINT in a training run, SIGKILL of the study and of a training run, then to the end."""
-    changes = {"seeds": [0], "launch": {"parallel": 1}}
-    changes["runs"] = {"base": {"model": str(folder / "base")}, **RUNS}
-    result = call(write_study(folder, "unbroken", **changes))
-    assert result.exit_code == 0, result.output
-    broken = folder / "broken"
-    path = write_study(folder, "broken", **changes, name="unbroken")
-    vanilla = broken / "runs" / "vanilla-seed0"
-
-    def interrupt() -> None:
-        wait_for((vanilla / "metrics.jsonl").is_file)
-        wait_for(lambda: len((vanilla / "metrics.jsonl").read_text().splitlines()) > 2)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    result = call(path)
-    assert result.exit_code == 130, result.output
-    assert "run the same command again to resume" in result.stderr
-    assert json.loads((vanilla / "run.json").read_text())["state"] == "stopped"
-
-    command = [sys.executable, "-m", "scimult.cli.main", "study", str(path)]
-    killed = subprocess.Popen(command, start_new_session=True)
-    experts = broken / "runs" / "experts-seed0" / "run.json"
-    wait_for(experts.is_file)
-    killed.kill()
-    killed.wait()
-    os.kill(json.loads(experts.read_text())["pid"], signal.SIGKILL)
-
-    result = call(path)
-    assert result.exit_code == 0, result.output
-    tables = [
-        (out / "table.md").read_text().replace(str(out), "")
-        for out in (folder / "unbroken", broken)
-    ]
-    assert tables[0] == tables[1]
-    for key in ("vanilla-seed0", "experts-seed0", "halfway-seed0", "base"):
-        one, other = (
-            load_result(out / "results" / "own" / key / "result.json").sets["own"].scores
-            for out in (folder / "unbroken", broken)
-        )
-        assert one == other
-    # The experts were not trained from a base that has changed since.
-    (broken / "runs" / "vanilla-seed0" / "model" / "model.safetensors").write_bytes(b"other")
-    result = call(path)
-    assert result.exit_code == 1
-    assert "was not trained from the current model of vanilla-seed0" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_stepping_stone_is_trained_and_never_scored(folder: Path) -> None:
-    runs = {
-        "base": {"model": str(folder / "base")},
-        "stone": {"evaluate": False},
-        "early": {
-            "merge": {
-                "models": ["stone"],
-                "method": "task_vectors",
-                "base": "base",
-                "by_depth": [1, 0],
-            }
-        },
-    }
-    file = write_study(folder, "stones", runs=runs, seeds=[0])
-    result = call(file)
-    assert result.exit_code == 0, result.output
-    out = folder / "stones"
-    assert (out / "runs/stone-seed0/model/model.safetensors").is_file()
-    scored = {path.parent.name for path in (out / "results/own").glob("*/result.json")}
-    assert scored == {"base", "early-seed0"}
-    found = json.loads((out / "study.json").read_text())
-    (suite,) = found["suites"]
-    assert {row["run"] for row in suite["scores"]} == {"base", "early"}
-    assert "stone-seed0" in {trial["key"] for trial in found["trials"]}
-    table = (out / "table.md").read_text()
-    assert "No result yet" not in table
-    assert "task_vectors of stone from base, by depth 1:0" in table
-    config = json.loads((out / "runs/early-seed0/config.json").read_text())
-    assert config["provenance"]["merged"]["by_depth"] == [1.0, 0.0]
-    assert "stone-seed0" in (out / "costs.md").read_text()
-    again = call(file, "--dry-run")
-    assert "0.00 hours" in again.output, again.output
-
-
-@pytest.mark.slow
-def test_a_failed_run_stops_no_other_and_is_tried_again(folder: Path) -> None:
-    """A learning rate that makes training fail; another rate would be another run."""
-    runs = {
-        "base": {"model": str(folder / "base")},
-        "wild": {"overrides": ["optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup=0"]},
-        "tame": {"overrides": ["model.variant=vanilla"]},
-    }
-    path = write_study(folder, "failing", runs=runs, seeds=[0])
-    result = call(path)
-    assert result.exit_code == 1
-    assert "2 of 5 jobs failed. Fix: " in result.stderr
-    assert "wild-seed0.train: error: " in result.stderr
-    assert "wild-seed0.evaluate.own: needs wild-seed0.train, which failed" in result.stderr
-    out = folder / "failing"
-    assert "No result yet of wild-seed0." in (out / "table.md").read_text()
-    assert "wild-seed0.train" in (out / "study.html").read_text()
-    assert (out / "results" / "own" / "tame-seed0" / "result.json").is_file()
-    log = out / "logs" / "wild-seed0.train.log"
-    assert log.read_text().count("$ ") == 1
-    assert call(path).exit_code == 1
-    assert log.read_text().count("$ ") == 2
