@@ -107,9 +107,8 @@ def prepare(
         from scimult.data.prepared import PREPARED
 
         check_replaceable(out, PREPARED)
-    if decontaminate is not None:  # explicit overrides take precedence
-        short_for = [f"hygiene.evaluation={decontaminate}", "hygiene.decontaminate=[query]"]
-        overrides = [*short_for, *overrides]
+    if decontaminate is not None:
+        overrides = _with_decontamination(overrides, decontaminate)
     if source:
         raw = raw or Path(f"{out}.raw")
         if out is not None or overrides:
@@ -148,6 +147,20 @@ def _check(
     if not source and (config is None or out is None):
         fix = "scimult prepare --config FILE --out FOLDER, or name a source (--list shows them)"
         raise ConfigError("--config and --out are needed", fix=fix)
+
+
+def _with_decontamination(overrides: Sequence[str], folder: Path) -> list[str]:
+    """Return overrides with those that the option stands for, unless they are set explicitly.
+
+    They come last: ``hygiene={...}`` replaces the whole section.
+    """
+    from scimult.config import apply_overrides
+
+    section = apply_overrides({}, overrides).get("hygiene")
+    told = section if isinstance(section, Mapping) else {}
+    short_for = {"evaluation": str(folder), "decontaminate": "[query]"}
+    added = [f"hygiene.{key}={value}" for key, value in short_for.items() if key not in told]
+    return [*overrides, *added]
 
 
 def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:

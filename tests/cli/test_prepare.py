@@ -245,6 +245,10 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     data = PreparedData.open(tmp_path / "out")
     assert "toy:p4" in data.texts.ids
     assert data.manifest.hygiene.overlap[0].found["query"] == 1
+    whole_section = "hygiene={duplicates: merge}"
+    code, output = _run(*paths, "--decontaminate", tmp_path / "eval", whole_section)
+    assert code == 0, output
+    assert "toy:p4" not in PreparedData.open(tmp_path / "out").texts.ids
     code, output = _run(*paths, "--decontaminate", tmp_path / "nowhere")
     assert code == 1
     assert "folder of evaluation sets does not exist" in output
