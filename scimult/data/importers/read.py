@@ -80,7 +80,7 @@ def _read_group(
     """Yield the records of files of one format, with our field names."""
     container, shape = file_format
     if container in TABLES:
-        from scimult.data.importers import engine, split_tables
+        from scimult.data.importers import engine
 
         first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
@@ -101,8 +101,11 @@ def _read_group(
             records = engine.select(paths, container, expressions.values())
             yield from _renamed(records, "plain", columns, rejects)
             return
-        if shape == "s2ag" and container == "json" and split_tables.has_split_tables(paths):
-            records = split_tables.read_split_tables(paths)
+    if shape == "s2ag" and container == "json":
+        from scimult.data.importers import split_tables
+
+        if split_tables.has_split_tables(paths):
+            records = split_tables.read_split_tables(paths, rejects)
             yield from _renamed(records, shape, columns, rejects)
             return
     records = chain.from_iterable(_records(path, container, rejects) for path in paths)

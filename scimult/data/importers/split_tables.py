@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from scimult.data.importers.engine import connected, file_list, literal, rows_of, run
+import duckdb
+import pyarrow as pa
+
+from scimult.data.importers.engine import connected, literal, rows_of, run
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError
 
-# Columns read from the tables other than the papers', and their aggregation by corpusid.
+_ROWS = 1 << 14
+# Columns read from each table. All of a paper stays in its file, which is read again.
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "papers": {"corpusid": "BIGINT"},
     "abstracts": {"corpusid": "BIGINT", "abstract": "VARCHAR"},
     "citations": {"citingcorpusid": "BIGINT", "citedcorpusid": "BIGINT"},
 }
-_AGGREGATES = {
-    "abstracts": "SELECT corpusid, min(abstract) AS abstract FROM {table} GROUP BY 1",
-    "citations": (
-        "SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS cited "
-        "FROM {table} WHERE citedcorpusid IS NOT NULL GROUP BY 1"
-    ),
-}
-# In the papers' own order, which is deterministic and gives line numbers for messages.
 _JOINED = """
-SELECT filename, number, paper, a.abstract, c.cited
-FROM (
-    SELECT filename, row_number() OVER () AS number, json AS paper,
-        CAST(json->>'corpusid' AS BIGINT) AS corpusid
-    FROM read_json_objects({papers}, format='newline_delimited', filename=true)
-)
-LEFT JOIN ({abstracts}) a USING (corpusid)
-LEFT JOIN ({citations}) c USING (corpusid)
+SELECT abstract, cited
+FROM (SELECT corpusid, rowid AS number FROM papers)
+LEFT JOIN (SELECT corpusid, min(abstract) AS abstract FROM abstracts GROUP BY 1) USING (corpusid)
+LEFT JOIN (
+    SELECT citingcorpusid AS corpusid, list(citedcorpusid ORDER BY citedcorpusid) AS cited
+    FROM citations WHERE citedcorpusid IS NOT NULL GROUP BY 1
+) USING (corpusid)
 ORDER BY number
 """
 
@@ -41,34 +38,34 @@ def has_split_tables(files: Sequence[Path]) -> bool:
     return len(files) > 1 and bool({_table_of(file) for file in files} - {"papers"})
 
 
-def read_split_tables(files: Sequence[Path]) -> Iterator[Record]:
+def read_split_tables(files: Sequence[Path], rejects: Rejects) -> Iterator[Record]:
     """Yield the papers with the abstracts and citations of their ``corpusid``.
 
     Raises
     ------
     DataError
-        If no file has papers, or one is damaged.
+        If no file has papers; and, through ``rejects``, for a bad record.
     """
-    tables: dict[str, list[Path]] = {"papers": [], "abstracts": [], "citations": []}
+    tables: dict[str, list[Path]] = {name: [] for name in _COLUMNS}
     for file in files:
         tables[_table_of(file)].append(file)
     papers = tables["papers"]
     if not papers:
         problem, fix = "no file has papers, with a title", "add the files of papers"
         raise DataError(problem, path=files[0], fix=fix)
-    joined = {
-        name: sql.format(table=_reader(name, tables[name])) for name, sql in _AGGREGATES.items()
-    }
-    lines_before, line, current = 0, 0, papers[0]
     with connected() as engine:
-        cursor = run(engine, _JOINED.format(papers=file_list(papers), **joined), current)
-        for name, number, paper, abstract, cited in rows_of(cursor, current):
-            if Path(name) != current:
-                lines_before, current = lines_before + line, Path(name)
-            line = number - lines_before
-            fields = json.loads(paper)
-            fields.setdefault("abstract", abstract)
-            yield Record(current, line, {**fields, "outbound_citations": cited})
+        for name, columns in _COLUMNS.items():
+            kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+            engine.execute(f"CREATE TABLE {name} ({kinds})")
+            for file in tables[name]:
+                _load(engine, name, file, rejects)
+        added = rows_of(run(engine, _JOINED, papers[0]), papers[0])
+        for file in papers:
+            silent = Rejects(skip_bad=True)  # the first reading has reported them
+            for record, _ in _rows("papers", file, silent):
+                abstract, cited = next(added)
+                fields = {"abstract": abstract, **record.fields, "outbound_citations": cited}
+                yield Record(file, record.line, fields)
 
 
 def _table_of(path: Path) -> str:
@@ -80,11 +77,34 @@ def _table_of(path: Path) -> str:
     return "abstracts" if "abstract" in names and "title" not in names else "papers"
 
 
-def _reader(name: str, files: Sequence[Path]) -> str:
-    """Return the SQL that reads a table; one without files has no rows."""
+def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rejects) -> None:
+    """Add a file to its table; one that the engine refuses is read record by record."""
     columns = _COLUMNS[name]
-    if not files:
-        empty = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
-        return f"(SELECT {empty} WHERE false)"
-    kinds = ", ".join(f"{literal(column)}: {literal(kind)}" for column, kind in columns.items())
-    return f"read_json({file_list(files)}, format='newline_delimited', columns={{{kinds}}})"
+    if name != "papers":  # theirs must be the same records as when they are read again
+        kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in columns.items())
+        reader = f"read_json({literal(str(file))}, format='newline_delimited', columns={{{kinds}}})"
+        with suppress(DataError):
+            run(engine, f"INSERT INTO {name} FROM {reader}", file)
+            return
+    rows = (values for _, values in _rows(name, file, rejects))
+    while part := list(islice(rows, _ROWS)):
+        arrays = map(pa.array, zip(*part, strict=True))
+        engine.register("part", pa.table(dict(zip(columns, arrays, strict=True))))
+        run(engine, f"INSERT INTO {name} FROM part", file)
+
+
+def _rows(
+    name: str, file: Path, rejects: Rejects
+) -> Iterator[tuple[Record, tuple[int | str | None, ...]]]:
+    """Yield a file's records with their values in the columns of the table."""
+
+    def value(record: Record, column: str, kind: str) -> int | str | None:
+        if record.fields.get(column) is None:
+            return None
+        return record.integer(column) if kind == "BIGINT" else record.text(column)
+
+    def values(record: Record) -> tuple[Record, tuple[int | str | None, ...]]:
+        columns = _COLUMNS[name].items()
+        return record, tuple(value(record, column, kind) for column, kind in columns)
+
+    return rejects.keep(read_jsonl(file, rejects), values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from scimult.data.importers import FORMATS, read_papers
+from scimult.data.importers import FORMATS, ImportedPaper, read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError, UnknownNameError
 from tests.data.importers import layouts
@@ -134,12 +135,33 @@ def test_unknown_formats_and_missing_files(tmp_path: Path) -> None:
     assert set(FORMATS) >= {"jsonl", "csv", "bibtex", "ris", "zotero", "openalex", "prepared"}
 
 
-def test_a_damaged_split_table_is_named(tmp_path: Path) -> None:
-    written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))
-    written(tmp_path, "papers-0.gz", lines(*layouts.S2AG_PAPERS) + '{"corpusid": 1')
-    with pytest.raises(DataError, match=r"papers-0.gz: file cannot be read: .*JSON") as raised:
+@pytest.mark.parametrize("table", ["papers", "abstracts", "citations"])
+@pytest.mark.parametrize("bad", ['{"corpusid": 1', '{"corpusid": "x", "citingcorpusid": "x"}'])
+def test_a_bad_record_of_a_split_table_is_named_or_left_out(
+    tmp_path: Path, table: str, bad: str
+) -> None:
+    tables = {
+        "papers": lines(*layouts.S2AG_PAPERS),
+        "abstracts": lines(*layouts.S2AG_ABSTRACTS),
+        "citations": lines(*layouts.S2AG_CITATIONS),
+    }
+
+    def fields(paper: ImportedPaper) -> dict[str, Any]:
+        return {name: value for name, value in asdict(paper).items() if name != "location"}
+
+    for name, text in tables.items():
+        written(tmp_path, f"{name}-0.gz", text)
+    good = read(tmp_path / "*.gz")
+    first, _, rest = tables[table].partition("\n")
+    written(tmp_path, f"{table}-0.gz", f"{first}\n{bad}\n{rest}")
+    with pytest.raises(DataError, match=rf"{table}-0.gz:2: ") as raised:
         read(tmp_path / "*.gz")
     assert str(raised.value).count("Fix:") == 1
+    rejects = Rejects(skip_bad=True)
+    kept = list(read_papers([tmp_path / "*.gz"], rejects=rejects))
+    assert sum(rejects.counts.values()) == 1
+    assert [paper.location.line for paper in kept] == [1, 3 if table == "papers" else 2]
+    assert [fields(paper) for paper in kept] == [fields(paper) for paper in good]
 
 
 def test_a_damaged_file_without_a_known_suffix_is_named(tmp_path: Path) -> None:
