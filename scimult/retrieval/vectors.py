@@ -171,7 +171,9 @@ class Vectors:
         # Those that the device does not keep are read by the host.
         rows_P = rows_P if self._resident is None else sent_P
         scores = []
-        for some_P, queries_P in zip(torch.split(rows_P, lot), torch.split(query_P, lot), strict=True):
+        for some_P, queries_P in zip(
+            torch.split(rows_P, lot), torch.split(query_P, lot), strict=True
+        ):
             block = self.rows(some_P)
             products_P = (block.scaled_BD * queries_QD[queries_P]).sum(dim=1)
             scores.append(products_P if block.bias_B is None else products_P + block.bias_B)

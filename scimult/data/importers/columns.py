@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from scimult.data.importers.files import guess_format
 from scimult.data.importers.shapes import at
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_rows
-from scimult.errors import DataError
 
 TABLES = ("json", "csv", "tsv", "parquet")
 # Characters of an expression, which names and dotted paths do not contain.
@@ -45,18 +45,29 @@ class Columns:
             If a file does not exist, has an unknown type or lacks a column; and, through
             ``rejects``, for a bad row.
         """
-        columns = list(self._names.values())
-        if any(_MARKS.search(column) for column in columns):
-            first = next(read_rows(self._paths[0], Rejects(skip_bad=True)), None)
-            known = () if first is None else list(first.fields)
-            sql = [column for column in columns if is_expression(column, known)]
-            if sql:
-                yield from self._selected(sql)
-                return
         plain = [column for column in self._needed if "." not in column]
-        for path in self._paths:
-            for row in read_rows(path, rejects, columns=plain):
-                yield self._renamed(row)
+
+        def rows(path: Path, rejects: Rejects) -> Iterator[Record]:
+            return read_rows(path, rejects, columns=plain)
+
+        sql = self._expressions()
+        if sql:
+            from scimult.data.importers.expressions import evaluated
+
+            container = guess_format(self._paths[0]).container
+            records = evaluated(self._paths, container, rows, sql, rejects)
+        else:
+            records = chain.from_iterable(rows(path, rejects) for path in self._paths)
+        yield from map(self._renamed, records)
+
+    def _expressions(self) -> list[str]:
+        """Return the columns that are SQL expressions."""
+        marked = [column for column in self._names.values() if _MARKS.search(column)]
+        if not marked:
+            return []
+        first = next(read_rows(self._paths[0], Rejects(skip_bad=True)), None)
+        known = () if first is None else list(first.fields)
+        return [column for column in marked if is_expression(column, known)]
 
     def unread(self) -> list[str]:
         """Return the seen columns that nothing reads."""
@@ -71,28 +82,6 @@ class Columns:
                 fields[name] = value
                 self.seen.add(column)
         return Record(row.path, row.line, fields)
-
-    def _selected(self, sql: list[str]) -> Iterator[Record]:
-        """Yield the values of SQL expressions, along with the plain columns."""
-        from scimult.data.importers import engine
-
-        container = guess_format(self._paths[0]).container
-        columns = engine.column_names(self._paths, container)
-        missing = [name for name in self._needed if name.partition(".")[0] not in columns]
-        if missing:
-            raise DataError(
-                f"file lacks the column {', '.join(missing)}",
-                path=self._paths[0],
-                value=columns,
-                fix="correct its name",
-            )
-        self.seen.update(columns)
-        rest = [column for column in self._names.values() if column not in sql]
-        # For a dotted path, select the whole column: unlike SQL's, ours may lead through lists.
-        heads = (name if name in columns else name.partition(".")[0] for name in rest)
-        plain = [name for name in dict.fromkeys(heads) if name in columns]
-        for row in engine.select(self._paths, container, sql, plain):
-            yield self._renamed(row)
 
     def _is_read(self, name: str) -> bool:
         """Return whether a column is read, alone, on a path or in SQL."""

@@ -80,9 +80,7 @@ def _read_group(
     """Yield the records of files of one format, with our field names."""
     container, shape = file_format
     if container in TABLES:
-        from scimult.data.importers import engine
-
-        first = next(_records(paths[0], container, Rejects(skip_bad=True)), None)
+        first = next(_records(paths[0], Rejects(skip_bad=True), container), None)
         known = () if first is None else list(first.fields)
         if container != "json" and shape == "plain" and first is not None:
             _check_text(first, columns)
@@ -98,7 +96,10 @@ def _read_group(
                     value=expressions,
                     fix="use plain columns or dotted paths, or format=jsonl (parquet, csv)",
                 )
-            records = engine.select(paths, container, expressions.values())
+            from scimult.data.importers.expressions import evaluated
+
+            read = partial(_records, container=container)
+            records = evaluated(paths, container, read, expressions.values(), rejects)
             yield from _renamed(records, "plain", columns, rejects)
             return
     if shape == "s2ag" and container == "json":
@@ -108,7 +109,7 @@ def _read_group(
             records = split_tables.read_split_tables(paths, rejects)
             yield from _renamed(records, shape, columns, rejects)
             return
-    records = chain.from_iterable(_records(path, container, rejects) for path in paths)
+    records = chain.from_iterable(_records(path, rejects, container) for path in paths)
     yield from _renamed(records, shape, columns, rejects)
 
 
@@ -126,7 +127,7 @@ def _check_text(first: Record, columns: Columns) -> None:
     )
 
 
-def _records(path: Path, container: str, rejects: Rejects) -> Iterator[Record]:
+def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
     if container == "json":
         return read_jsonl(path, rejects)
     if container == "parquet":

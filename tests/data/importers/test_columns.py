@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 from pathlib import Path
 
 import duckdb
@@ -81,7 +80,8 @@ def test_columns_as_expressions_are_duckdbs(tmp_path: Path, kind: str) -> None:
     assert [paper.year for paper in papers] == [2012, 2013]
     assert [paper.references for paper in papers] == [["2", "3"], []]
     assert [paper.extra["number"] for paper in papers] == [2, 3]
-    assert [paper.location.line for paper in papers] == [1, 2]
+    header = kind == "csv"
+    assert [paper.location.line for paper in papers] == [1 + header, 2 + header]
 
 
 def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
@@ -98,12 +98,6 @@ def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
     papers = read(tmp_path / "*.jsonl.gz", columns={"authors": names})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
     assert [paper.location.file.name for paper in papers] == ["0.jsonl.gz", "1.jsonl.gz"]
-
-
-def test_expressions_do_not_read_what_the_engine_cannot_unpack(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(lines({"id": "1", "title": "A"}).encode()))
-    with pytest.raises(DataError, match=r"a.jsonl.bz2: SQL does not read .bz2 files. Fix: "):
-        read(tmp_path / "a.jsonl.bz2", columns={"title": "upper(title)"})
 
 
 @pytest.mark.parametrize(
