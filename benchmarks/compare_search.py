@@ -21,8 +21,8 @@ from benchmarks.timing import Clock, Ratio, Work, interleaved, load_average, rat
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray
 
-OURS, OURS_ONE_PASS = "ours", "ours, one pass"
-FAISS, FAISS_BLAS = "faiss", "faiss, BLAS from 1 query"
+OURS, OURS_ONE_PASS, OURS_COSINE = "ours", "ours, one pass", "ours, cosine"
+FAISS, FAISS_BLAS = "faiss", "faiss, BLAS"
 _CHECKED_QUERIES = 64
 _CHECKED_BLOCK = 1 << 14
 
@@ -38,7 +38,8 @@ class SearchComparison:
     seconds : dict
         Median seconds by search.
     faster : Ratio or None
-        Seconds of faiss at its better setting over ours, round by round; None without faiss.
+        Seconds of faiss at its better setting (as it comes, or by BLAS) over ours, round by round;
+        None without faiss.
     recall : float
         Share of the top K by float64 products that ours finds, over at most 64 queries.
     load : tuple of float
@@ -64,15 +65,17 @@ def search_comparisons(
     ids = [f"{row:08d}" for row in range(candidates)]
     ours = ExactIndex(ids, embeddings_CD, "dot")
     one_pass = ExactIndex(ids, embeddings_CD, "dot", first_pass="float32")
+    cosine = ExactIndex(ids, embeddings_CD, "cosine")
     theirs = _faiss_index(embeddings_CD) if find_spec("faiss") else None
     for count in queries:
         queries_QD = _generated(generator, count, width)
         works: dict[str, Work] = {
             OURS: partial(ours.search, queries_QD, k),
             OURS_ONE_PASS: partial(one_pass.search, queries_QD, k),
+            OURS_COSINE: partial(cosine.search, queries_QD, k),
         }
         if theirs is not None:
-            works[FAISS] = partial(theirs, queries_QD, k, 20)
+            works[FAISS] = partial(theirs, queries_QD, k)
             works[FAISS_BLAS] = partial(theirs, queries_QD, k, 1)
         before = load_average()
         times = interleaved(works, rounds, torch.device("cpu"), clock)
@@ -105,23 +108,28 @@ def _generated(generator: np.random.Generator, count: int, width: int) -> FloatA
     return x_ND
 
 
-def _faiss_index(embeddings_CD: FloatArray) -> Callable[[FloatArray, int, int], object]:
+def _faiss_index(embeddings_CD: FloatArray) -> Callable[..., object]:
     faiss = import_module("faiss")
     faiss.omp_set_num_threads(torch.get_num_threads())
     index = faiss.IndexFlatIP(embeddings_CD.shape[1])
     index.add(embeddings_CD)
 
-    def search(queries_QD: FloatArray, k: int, threshold: int) -> object:
-        with _blas_from(faiss, threshold):
+    def search(queries_QD: FloatArray, k: int, blas_from: int | None = None) -> object:
+        with _blas_from(faiss, blas_from):
             return index.search(queries_QD, k)
 
     return search
 
 
 @contextmanager
-def _blas_from(faiss: Any, queries: int) -> Iterator[None]:
+def _blas_from(faiss: Any, least: int | None) -> Iterator[None]:
+    """Let faiss call BLAS from this threshold on; None leaves its own.
+
+    Older releases compare it with the number of queries (20), newer ones with that times the
+    width (128,000): 1 is always in both.
+    """
     before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = queries
+    faiss.cvar.distance_compute_blas_threshold = before if least is None else least
     yield
     faiss.cvar.distance_compute_blas_threshold = before
 

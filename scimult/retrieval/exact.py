@@ -35,7 +35,7 @@ from scimult.hardware import (
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
-from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates
+from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates, FewQueries
 from scimult.retrieval.rounded import (
     BlockScores,
     ByteVectors,
@@ -55,6 +55,7 @@ from scimult.retrieval.selection import (
     check_length,
     check_listed,
     keys_of,
+    leave_out,
     lists_of,
     places_of_keys,
     scores_of,
@@ -181,8 +182,9 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
-        if self._few is not None:
-            return self._few.search(queries, k, exclude_Q, show_progress=show_progress)
+        at_once = self._at_once(len(queries))
+        if at_once is not None:
+            return at_once.search(queries, k, exclude_Q, show_progress=show_progress)
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
@@ -236,7 +238,14 @@ class ExactIndex:
         by_name = self._first_pass in ("int8", "bfloat16") or self._block_rows is not None
         if by_name or len(self.ids) > MOST_CANDIDATES or self.device.type != "cpu":
             return None
-        return FewCandidates(self._vectors, self.order_C)
+        return FewCandidates(self._vectors, self.order_C, self.place_C)
+
+    def _at_once(self, queries: int) -> FewCandidates | FewQueries | None:
+        """Return what searches for this number of queries in one product, if anything does."""
+        own_blocks = self._on_host and self._block_rows is None
+        if self._few is None and own_blocks and FewQueries.suits(queries, len(self.ids)):
+            return FewQueries(self._vectors, self.order_C, self.place_C, self.block_rows(queries))
+        return self._few
 
     @cached_property
     def _copies(self) -> Copies | None:
@@ -327,7 +336,7 @@ class ExactIndex:
                 block = (self._vectors if rounded is None else rounded).block(first, last)
                 for rows_P, factor, best in zip(parts, factors, selections, strict=True):
                     scores_QB = buffers.of(factor, block)
-                    _leave_out(scores_QB, work.excluded_Q[rows_P] - first)
+                    leave_out(scores_QB, work.excluded_Q[rows_P] - first)
                     on_host = select_on_host and not self._on_host
                     best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
                 advance(last - first)
@@ -387,11 +396,3 @@ class _Work:
     def parts(self, numbers_Q: IntArray) -> list[IntArray]:
         """Cut these queries into parts."""
         return [numbers_Q[i : i + self.rows] for i in range(0, len(numbers_Q), self.rows)]
-
-
-def _leave_out(scores_QB: Tensor, columns_Q: IntArray) -> None:
-    """Set one column per row to -inf where it lies inside the block."""
-    rows = np.flatnonzero((columns_Q >= 0) & (columns_Q < scores_QB.shape[1]))
-    if len(rows):
-        at = torch.from_numpy(rows), torch.from_numpy(columns_Q[rows])
-        scores_QB[tuple(x.to(scores_QB.device) for x in at)] = -torch.inf

@@ -1,4 +1,4 @@
-"""Exact search among so few candidates that a query's scores fit in a processor's cache.
+"""Exact search for so few queries, or among so few candidates, that one product scores all.
 
 Products then cost less than the machinery of `scimult.retrieval.exact`, so this takes one
 product, one cutoff and one sort.
@@ -9,6 +9,8 @@ N groups of columns, S survivors: (query, column) pairs that may be listed, W su
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,25 +18,69 @@ from torch import Tensor
 from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
 from scimult.retrieval.copies import equal_rows
-from scimult.retrieval.runs import Ranking, places_of
-from scimult.retrieval.selection import GROUP, check_finite
+from scimult.retrieval.rounded import BlockScores
+from scimult.retrieval.runs import Ranking
+from scimult.retrieval.selection import GROUP, check_finite, check_listed
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray
 
 MOST_CANDIDATES = 1 << 13
-"""Beyond this, blocks are faster, and a first pass in bytes or bfloat16 may be."""
+"""Beyond this, blocks are faster for more than a few queries, and a first pass may be."""
 
 # Scores computed at once, and the most that are compared without groups.
-_SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 14
+_SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 12
+# The most scores of a few queries: 32 MiB, and a copy in order.
+_MOST_SCORES = 1 << 23
+# Numbers of candidates that stay in a cache, where numpy's product with a vector is the fastest.
+_CACHED = 1 << 21
 _NONE = np.empty(0, dtype=np.int64)
 
 
-class FewCandidates:
-    """A copy of candidates on a CPU, in the order that a stable sort keeps for equal scores."""
+class OneProduct(ABC):
+    """Candidates in the order that a stable sort keeps for equal scores."""
 
-    def __init__(self, vectors: Vectors, order_C: IntArray) -> None:
+    def __init__(self, order_C: IntArray, place_C: IntArray) -> None:
+        self._order_C, self._place_C = order_C, place_C
+
+    def search(
+        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
+    ) -> Ranking:
+        """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
+        rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)
+        scores_QK = np.full((len(queries_QD), k), -np.inf, dtype=np.float32)
+        step = max(FEW, _SCORES // len(self._order_C))
+        starts = range(0, len(queries_QD) if k else 0, step)
+        show = show_progress and len(starts) > 1
+        for first in progress(starts, "search", unit="block", show=show):
+            some = slice(first, first + step)
+            # Overflows are refused: where they are listed, -inf where it shortens a list.
+            with np.errstate(all="ignore"):
+                scores_QC = self._scores(queries_QD[some])
+                if not np.isfinite(scores_QC.sum()):
+                    below_QC = np.isneginf(scores_QC)
+                    check_finite(torch.from_numpy(scores_QC[~below_QC]), "a score")
+            if exclude_Q is not None:
+                left_out = np.flatnonzero(exclude_Q[some] >= 0)
+                scores_QC[left_out, self._place_C[exclude_Q[some][left_out]]] = -np.inf
+            columns_QK, scores_QK[some] = best_columns(scores_QC, k)
+            rows_QK[some] = self._order_C[columns_QK]
+        if len(rows_QK) and k and scores_QK[:, -1].min() == -np.inf:
+            rows_QK[np.isneginf(scores_QK)] = -1
+            excluded_Q = np.full(len(rows_QK), -1) if exclude_Q is None else exclude_Q
+            check_listed(rows_QK, len(self._order_C), excluded_Q)
+        return Ranking(rows_QK, scores_QK)
+
+    @abstractmethod
+    def _scores(self, queries_QD: Tensor) -> FloatArray:
+        """Return scores of candidates in order, shape ``(Q, C)``, contiguous."""
+
+
+class FewCandidates(OneProduct):
+    """A copy of candidates on a CPU, for any number of queries."""
+
+    def __init__(self, vectors: Vectors, order_C: IntArray, place_C: IntArray) -> None:
+        super().__init__(order_C, place_C)
         block = vectors.block(0, len(order_C))
-        self._order_C, self._place_C = order_C, places_of(order_C)
         self._vectors_CD: FloatArray = block.scaled_BD.numpy()[order_C]
         self._bias_C = None if block.bias_B is None else block.bias_B.numpy()[order_C]
         copies = [self._place_C[rows] for rows in equal_rows(vectors)]
@@ -45,41 +91,50 @@ class FewCandidates:
             [len(columns) - 1 for columns in copies],
         )
 
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking:
-        """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
-        rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)
-        scores_QK = np.full((len(queries_QD), k), -np.inf, dtype=np.float32)
-        step = max(1, _SCORES // len(self._order_C))
-        starts = range(0, len(queries_QD) if k else 0, step)
-        show = show_progress and len(starts) > 1
-        for first in progress(starts, "search", unit="block", show=show):
-            some = slice(first, first + step)
-            scores_QC = self._scores(queries_QD[some])
-            if exclude_Q is not None:
-                left_out = np.flatnonzero(exclude_Q[some] >= 0)
-                scores_QC[left_out, self._place_C[exclude_Q[some][left_out]]] = -np.inf
-            columns_QK, scores_QK[some] = best_columns(scores_QC, k)
-            rows_QK[some] = self._order_C[columns_QK]
-        rows_QK[np.isneginf(scores_QK)] = -1
-        return Ranking(rows_QK, scores_QK)
-
     def _scores(self, queries_QD: Tensor) -> FloatArray:
-        # check_finite reports overflows.
-        with np.errstate(all="ignore"):
-            # numpy's BLAS is as fast as MKL, but for few queries half as fast as oneDNN.
-            scores_QC: FloatArray = (
-                products(queries_QD, torch.from_numpy(self._vectors_CD)).numpy()
-                if multiplies_by_onednn() and len(queries_QD) > FEW
-                else queries_QD.numpy() @ self._vectors_CD.T
-            )
+        scores_QC = self._products(queries_QD)
         if self._bias_C is not None:
             scores_QC += self._bias_C
         if len(self._copies):
             scores_QC[:, self._copies] = scores_QC[:, self._originals]
-        check_finite(torch.from_numpy(scores_QC), "a score")
         return scores_QC
+
+    def _products(self, queries_QD: Tensor) -> FloatArray:
+        """Multiply by what is fastest for this number of queries and candidates."""
+        if len(queries_QD) > FEW and multiplies_by_onednn():
+            many_QC: FloatArray = products(queries_QD, torch.from_numpy(self._vectors_CD)).numpy()
+            return many_QC
+        if len(queries_QD) > FEW:
+            usual_QC: FloatArray = queries_QD.numpy() @ self._vectors_CD.T
+            return usual_QC
+        if self._vectors_CD.size <= _CACHED:
+            return np.stack([self._vectors_CD @ query_D for query_D in queries_QD.numpy()])
+        few_CQ = products(torch.from_numpy(self._vectors_CD), queries_QD).numpy()
+        return np.ascontiguousarray(few_CQ.T)
+
+
+class FewQueries(OneProduct):
+    """Any number of candidates on a CPU, without a copy, for up to ``FEW`` queries."""
+
+    def __init__(
+        self, vectors: Vectors, order_C: IntArray, place_C: IntArray, block_rows: int
+    ) -> None:
+        super().__init__(order_C, place_C)
+        self._vectors, self._block_rows = vectors, block_rows
+
+    @staticmethod
+    def suits(queries: int, candidates: int) -> bool:
+        """Return whether these are few queries, whose scores take little memory."""
+        return queries <= FEW and queries * candidates <= _MOST_SCORES
+
+    def _scores(self, queries_QD: Tensor) -> FloatArray:
+        scores_QC = np.empty((len(queries_QD), len(self._order_C)), dtype=np.float32)
+        buffers = BlockScores(0, queries_QD.device)
+        for first in range(0, scores_QC.shape[1], self._block_rows):
+            last = min(first + self._block_rows, scores_QC.shape[1])
+            block_QB = buffers.of(queries_QD, self._vectors.block(first, last))
+            scores_QC[:, first:last] = block_QB[:, : last - first].numpy()
+        return scores_QC.take(self._order_C, axis=1)
 
 
 def best_columns(scores_QC: FloatArray, k: int) -> tuple[IntArray, FloatArray]:

@@ -321,6 +321,14 @@ def check_excluded(exclude_Q: IntArray | None, queries: int) -> None:
         raise DataError(problem, fix="give one per query, -1 for none")
 
 
+def leave_out(scores_QB: Tensor, columns_Q: IntArray) -> None:
+    """Set one column per row to -inf where it lies inside the block."""
+    rows = np.flatnonzero((columns_Q >= 0) & (columns_Q < scores_QB.shape[1]))
+    if len(rows):
+        at = torch.from_numpy(rows), torch.from_numpy(columns_Q[rows])
+        scores_QB[tuple(x.to(scores_QB.device) for x in at)] = -torch.inf
+
+
 def _peaks(scores_BQ: Tensor, k: int) -> Tensor:
     """Return the largest score of each group (every N-th row), shape ``(N, Q)``.
 
