@@ -1,141 +1,22 @@
-"""Read reference managers' exports: BibTeX (bibtexparser), RIS (rispy) and PubMed XML."""
+"""Read bibliographies: RIS (rispy), PubMed XML, and BibTeX (see ``bibtex``)."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from scimult.data.importers.bibtex import read_bibtex
 from scimult.data.importers.paper import first, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
 
-_LATEX = re.compile(r"[\\~$]|--|``|''")
-_LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
-_OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
-_COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
-_PERCENT = re.compile(r"(?<!\\)%")
-_BRACES = str.maketrans("", "", "{}")
-_KEYWORDS = re.compile(r"\s*[;,]\s*")
+__all__ = ["read_bibtex", "read_pubmed", "read_ris"]
+
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
-
-
-def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the entries of a BibTeX or BibLaTeX file, with accents and commands decoded.
-
-    Raises
-    ------
-    DataError
-        Through ``rejects``: an entry that cannot be parsed, or a repeated key.
-    """
-    from bibtexparser.entrypoint import parse_string
-    from bibtexparser.model import (
-        DuplicateBlockKeyBlock,
-        DuplicateFieldKeyBlock,
-        Entry,
-        ParsingFailedBlock,
-    )
-
-    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
-    lines = dict(read_lines(path, rejects, keep_blank=True))
-    text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
-    library = parse_string(text)
-    decode = _latex_decoder()
-    # Properties of ``library`` search all blocks at every use.
-    for block in library.blocks:
-        number = (block.start_line or 0) + 1
-        if isinstance(block, ParsingFailedBlock):
-            if isinstance(block, DuplicateBlockKeyBlock):
-                problem = "key occurs twice in one file"
-                fix = "give one of them another key, or leave it out with --skip-bad"
-                value: Any = block.key
-            elif isinstance(block, DuplicateFieldKeyBlock):
-                problem, fix = "entry has a field twice", "remove one of them"
-                value = ", ".join(sorted(block.duplicate_keys))
-            else:
-                problem, fix = "entry is not valid BibTeX", "check its braces and commas"
-                error = getattr(block, "error", None)
-                value = getattr(error, "abort_reason", str(error))
-            rejects.refuse(problem, path, number, value=value, fix=fix)
-    for entry in library.blocks:
-        if not isinstance(entry, Entry):
-            continue
-        number = (entry.start_line or 0) + 1
-        fields = {field.key.lower(): str(field.value) for field in entry.fields}
-        record = Record(path, number, {"key": entry.key, **fields})
-        try:
-            yield Record(path, number, {**record.fields, **_bibtex_paper(record, decode)})
-        except ValueError as error:
-            problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
-            rejects.reject(record.error(problem, value=str(error), fix=fix))
-    if not library.entries and not library.failed_blocks:
-        rejects.reject(empty_file(path))
-
-
-def _bibtex_paper(record: Record, decode: Callable[[str], str]) -> dict[str, Any]:
-    from bibtexparser.middlewares.names import (
-        parse_single_name_into_parts,
-        split_multiple_persons_names,
-    )
-
-    fields = record.fields
-    persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
-    parts = [parse_single_name_into_parts(person, strict=False) for person in persons]
-    names = [decode(name.merge_first_name_first) for name in parts]
-    keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
-    return {
-        "id": fields["key"],
-        "title": decode(fields.get("title", "")),
-        "abstract": decode(fields.get("abstract", "")),
-        "authors": [name for name in names if name != "others"],
-        "venue": decode(first(fields, "journal", "journaltitle", "booktitle", "school") or ""),
-        "year": year_in(first(fields, "year", "date")),
-        "doi": first(fields, "doi", "url"),
-        "labels": [word for word in _KEYWORDS.split(keywords) if word],
-    }
-
-
-def _latex_decoder() -> Callable[[str], str]:
-    """Return a LaTeX decoder for texts on one line.
-
-    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
-    """
-    from pylatexenc.latex2text import LatexNodes2Text
-    from pylatexenc.latexwalker import get_default_latex_context_db
-
-    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
-
-    def decoded(piece: str) -> str:
-        if not _LATEX.search(piece):
-            return piece.translate(_BRACES)
-        # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
-        piece = _PERCENT.sub(r"\\%", piece)
-        return str(decoder.latex_to_text(piece, latex_context=context))
-
-    return lambda text: " ".join(map(decoded, _pieces(text)))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text's words; those of one group, formula or environment together.
-
-    A word that ends with a command is not the last, as that takes the next one or its space.
-    """
-    words: list[str] = []
-    depth, in_formula = 0, False
-    for word in text.split():
-        words.append(word)
-        for mark in _LATEX_MARK.findall(word):
-            depth = max(depth + _OPENS.get(mark, 0), 0)
-            in_formula ^= mark.startswith("$")
-        if not depth and not in_formula and not _COMMAND_LAST.search(word):
-            yield " ".join(words)
-            words = []
-    if words:
-        yield " ".join(words)
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pylatexenc.latex2text import LatexNodes2Text
 
-from scimult.data.importers.bibliographies import _latex_decoder
+from scimult.data.importers.bibtex import _latex_decoder
 from tests.data.importers.written import lines, read, written
 
 

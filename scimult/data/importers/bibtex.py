@@ -1,0 +1,231 @@
+"""Read BibTeX and BibLaTeX files (bibtexparser): joined values, parents, names, LaTeX."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scimult.data.importers.paper import first, year_in
+from scimult.data.lines import Record, Rejects, empty_file, read_lines
+
+if TYPE_CHECKING:
+    from bibtexparser.library import Library
+    from bibtexparser.model import Entry
+
+_VENUES = ("journal", "journaltitle", "booktitle", "school")
+_DATES = ("year", "date")
+# What encloses or joins the pieces of a value; bibtexparser also lets a backslash escape.
+_VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
+_DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
+# BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
+_NAME_PART = re.compile(
+    r"\b(family|given|prefix|suffix)\s*=\s*((?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}\"])*)", re.I
+)
+_NAMED_PARTS = re.compile(r"[\s\"]*(?:family|given|prefix|suffix)(?:-i)?\s*=", re.I)
+_LATEX = re.compile(r"[\\~$]|--|``|''")
+_LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
+_OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
+_COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
+_PERCENT = re.compile(r"(?<!\\)%")
+_BRACES = str.maketrans("", "", "{}")
+_KEYWORDS = re.compile(r"\s*[;,]\s*")
+
+
+def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the entries of a BibTeX or BibLaTeX file, with accents and commands decoded.
+
+    Raises
+    ------
+    DataError
+        Through ``rejects``: an entry that cannot be parsed, or a repeated key.
+    """
+    from bibtexparser.entrypoint import parse_string
+    from bibtexparser.model import Entry
+
+    logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
+    lines = dict(read_lines(path, rejects, keep_blank=True))
+    text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
+    # Its middleware for strings knows no "#": values are resolved here.
+    library = parse_string(text, parse_stack=[])
+    _refuse_failed(library, path, rejects)
+    _resolve_values(library)
+    # Properties of ``library`` search all blocks at every use.
+    entries = [block for block in library.blocks if isinstance(block, Entry)]
+    by_key = {entry.key.lower(): entry for entry in entries if entry.key}
+    decode = _latex_decoder()
+    for entry in entries:
+        fields = _with_parents(_fields(entry), by_key)
+        record = Record(path, (entry.start_line or 0) + 1, fields)
+        try:
+            yield Record(path, record.line, {**fields, **_bibtex_paper(fields, decode)})
+        except ValueError as error:
+            problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
+            rejects.reject(record.error(problem, value=str(error), fix=fix))
+    if not entries and not library.failed_blocks:
+        rejects.reject(empty_file(path))
+
+
+def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
+    from bibtexparser.model import (
+        DuplicateBlockKeyBlock,
+        DuplicateFieldKeyBlock,
+        ParsingFailedBlock,
+    )
+
+    for block in library.blocks:
+        number = (block.start_line or 0) + 1
+        if isinstance(block, ParsingFailedBlock):
+            if isinstance(block, DuplicateBlockKeyBlock):
+                problem = "key occurs twice in one file"
+                fix = "give one of them another key, or leave it out with --skip-bad"
+                value: Any = block.key
+            elif isinstance(block, DuplicateFieldKeyBlock):
+                problem, fix = "entry has a field twice", "remove one of them"
+                value = ", ".join(sorted(block.duplicate_keys))
+            else:
+                problem, fix = "entry is not valid BibTeX", "check its braces and commas"
+                error = getattr(block, "error", None)
+                value = getattr(error, "abort_reason", str(error))
+            rejects.refuse(problem, path, number, value=value, fix=fix)
+
+
+def _resolve_values(library: Library) -> None:
+    """Replace the value of every field by the text that it stands for.
+
+    Unlike BibTeX, which reads once, fields may use strings that are defined after them.
+    """
+    from bibtexparser.model import Entry, String
+
+    strings: dict[str, str] = {}
+    for block in library.blocks:
+        if isinstance(block, String):
+            strings[block.key.lower()] = _joined(block.value, strings)
+    for block in library.blocks:
+        for field in block.fields if isinstance(block, Entry) else ():
+            field.value = _joined(str(field.value), strings)
+
+
+def _joined(value: str, strings: Mapping[str, str]) -> str:
+    """Return the text of a value: its pieces between ``#``, of which bare ones name strings.
+
+    A name that the file does not define, such as a style's journal, stands for itself.
+
+    >>> _joined('nips # { 12} # ": C{#}"', {"nips": "Advances"})
+    'Advances 12: C{#}'
+    """
+    pieces = []
+    start, depth, quoted = 0, 0, False
+    for mark in _VALUE_MARK.finditer(value):
+        if mark[0] in "{}":
+            depth += 1 if mark[0] == "{" else -1
+        elif depth == 0 and mark[0] == '"':
+            quoted = not quoted
+        elif depth == 0 and not quoted:
+            pieces.append(value[start : mark.start()])
+            start = mark.end()
+    pieces.append(value[start:])
+    return "".join(_piece(piece.strip(), strings) for piece in pieces)
+
+
+def _piece(piece: str, strings: Mapping[str, str]) -> str:
+    """Return a piece of a value without what encloses it, or the string that it names."""
+    if len(piece) > 1 and (piece[0], piece[-1]) in (("{", "}"), ('"', '"')):
+        return piece[1:-1]
+    return strings.get(piece.lower(), piece)
+
+
+def _fields(entry: Entry) -> dict[str, str]:
+    # Last, as ``key`` may also be a field, by which BibTeX sorts.
+    return {field.key.lower(): field.value for field in entry.fields} | {"key": entry.key}
+
+
+def _with_parents(fields: dict[str, str], by_key: Mapping[str, Entry]) -> dict[str, str]:
+    """Return an entry's fields with the venue and year of its ``crossref``, where it has none.
+
+    As in BibLaTeX, a parent without ``booktitle`` gives its ``title``. Other fields of the parent,
+    such as its DOI or editors, describe the volume and not the paper.
+    """
+    above, seen = fields, {fields["key"].lower()}
+    # Proceedings may have a parent too, such as a series; a circle ends where it began.
+    while (key := above.get("crossref", "").strip().lower()) in by_key and key not in seen:
+        seen.add(key)
+        above = _fields(by_key[key])
+        if first(fields, *_VENUES) is None:
+            fields["booktitle"] = first(above, "booktitle", *_VENUES, "title") or ""
+        if first(fields, *_DATES) is None:
+            fields["year"] = first(above, *_DATES) or ""
+    return fields
+
+
+def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
+    from bibtexparser.middlewares.names import split_multiple_persons_names
+
+    persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
+    names = [decode(_first_name_first(person)) for person in persons]
+    keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
+    # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
+    address = fields.get("url", "")
+    return {
+        "id": fields["key"],
+        "title": decode(fields.get("title", "")),
+        "abstract": decode(fields.get("abstract", "")),
+        "authors": [name for name in names if name != "others"],
+        "venue": decode(first(fields, *_VENUES) or ""),
+        "year": year_in(first(fields, *_DATES)),
+        "doi": fields.get("doi") or (address if _DOI_ADDRESS.search(address) else None),
+        "labels": [word for word in _KEYWORDS.split(keywords) if word],
+    }
+
+
+def _first_name_first(person: str) -> str:
+    """Return ``Given von Family Jr``, still in LaTeX."""
+    from bibtexparser.middlewares.names import parse_single_name_into_parts
+
+    if not _NAMED_PARTS.match(person):
+        name: str = parse_single_name_into_parts(person, strict=False).merge_first_name_first
+        return name
+    parts = {part.lower(): text.strip() for part, text in _NAME_PART.findall(person)}
+    ordered = (parts.get(part) for part in ("given", "prefix", "family", "suffix"))
+    return " ".join(text for text in ordered if text)
+
+
+def _latex_decoder() -> Callable[[str], str]:
+    """Return a LaTeX decoder for texts on one line.
+
+    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
+    """
+    from pylatexenc.latex2text import LatexNodes2Text
+    from pylatexenc.latexwalker import get_default_latex_context_db
+
+    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
+
+    def decoded(piece: str) -> str:
+        if not _LATEX.search(piece):
+            return piece.translate(_BRACES)
+        # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
+        piece = _PERCENT.sub(r"\\%", piece)
+        return str(decoder.latex_to_text(piece, latex_context=context))
+
+    return lambda text: " ".join(map(decoded, _pieces(text)))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text's words; those of one group, formula or environment together.
+
+    A word that ends with a command is not the last, as that takes the next one or its space.
+    """
+    words: list[str] = []
+    depth, in_formula = 0, False
+    for word in text.split():
+        words.append(word)
+        for mark in _LATEX_MARK.findall(word):
+            depth = max(depth + _OPENS.get(mark, 0), 0)
+            in_formula ^= mark.startswith("$")
+        if not depth and not in_formula and not _COMMAND_LAST.search(word):
+            yield " ".join(words)
+            words = []
+    if words:
+        yield " ".join(words)

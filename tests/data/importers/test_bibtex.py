@@ -1,0 +1,112 @@
+"""BibTeX and BibLaTeX: joined values, parents, names and addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scimult.data.importers.bibtex import _joined
+from tests.data.importers.written import read, written
+
+STRINGS = {"nips": "Advances in Systems", "ai": "Artificial Intelligence"}
+WORDS = st.text("ab, #{}", max_size=6).filter(lambda text: "{" not in text and "}" not in text)
+# How BibTeX may write a piece, and its text: braces, quotes, a string, a number.
+PIECES = st.one_of(
+    WORDS.map(lambda text: (f"{{{text}}}", text)),
+    WORDS.map(lambda text: (f'"{text}"', text)),
+    WORDS.map(lambda text: (f'{{"{text}" {{#}} \\"o}}', f'"{text}" {{#}} \\"o')),
+    WORDS.map(lambda text: (f'"{{"}}{text}{{#}}"', f'{{"}}{text}{{#}}')),
+    st.sampled_from([("nips", STRINGS["nips"]), ("AI", STRINGS["ai"]), ("2012", "2012")]),
+)
+
+
+@given(st.lists(PIECES, min_size=1), st.sampled_from(["#", " # ", "\n  #  "]))
+def test_a_value_is_what_its_pieces_say(pieces: list[tuple[str, str]], mark: str) -> None:
+    value = mark.join(written for written, _ in pieces)
+    assert _joined(value, STRINGS) == "".join(text for _, text in pieces)
+
+
+def test_joined_values_are_read_as_bibtex_does(tmp_path: Path) -> None:
+    """BibTeX joins at ``#`` outside braces and quotes; names of strings ignore case."""
+    text = r"""@string{nips = "Advances in " # {Neural }}
+@string(vol = NIPS # "Systems")
+@article{a, title = "Part one " # "and two", journal = vol # { 12}, year = 20 # 12,
+  abstract = "A # {b}" # { in C\#}}
+@article{b, title = {C# and "F#"}, journal = acmcs, keywords = "x, " # {y}}
+"""
+    first, second = read(written(tmp_path, "a.bib", text))
+    assert (first.title, first.venue) == ("Part one and two", "Advances in Neural Systems 12")
+    assert (first.year, first.abstract) == (2012, "A # b in C#")
+    assert (second.title, second.venue) == ('C# and "F#"', "acmcs")
+    assert second.labels == ["x", "y"]
+
+
+def test_a_paper_has_the_venue_and_year_of_its_proceedings(tmp_path: Path) -> None:
+    text = """@inproceedings{child, title = {A}, author = {Ann Lee}, crossref = {Parent}}
+@inproceedings{own, title = {B}, booktitle = {Its own}, date = {1999-05}, crossref = "parent"}
+@inproceedings{of_title, title = {C}, crossref = {plain}}
+@article{of_issue, title = {D}, crossref = {issue}}
+@inproceedings{lost, title = {E}, crossref = {nowhere}}
+@inproceedings{round, title = {F}, crossref = {again}}
+@proceedings{again, title = {G}, booktitle = {G}, crossref = {round}}
+@proceedings{parent, title = {Proceedings of {Tests}}, booktitle = {Proc. of {Tests}},
+  editor = {Ed Itor}, doi = {10.1000/whole}, keywords = {tests}, crossref = {series}}
+@proceedings{plain, title = {Proceedings of Plain}, year = 2001}
+@periodical{issue, title = {A Journal}, date = {2002-03}}
+@misc{series, title = {A Series}, year = 2003, key = {sorted by}}
+@misc{, title = {Without a key}}
+"""
+    papers = {paper.id: paper for paper in read(written(tmp_path, "a.bib", text))}
+    assert len(papers) == 12
+    found = {name: (paper.venue, paper.year) for name, paper in papers.items()}
+    assert found["child"] == ("Proc. of Tests", 2003)
+    assert found["own"] == ("Its own", 1999)
+    assert found["of_title"] == ("Proceedings of Plain", 2001)
+    assert found["of_issue"] == ("A Journal", 2002)
+    assert found["lost"] == ("", None)
+    assert found["round"] == found["again"] == ("G", None)
+    assert "series" in papers
+    child = papers["child"]
+    assert (child.title, child.doi, child.labels, child.authors) == ("A", "", [], ["Ann Lee"])
+
+
+@pytest.mark.parametrize(
+    ("author", "names"),
+    [
+        ("family=Doe, given=John, prefix=von", ["John von Doe"]),
+        (
+            "given=Hans, given-i={HC}, family={van Beethoven}, useprefix=true and Ann Lee",
+            ["Hans van Beethoven", "Ann Lee"],
+        ),
+        ("family={Robert and {S}ons, Inc.}", ["Robert and Sons, Inc."]),
+        ('"family=O\'Neil, given=Tim, suffix=Jr."', ["Tim O'Neil Jr."]),
+        ("O'Neil, Jr., Tim", ["Tim O'Neil Jr."]),
+    ],
+)
+def test_names_in_the_forms_of_bibtex_and_biblatex(
+    tmp_path: Path, author: str, names: list[str]
+) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{k, title={{A}}, author={{{author}}}}}\n"))
+    assert paper.authors == names
+
+
+@pytest.mark.parametrize(
+    ("address", "doi"),
+    [
+        ("https://doi.org/10.1002/ABC.123", "10.1002/abc.123"),
+        ("http://dx.doi.org/10.1002/abc.123", "10.1002/abc.123"),
+        ("https://onlinelibrary.wiley.com/doi/10.1002/abc.123/full", ""),
+        ("https://example.org/article?id=10.1371/journal.1&type=printable", ""),
+    ],
+)
+def test_only_addresses_of_the_resolver_tell_the_doi(
+    tmp_path: Path, address: str, doi: str
+) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{k, title={{A}}, url={{{address}}}}}\n"))
+    assert paper.doi == doi
+    text = f"@misc{{k, title={{A}}, doi={{10.1/x}}, url={{{address}}}}}\n"
+    (paper,) = read(written(tmp_path, "b.bib", text))
+    assert paper.doi == "10.1/x"
