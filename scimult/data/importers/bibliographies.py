@@ -17,6 +17,8 @@ from scimult.errors import DataError
 __all__ = ["read_bibtex", "read_pubmed", "read_ris"]
 
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
+# Tags of the format's first specification that rispy does not name.
+_MORE_RIS_TAGS = {"AV", "BT", "CP", "CT", "ED", "J1", "L3", "M2", "U1", "U2", "U3", "U4", "U5"}
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -31,11 +33,11 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
 
     reference: list[str] = []
     start = 0
-    has_references = False
+    has_references = is_strict = False
     for number, line in read_lines(path, rejects):
-        tag = _RIS_LINE.match(line)
+        tag = _ris_tag(line, strict=is_strict)
         if tag and tag[1] == "TY":
-            has_references = True
+            has_references, is_strict = True, _is_strict(line)
             if reference:
                 rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
             reference, start = [], number
@@ -48,11 +50,33 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
         if tag and tag[1] == "ER":
             for fields in rispy.loads("\n".join(reference) + "\n"):
                 yield Record(path, start, {**fields, **_ris_paper(fields)})
-            reference, start = [], 0
+            reference, start, is_strict = [], 0, False
     if reference:
         rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
     if not has_references:
         rejects.reject(empty_file(path))
+
+
+def _ris_tag(line: str, *, strict: bool) -> re.Match[str] | None:
+    """Return the tag that a line starts with; None if it continues the text of the line before.
+
+    Text may be broken before "UV - visible" or "ER - positive". So where a reference starts with
+    two spaces before the dash (``strict``) its other tags do, and with fewer only known tags count.
+    The end of a reference has nothing after it.
+    """
+    from rispy.config import TAG_KEY_MAPPING
+
+    tag = _RIS_LINE.match(line)
+    if tag is None or _is_strict(line):
+        return tag
+    if tag[1] == "ER":
+        return None if line[tag.end() :].strip() else tag
+    is_known = tag[1] in TAG_KEY_MAPPING or tag[1] in _MORE_RIS_TAGS
+    return tag if is_known and not strict else None
+
+
+def _is_strict(line: str) -> bool:
+    return line[2:5] == "  -"
 
 
 def _ris_error(path: Path, number: int, line: str, problem: str) -> DataError:
@@ -76,9 +100,9 @@ def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_name_first(name: str) -> str:
-    """Return ``Given Family`` for ``Family, Given``; other forms unchanged."""
-    family, _, given = (part.strip() for part in name.partition(","))
-    return f"{given.replace(',', '')} {family}".strip()
+    """Return ``Given Family Jr.`` for ``Family, Given, Jr.``; names without commas unchanged."""
+    family, *given = (part.strip() for part in name.split(","))
+    return " ".join(part for part in (*given[:1], family, *given[1:]) if part)
 
 
 def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
