@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,12 +13,18 @@ from scimult.data.importers.paper import first, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
+from scimult.progress import note
 
-__all__ = ["read_bibtex", "read_pubmed", "read_ris"]
+__all__ = ["read_bibtex", "read_pubmed", "read_pubmed_files", "read_ris"]
 
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
 # Tags of the format's first specification that rispy does not name.
 _MORE_RIS_TAGS = {"AV", "BT", "CP", "CT", "ED", "J1", "L3", "M2", "U1", "U2", "U3", "U4", "U5"}
+
+# Of DeleteCitation and, for books, DeleteDocument.
+_DELETE = b"<Delete"
+_PMID = re.compile(rb"<PMID\b[^>]*>\s*(\d+)")
+_BLOCK = 1 << 20
 
 
 def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -106,27 +112,66 @@ def _first_name_first(name: str) -> str:
 
 
 def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
+    """Yield the articles and books of one file of PubMed XML; see `read_pubmed_files`."""
+    return read_pubmed_files([path], rejects)
+
+
+def read_pubmed_files(paths: Sequence[Path], rejects: Rejects) -> Iterator[Record]:
     """Yield the articles and books of PubMed XML; the "line" is the number of the article.
+
+    Papers that one of the files deletes, as PubMed's updates do, are left out of all of them: a
+    first pass looks only for what is deleted, without parsing.
 
     Raises
     ------
     DataError
-        Through ``rejects``, if the file is cut off, is not XML or has no article.
+        Through ``rejects``, if a file is cut off, is not XML or has no article.
     """
+    deleted = {pmid for path in paths for pmid in _deleted_in(path)}
+    left_out = 0
+    for path in paths:
+        for record in _read_articles(path, rejects):
+            if record.fields["id"] in deleted:
+                left_out += 1
+            else:
+                yield record
+    if left_out:
+        note(f"left out {left_out:,} papers that PubMed has deleted (DeleteCitation)")
+
+
+def _deleted_in(path: Path) -> list[str]:
+    """Return the PMIDs in a file's ``DeleteCitation``, which is its last element."""
+    text = b""
+    try:
+        with open_binary(path) as file:
+            while block := file.read(_BLOCK):
+                text += block
+                start = text.find(_DELETE)
+                text = text[start if start >= 0 else -len(_DELETE) :]
+    except EOFError:
+        return []  # reading the articles reports it
+    return [pmid.decode() for pmid in _PMID.findall(text)] if text.startswith(_DELETE) else []
+
+
+def _read_articles(path: Path, rejects: Rejects) -> Iterator[Record]:
     number = 0
+    is_empty = True
     try:
         with open_binary(path) as file:
             for _, element in ElementTree.iterparse(file):
+                if element.tag in ("DeleteCitation", "DeleteDocument"):
+                    is_empty = False
                 if element.tag not in ("PubmedArticle", "PubmedBookArticle"):
                     continue
                 number += 1
+                is_empty = False
                 yield Record(path, number, _pubmed_paper(element))
                 element.clear()
     except (ElementTree.ParseError, EOFError) as error:
         problem, fix = "XML file is cut off or damaged", "download the file again"
         rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
         return
-    if not number:
+    if is_empty:
         fix = "use PubMed's XML, whose articles are <PubmedArticle>"
         rejects.refuse("XML file has no PubMed article", path, fix=fix)
 
@@ -177,7 +222,8 @@ def _abstract_part(part: ElementTree.Element) -> str:
 def _name(author: ElementTree.Element) -> str:
     whole = author.findtext("CollectiveName")
     given = author.findtext("ForeName") or author.findtext("Initials")
-    return whole or " ".join(part for part in (given, author.findtext("LastName")) if part)
+    parts = (given, author.findtext("LastName"), author.findtext("Suffix"))
+    return whole or " ".join(part for part in parts if part)
 
 
 def _text(element: ElementTree.Element | None) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import rispy
 
+from scimult.data.importers import bibliographies
+from scimult.data.importers.bibliographies import read_pubmed_files
+from scimult.data.lines import Rejects
 from tests.data.importers.written import read, written
 
 WRAPPED = """TY  - JOUR
@@ -56,3 +60,52 @@ def test_references_of_both_forms_in_one_file(tmp_path: Path) -> None:
     loose = "TY - JOUR\nTI - B\nER - \n"
     papers = read(written(tmp_path, "a.ris", strict + loose + strict.replace("A", "C")))
     assert [paper.title for paper in papers] == ["A", "B", "C"]
+
+
+def _articles(*pmids: int, deleted: tuple[int, ...] = ()) -> str:
+    articles = "".join(
+        f'<PubmedArticle><MedlineCitation><PMID Version="1">{pmid}</PMID><Article><ArticleTitle>'
+        f"Paper {pmid} on &lt;DeleteCitation&gt;</ArticleTitle><AuthorList><Author><LastName>Lee"
+        "</LastName><Initials>A</Initials><Suffix>Jr</Suffix></Author></AuthorList></Article>"
+        "</MedlineCitation></PubmedArticle>"
+        for pmid in pmids
+    )
+    gone = "".join(f'<PMID Version="1">{pmid}</PMID>\n' for pmid in deleted)
+    gone = f"<DeleteCitation>\n{gone}</DeleteCitation>" if gone else ""
+    return f"<?xml version='1.0'?>\n<PubmedArticleSet>{articles}{gone}</PubmedArticleSet>"
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_deleted_citations_are_left_out_of_all_files(
+    tmp_path: Path,
+    block: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(bibliographies, "_BLOCK", block)
+    caplog.set_level(logging.INFO, "scimult")
+    files = [
+        written(tmp_path, "pubmed26n0001.xml.gz", _articles(1, 2, 3, 23)),
+        written(tmp_path, "pubmed26n1300.xml", _articles(4, 5, deleted=(2, 5, 99))),
+        written(tmp_path, "pubmed26n1301.xml", _articles(deleted=(3,))),
+        written(tmp_path, "pubmed26n1302.xml", _articles(3, 6)),
+    ]
+    records = list(read_pubmed_files(files, Rejects()))
+    assert [record.fields["id"] for record in records] == ["1", "23", "4", "6"]
+    assert [record.line for record in records] == [1, 4, 1, 2]
+    assert "left out 4 papers that PubMed has deleted" in caplog.text
+    assert records[0].fields["authors"] == ["A Lee Jr"]
+
+
+def test_a_file_leaves_out_what_it_deletes(tmp_path: Path) -> None:
+    papers = read(written(tmp_path, "a.xml", _articles(1, 2, deleted=(2,))))
+    assert [paper.id for paper in papers] == ["1"]
+
+
+def test_a_file_cut_off_is_reported_once(tmp_path: Path) -> None:
+    whole = written(tmp_path, "a.xml.gz", _articles(*range(1000), deleted=(2,)))
+    whole.write_bytes(whole.read_bytes()[:-40])
+    rejects = Rejects(skip_bad=True)
+    records = list(read_pubmed_files([whole], rejects))
+    assert dict(rejects.counts) == {"XML file is cut off or damaged": 1}
+    assert len(records) > 900
