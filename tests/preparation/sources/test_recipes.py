@@ -44,7 +44,8 @@ def _lines(*records: Any) -> str:
 
 def _crossref() -> str:
     cited = {**layouts.CROSSREF, "DOI": "10.5555/OLD", "title": ["Old"], "reference": []}
-    return json.dumps({"items": [layouts.CROSSREF, cited]})
+    untitled = {"DOI": "10.5555/untitled", "title": [], "issued": {"date-parts": [[None]]}}
+    return json.dumps({"items": [untitled, layouts.CROSSREF, cited]})
 
 
 def _keyed() -> list[dict[str, Any]]:
@@ -55,8 +56,9 @@ def _keyed() -> list[dict[str, Any]]:
 def _downloads(folder: Path, edges: bool) -> None:
     """Write a download in every layout, in the folders named on the page."""
     keywords = [{**work, "keywords": [{"display_name": "mice"}]} for work in layouts.OPENALEX]
+    untitled = {"id": "https://openalex.org/W9", "title": None, "display_name": None}
     files = {
-        "OPENALEX/works/updated_date=2024-01-01/part_000.gz": _lines(keywords[0]),
+        "OPENALEX/works/updated_date=2024-01-01/part_000.gz": _lines(keywords[0], untitled),
         "OPENALEX/works/updated_date=2024-01-02/part_000.gz": _lines(keywords[1]),
         "S2AG/papers-0.gz": _lines(*layouts.S2AG_PAPERS),
         "S2AG/abstracts-0.gz": _lines(*layouts.S2AG_ABSTRACTS),
