@@ -22,12 +22,12 @@ from scimult.hardware import (
     products_in_tf32,
     usable_device,
 )
-from scimult.inference.origin import Configured, fingerprint_of, stored_tensors
-from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype
+from scimult.inference.origin import INT8_STEPS, Configured, fingerprint_of, stored_tensors
+from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype, rounded_copy
 from scimult.inference.texts import Texts, as_texts, in_blocks, made_ahead
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
-from scimult.products import pack_linears, round_linears
+from scimult.products import largest_weight, pack_linears
 from scimult.progress import warn
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.tasks import ALL
@@ -52,8 +52,8 @@ class SciMult(Configured):
     dtype : {"float32", "tf32", "bfloat16", "float16", "int8", "auto"} or torch.dtype
         Type of weights and activations; embeddings are always returned as float32. ``tf32``
         keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps float32
-        and lets a CPU round the weights and inputs of linears, permanently: the model is then
-        useless for anything else. ``auto`` is bfloat16 where the device supports it natively,
+        and lets a CPU round the weights and inputs of linears, in a copy that shares all other
+        numbers with ``pretrained``. ``auto`` is bfloat16 where the device supports it natively,
         else float32.
     max_tokens_per_batch : int, optional
         Token budget of one forward pass; default: what suits the device.
@@ -90,8 +90,10 @@ class SciMult(Configured):
         # On a CPU tokenising overlaps with nothing, and sorting all texts by length pads less.
         self._texts_at_once = _CUDA_TEXTS if self._device.type == "cuda" else None
         self._model = pretrained.model.to(self._device, DTYPES[self._dtype]).eval()
+        self._int8_steps = INT8_STEPS
         if self._dtype == INT8:
-            round_linears(self._model)
+            self._int8_steps = largest_weight() or INT8_STEPS
+            self._model = rounded_copy(self._model, self._int8_steps)
 
     @classmethod
     def from_pretrained(
@@ -319,24 +321,33 @@ class SciMult(Configured):
         step = self._texts_at_once or len(wanted)
         blocks = [wanted[start : start + step] for start in range(0, len(wanted), step)]
         parts = []
-        with products_in_tf32(self._dtype == TF32):
-            for tokens in made_ahead(self._tokenise, blocks):
-                self.tokens_encoded += sum(map(len, tokens))
-                part_RND = embed_tokens_each(
-                    self._model,
-                    tokens,
-                    routes=routes,
-                    instead=instead,
-                    max_tokens_per_batch=self._max_tokens,
-                    show_progress=show_progress,
-                )
-                parts.append(part_RND)
+        for tokens in made_ahead(self._tokenise, blocks):
+            self.tokens_encoded += sum(map(len, tokens))
+            parts.append(self._embed_tokens(tokens, routes, instead, show_progress))
         embeddings_RND = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         for embeddings_ND in embeddings_RND:
             check_finite(embeddings_ND, f"{self.name} in {self._dtype}")
             if self.unit_vectors:
                 embeddings_ND[:] = unit_rows(embeddings_ND)
         return embeddings_RND
+
+    def _embed_tokens(
+        self,
+        tokens: Sequence[TokenIds],
+        routes: Sequence[int],
+        instead: Mapping[int, TokenIds] | None = None,
+        show_progress: bool = False,
+    ) -> FloatArray:
+        """Return the embeddings of token ids for each route, in the model's type."""
+        with products_in_tf32(self._dtype == TF32):
+            return embed_tokens_each(
+                self._model,
+                tokens,
+                routes=routes,
+                instead=instead,
+                max_tokens_per_batch=self._max_tokens,
+                show_progress=show_progress,
+            )
 
     def _tokenise(self, texts: Sequence[Text]) -> Sequence[TokenIds]:
         return self._pretrained.tokenizer.encode(texts, self.config.max_length)
@@ -369,4 +380,10 @@ class SciMult(Configured):
     def fingerprint(self) -> str:
         """Hash of everything an embedding depends on: weights, architecture, texts, length 1."""
         stored = stored_tensors(self._model.state_dict())
-        return fingerprint_of(self.config, self.tokenizer.fingerprint, self._dtype, stored)
+        return fingerprint_of(
+            self.config,
+            self.tokenizer.fingerprint,
+            self._dtype,
+            stored,
+            int8_steps=self._int8_steps,
+        )

@@ -100,6 +100,9 @@ Stored = tuple[str, str, memoryview]
 OF_FLOAT32 = ("tf32", "int8")
 """Computation types that keep float32 weights and round the factors of products."""
 
+INT8_STEPS = 127
+"""Steps to which int8 rounds a weight, unless the processor lacks VNNI: `largest_weight`."""
+
 
 def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
     """Yield tensors, sorted by name, in the form that `fingerprint_of` hashes."""
@@ -111,12 +114,18 @@ def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
 
 
 def fingerprint_of(
-    config: PretrainedConfig, tokenizer: str, dtype: str, weights: Iterable[Stored]
+    config: PretrainedConfig,
+    tokenizer: str,
+    dtype: str,
+    weights: Iterable[Stored],
+    *,
+    int8_steps: int = INT8_STEPS,
 ) -> str:
     """Hash weights, architecture, how texts are read and scaled, and the computation type.
 
     ``tokenizer`` is a fingerprint, ``dtype`` one of ``precision.DTYPES``; weights are in that type,
-    sorted by name.
+    sorted by name. int8 rounds weights to more or fewer steps on different processors, whose
+    vectors must not be mixed.
     """
     digest = hashlib.sha256(config.encoder.model_dump_json().encode())
     digest.update(f"{tokenizer} {config.max_length}".encode())
@@ -125,6 +134,8 @@ def fingerprint_of(
     digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
     if dtype in OF_FLOAT32:
         digest.update(dtype.encode())
+    if dtype == "int8":
+        digest.update(f" {int8_steps}".encode())
     for name, kind, data in weights:
         digest.update(f"{name} {kind}".encode())
         digest.update(data)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
+from torch import nn
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
-from scimult.products import largest_weight
+from scimult.products import largest_weight, round_linears
 
+Model = TypeVar("Model", bound=nn.Module)
 AUTO, TF32, INT8 = "auto", "tf32", "int8"
 DTYPES = {
     "float32": torch.float32,
@@ -36,3 +41,16 @@ def resolve_dtype(dtype: str, device: torch.device) -> str:
     if dtype != AUTO:
         return dtype
     return "bfloat16" if multiplies_bfloat16(device) else "float32"
+
+
+def rounded_copy(model: Model, largest: int) -> Model:
+    """Return a copy of a float32 model whose linears multiply bytes; see `round_linears`.
+
+    The copy shares the weights, which stay: the model itself still computes in float32.
+    """
+    kept: list[object] = [*model.parameters(), *model.buffers()]
+    # Packed linears have a ``forward`` of their own, which cannot be copied and is replaced.
+    kept += [own for part in model.modules() if (own := vars(part).get("forward")) is not None]
+    copied = copy.deepcopy(model, {id(item): item for item in kept})
+    round_linears(copied, largest)
+    return copied

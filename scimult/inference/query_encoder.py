@@ -43,7 +43,8 @@ class QueryEncoder(Configured):
     path : path
         The model's folder, on this machine; or a name on the hub that was downloaded before.
     dtype : str
-        Computation type of the ``SciMult`` whose fingerprint this shares; here it is float32.
+        Computation type of the ``SciMult`` whose fingerprint this shares, for int8 on a processor
+        with VNNI; here it is float32.
     tokenizer : path, optional
         Folder with a copy of the model's tokenizer.
     **settings

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from scimult.inference import SciMult
-from scimult.models import embed_tokens_each
 from scimult.retrieval.embeddings import check_finite, unit_rows
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, Text, TokenIds
@@ -187,9 +186,14 @@ class SharedModel(SciMult):
     """
 
     def __init__(self, model: SciMult, **passes: Any) -> None:
-        name, device, dtype = model.name, model.device, model.dtype
-        super().__init__(model._pretrained, name=name, device=device, dtype=dtype)
-        self._passes = Passes(self._pass, **passes)
+        super().__init__(
+            model._pretrained,
+            name=model.name,
+            device=model.device,
+            dtype=model.dtype,
+            max_tokens_per_batch=model._max_tokens,
+        )
+        self._passes = Passes(self._embed_tokens, **passes)
 
     def close(self) -> None:
         """End the threads; the model remains usable."""
@@ -210,6 +214,3 @@ class SharedModel(SciMult):
             if self.unit_vectors:
                 vectors_ND[:] = unit_rows(vectors_ND)
         return vectors_RND
-
-    def _pass(self, tokens: Sequence[TokenIds], routes: Sequence[int]) -> FloatArray:
-        return embed_tokens_each(self._model, tokens, routes=routes)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError
 from scimult.inference import SciMult
 from scimult.products import largest_weight
@@ -46,3 +47,48 @@ def test_a_real_checkpoint_in_int8_is_as_close_as_others_are(minilm: Path) -> No
     both = (model.encode(PAPERS, task="search", role="candidate") for model in (plain, rounded))
     # ONNX Runtime's dynamic int8 of this model: 0.989 at the worst of 64 papers.
     assert np.sum(np.multiply(*both), axis=1).min() > 0.99
+
+
+@has_bytes
+def test_processors_that_round_differently_have_different_fingerprints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_tiny_model(tmp_path / "m")
+    found = {}
+    for steps in (64, 127):
+        # Products with 127 steps may be wrong here, but the model is only asked for its name.
+        for room in ("products", "inference.encoder"):
+            monkeypatch.setattr(f"scimult.{room}.largest_weight", lambda steps=steps: steps)
+        for dtype in ("float32", "bfloat16", "int8"):
+            model = SciMult.from_pretrained(path, device="cpu", dtype=dtype)
+            found[dtype, steps] = model.fingerprint
+    assert found["float32", 64] == found["float32", 127]
+    assert found["bfloat16", 64] == found["bfloat16", 127]
+    assert found["int8", 64] != found["int8", 127]
+    assert found["int8", 64] != found["float32", 64]
+
+
+@has_bytes
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_model_in_int8_leaves_others_of_its_weights_as_they_are(
+    tmp_path: Path, packed: bool
+) -> None:
+    path = save_tiny_model(tmp_path / "m", variant="mha_ffn_expert")
+    wanted = SciMult.from_pretrained(path, device="cpu")
+    pretrained = SciMult.from_pretrained(path, device="cpu")._pretrained if packed else None
+    pretrained = pretrained or load_pretrained(path)
+    models = [
+        SciMult(pretrained, name=dtype, device="cpu", dtype=dtype)
+        for dtype in ("float32", "int8", "float32", "int8")
+    ]
+    before_ND, int8_ND, after_ND, again_ND = (
+        model.encode(PAPERS, task="search") for model in models
+    )
+    # Packed linears add in another order.
+    np.testing.assert_allclose(after_ND, wanted.encode(PAPERS, task="search"), atol=1e-5)
+    np.testing.assert_array_equal(before_ND, after_ND)
+    np.testing.assert_array_equal(int8_ND, again_ND)
+    assert np.abs(int8_ND - after_ND).max() > 1e-3
+    assert models[2].fingerprint == wanted.fingerprint
+    shared = {tensor.data_ptr() for tensor in models[0]._model.state_dict().values()}
+    assert {tensor.data_ptr() for tensor in models[1]._model.state_dict().values()} == shared

@@ -10,7 +10,9 @@ import pytest
 
 from scimult.errors import CheckpointError, DataError, UnknownNameError
 from scimult.inference import SciMult
+from scimult.inference.origin import INT8_STEPS
 from scimult.inference.query_encoder import QueryEncoder
+from scimult.products import largest_weight
 from tests.tiny import save_tiny_model
 
 TEXTS = ["graph of tokens", "a", "protein kernels, " * 40]
@@ -47,7 +49,9 @@ def test_embeddings_are_those_of_the_model_for_each_task_and_side(
 def test_the_fingerprint_is_that_of_the_model(tmp_path: Path, dtype: str) -> None:
     folder = save_tiny_model(tmp_path / "model", similarity="cosine")
     model = SciMult.from_pretrained(folder, dtype=dtype)
-    assert QueryEncoder(folder, dtype=dtype).fingerprint == model.fingerprint
+    # Without torch nothing tells how this processor rounds: it is taken to have VNNI.
+    is_one = dtype != "int8" or largest_weight() == INT8_STEPS
+    assert (QueryEncoder(folder, dtype=dtype).fingerprint == model.fingerprint) == is_one
     other = save_tiny_model(tmp_path / "other", similarity="cosine", seed=1)
     assert QueryEncoder(other, dtype=dtype).fingerprint != model.fingerprint
 

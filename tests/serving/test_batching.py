@@ -8,13 +8,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scimult.checkpoints import load_pretrained
 from scimult.inference import SciMult
+from scimult.inference.precision import TF32
 from scimult.serving.batching import DEADLINE, Passes, SharedModel
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, TokenIds
@@ -211,3 +215,27 @@ def test_a_shared_model_is_the_model(tmp_path: Path) -> None:
     for task, vectors in alone.encode([{"title": "a graph"}], task="all").items():
         np.testing.assert_allclose(both[task], vectors, atol=TOLERANCE)
     shared.close()
+
+
+def test_a_shared_model_keeps_the_precision_and_the_budget_of_its_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A CPU refuses tf32, but can tell which precision was asked for.
+    monkeypatch.setattr("scimult.inference.encoder.resolve_dtype", lambda dtype, device: dtype)
+    pretrained = load_pretrained(save_tiny_model(tmp_path / "model"))
+    model = SciMult(pretrained, name="m", device="cpu", dtype=TF32, max_tokens_per_batch=8)
+    seen: list[str] = []
+    budgets: list[int | None] = []
+
+    def embed(model: object, tokens: Sequence[TokenIds], **options: Any) -> FloatArray:
+        seen.append(torch.get_float32_matmul_precision())
+        budgets.append(options["max_tokens_per_batch"])
+        return np.ones((1, len(tokens), 16), dtype=np.float32)
+
+    monkeypatch.setattr("scimult.inference.encoder.embed_tokens_each", embed)
+    model.encode(["graphs"], task="search")
+    shared = SharedModel(model)
+    shared.encode(["graphs"], task="search")
+    shared.close()
+    assert (seen, budgets) == (["high", "high"], [8, 8])
+    assert torch.get_float32_matmul_precision() == "highest"

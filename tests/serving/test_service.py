@@ -312,7 +312,7 @@ def test_requests_beyond_the_limit_are_told_when_to_retry(
     strict: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = strict.served.library.model
-    slow = model._pass  # type: ignore[attr-defined]
+    slow = model._embed_tokens  # type: ignore[attr-defined]
     monkeypatch.setattr(model._passes, "_run", lambda *job: (time.sleep(0.5), slow(*job))[1])  # type: ignore[attr-defined]
     with ThreadPoolExecutor(8) as threads:
         found = list(
@@ -329,7 +329,7 @@ def test_requests_beyond_the_limit_are_told_when_to_retry(
 def test_slow_requests_are_given_up(folder: Path) -> None:
     with running(folder, limits=Limits(seconds=0.3)) as server:
         model = server.served.library.model
-        slow = model._pass  # type: ignore[attr-defined]
+        slow = model._embed_tokens  # type: ignore[attr-defined]
         model._passes._run = lambda *job: (time.sleep(1), slow(*job))[1]  # type: ignore[attr-defined]
         assert server.post("/search", {"text": "a"}).status_code == 504
         model._passes._run = slow  # type: ignore[attr-defined]
