@@ -180,6 +180,18 @@ def test_memory_that_does_not_suffice_is_said(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("shift", range(3))
+def test_a_broken_line_in_another_script_is_named(
+    engine: FileEngine, tmp_path: Path, shift: int
+) -> None:
+    """DuckDB quotes 134 bytes of it, which may end inside a letter."""
+    path = tmp_path / "queries.jsonl"
+    line = '{"id": 2, "text": "' + "a" * shift + '文"x' * 200
+    path.write_text(f'{{"id": 1, "text": "a"}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"queries\.jsonl:2: line is not valid JSON"):
+        rows_by(engine, text_rows(path, "query"), Rejects())
+
+
 def test_the_error_of_a_bad_row_comes_as_it_is(engine: FileEngine, tmp_path: Path) -> None:
     path = tmp_path / "queries.jsonl"
     path.write_text('{"id": 1, "text": "a"}\n{"id": 2}\n')

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from scimult.studies.config import LaunchConfig
 from scimult.studies.jobs import Slot, is_at_work, log_of, run_jobs
 from scimult.studies.work import make_slots
 from scimult.training.stopping import StopRequest
+from tests.studies.small_study import wait_for
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,6 @@ class Shell:
 
     def command(self, slot: Slot) -> list[str]:
         return ["sh", "-c", f"cd {self.folder}; {self.script or f'touch {self.name}'}"]
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait for a condition, at most a minute."""
-    for _ in range(600):
-        if happened():
-            return
-        time.sleep(0.1)
-    raise TimeoutError
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -150,6 +140,7 @@ sys.path.insert(0, {root!r})
 from tests.studies.test_jobs import Shell
 from scimult.studies.jobs import Slot, run_jobs
 from scimult.training.stopping import StopRequest
+from tests.studies.small_study import wait_for
 folder = Path({folder!r})
 run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopRequest())
 """

@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from scimult.evaluation.results import load_result
-from tests.studies.small_study import call, small_study, write_study
+from tests.studies.small_study import call, small_study, wait_for, write_study
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -24,15 +22,6 @@ pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(1800)]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with data, a base model, a suite and a run configuration."""
     return small_study(tmp_path_factory.mktemp("study"))
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    for _ in range(4000):
-        if happened():
-            return
-        time.sleep(0.1)
-    raise TimeoutError
 
 
 RUNS = {

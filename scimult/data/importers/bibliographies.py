@@ -15,7 +15,7 @@ from scimult.data.packed import open_binary
 from scimult.errors import DataError
 from scimult.progress import note
 
-__all__ = ["read_bibtex", "read_pubmed", "read_pubmed_files", "read_ris"]
+__all__ = ["read_bibtex", "read_pubmed_files", "read_ris"]
 
 _RIS_LINE = re.compile(r"([A-Z][A-Z0-9])\s{0,2}-(?:\s|$)")
 # Tags of the format's first specification that rispy does not name.
@@ -111,11 +111,6 @@ def _first_name_first(name: str) -> str:
     return " ".join(part for part in (*given[:1], family, *given[1:]) if part)
 
 
-def read_pubmed(path: Path, rejects: Rejects) -> Iterator[Record]:
-    """Yield the articles and books of one file of PubMed XML; see `read_pubmed_files`."""
-    return read_pubmed_files([path], rejects)
-
-
 def read_pubmed_files(paths: Sequence[Path], rejects: Rejects) -> Iterator[Record]:
     """Yield the articles and books of PubMed XML; the "line" is the number of the article.
 
@@ -136,7 +131,7 @@ def read_pubmed_files(paths: Sequence[Path], rejects: Rejects) -> Iterator[Recor
             else:
                 yield record
     if left_out:
-        note(f"left out {left_out:,} papers that PubMed has deleted (DeleteCitation)")
+        note(f"papers left out because PubMed has deleted them (DeleteCitation): {left_out:,}")
 
 
 def _deleted_in(path: Path) -> list[str]:

@@ -88,7 +88,7 @@ def naming(
     """
     try:
         yield
-    except (duckdb.Error, UnicodeEncodeError) as error:
+    except (duckdb.Error, UnicodeError) as error:  # DuckDB may cut its message inside a letter
         if isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error):
             raise
         message = " ".join(str(error).split("\n\n")[0].split())

@@ -109,6 +109,12 @@ def _read_group(
             records = split_tables.read_split_tables(paths, rejects)
             yield from _renamed(records, shape, columns, rejects)
             return
+    if container == "pubmed":
+        from scimult.data.importers.bibliographies import read_pubmed_files
+
+        # Together, as an update deletes papers of earlier files.
+        yield from _renamed(read_pubmed_files(paths, rejects), shape, columns, rejects)
+        return
     records = chain.from_iterable(_records(path, rejects, container) for path in paths)
     yield from _renamed(records, shape, columns, rejects)
 
@@ -144,7 +150,6 @@ def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
     readers: dict[str, Callable[[Path, Rejects], Iterator[Record]]] = {
         "bibtex": bibliographies.read_bibtex,
         "ris": bibliographies.read_ris,
-        "pubmed": bibliographies.read_pubmed,
     }
     return readers[container](path, rejects)
 

@@ -98,7 +98,7 @@ class MiningSteps:
                 negatives=pools.negatives,
                 rules=tuple(pools.found),
                 found_by=pools.found_by,
-                shares=tuple(shares),
+                shares=tuple(shares) if pools.found else (),  # without pairs there are no rules
             )
             if self.below(entry) < ALL_KEYS:
                 mined = chosen_groups(mined, self._config.seed, self.below(entry))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import rispy
 
-from scimult.data.importers import bibliographies
+from scimult.data.importers import bibliographies, read_papers
 from scimult.data.importers.bibliographies import read_pubmed_files
 from scimult.data.lines import Rejects
 from tests.data.importers.written import read, written
@@ -90,11 +90,11 @@ def test_deleted_citations_are_left_out_of_all_files(
         written(tmp_path, "pubmed26n1301.xml", _articles(deleted=(3,))),
         written(tmp_path, "pubmed26n1302.xml", _articles(3, 6)),
     ]
-    records = list(read_pubmed_files(files, Rejects()))
-    assert [record.fields["id"] for record in records] == ["1", "23", "4", "6"]
-    assert [record.line for record in records] == [1, 4, 1, 2]
-    assert "left out 4 papers that PubMed has deleted" in caplog.text
-    assert records[0].fields["authors"] == ["A Lee Jr"]
+    papers = list(read_papers(files, rejects=Rejects()))
+    assert [paper.id for paper in papers] == ["1", "23", "4", "6"]
+    assert [paper.location.line for paper in papers] == [1, 4, 1, 2]
+    assert "because PubMed has deleted them (DeleteCitation): 4" in caplog.text
+    assert papers[0].authors == ["A Lee Jr"]
 
 
 def test_a_file_leaves_out_what_it_deletes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from scimult.config import validate
 from scimult.data.negatives import drawn_by_rule
-from scimult.data.pairs import PairFile, known_positives
+from scimult.data.pairs import SPLITS, PairFile, known_positives
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, UnknownNameError
@@ -240,6 +240,19 @@ def test_shares_go_into_pair_files_and_what_they_give_into_the_manifest(
         off = np.abs(asked - list(entry.drawn.values())).max()
         assert ("shares of draws: cited_by_cited" in told) == (shares is not None and off > 0.02)
     assert len(set(prints)) == 3
+
+
+def test_rules_with_shares_and_no_dev_pairs(tmp_path: Path) -> None:
+    config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
+    data = build_dataset(config, tmp_path / "out")[0]
+    rules = {"citations": [{"rule": "cited_by_cited", "share": 2}, {"rule": "random", "share": 3}]}
+    mine_again(data.folder, validate(MiningConfig, rules))
+    mined = PreparedData.open(data.folder)
+    shares = {
+        split: [file.shares for file in mined.pairs(split) if file.task == "link_prediction"]
+        for split in SPLITS
+    }
+    assert shares == {"train": [(2, 3)], "dev": [()]}
 
 
 def test_a_dense_rule_without_dev_pairs(tmp_path: Path) -> None:
