@@ -42,7 +42,7 @@ def small_study(path: Path) -> Path:
     return path
 
 
-def write_study(folder: Path, name: str, **changes: Any) -> Path:
+def write_study(folder: Path, name: str, /, **changes: Any) -> Path:
     """Write a study file whose output is ``folder / name``."""
     tree = {
         "name": name,
