@@ -81,9 +81,13 @@ def test_help_shows_the_whole_launcher_command() -> None:
     assert "--config FILE key=value ..." in output
 
 
-def test_help_loads_nothing_heavy() -> None:
-    heavy = {"torch", "transformers", "deepspeed", "datasets", "sklearn", "scipy", "matplotlib"}
-    code = "import sys, scimult.cli.main; print(*sys.modules)"
+@pytest.mark.parametrize("verb", [["--help"], ["prepare", "--list"]])
+def test_help_and_lists_load_nothing_heavy(verb: list[str]) -> None:
+    heavy = {"torch", "transformers", "deepspeed", "datasets", "duckdb", "pyarrow", "numpy"}
+    code = (
+        "import sys; from scimult.cli.main import app;"
+        f"app({verb}, standalone_mode=False); print(*sys.modules)"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
