@@ -33,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 # Below this sine of their angle, two directions span no plane to rotate in.
 _PARALLEL = 1e-6
-_BLOCK = re.compile(r"blocks\.(\d+)\.")
+_BLOCK = re.compile(r"(?:instruction_encoder\.)?blocks\.(\d+)\.")
 # Training settings in which merged models may differ.
 _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
 
@@ -65,7 +65,8 @@ def depth_factors(
     """Return a factor for each weight, linear in depth from the first block to the last.
 
     ``(0, 1)`` is LiNeS, λ = (l − 1) / (L − 1) for block l of L (Wang et al. 2025). A norm after
-    the last block counts as the last block; embeddings and the rest count as the first.
+    the last block counts as the last block; embeddings and the rest count as the first. Blocks of
+    a separate instruction encoder have the depth of the blocks that they are copies of.
     """
     first, last = by_depth
     factors = {}

@@ -113,6 +113,11 @@ def test_the_norm_after_the_last_block_counts_as_the_last_block() -> None:
     assert list(depth_factors(names[:2], (0.5, 1), 1).values()) == [0.5, 0.5]
 
 
+def test_blocks_of_an_instruction_encoder_have_the_depth_of_their_originals() -> None:
+    names = [f"instruction_encoder.{name}" for name in ("embeddings.x", "blocks.0.x", "blocks.1.x")]
+    assert list(depth_factors(names, (0, 1), 3).values()) == [0, 0, 0.5]
+
+
 def test_slerp_turns_and_stretches() -> None:
     a, b = torch.tensor([2.0, 0.0]).double(), torch.tensor([0.0, 4.0]).double()
     half = slerp({"w": a}, {"w": b}, 0.5)["w"]
