@@ -88,8 +88,12 @@ def chosen_config(
     if normalise is not None:
         config.normalise = normalise
     if dims is not None:
-        tree = config.encoder.model_dump() | {"dims": dims}
+        width, tree = config.encoder.width, config.encoder.model_dump() | {"dims": dims}
         config.encoder = validate(EncoderConfig, tree, "dims")
+        if config.encoder.width > width:
+            # Trained on its first dimensions, it has more of them, but never shaped those.
+            problem = f"dims is more than the {width} dimensions of the model's embeddings"
+            raise ConfigError(problem, path=folder, value=dims, fix=f"use at most {width}")
     return config, family
 
 
