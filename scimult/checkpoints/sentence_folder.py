@@ -64,7 +64,12 @@ class SentenceFolder:
         unknown = [kind for kind in kinds if kind not in _KNOWN_MODULES]
         if unknown or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
             raise self._refusal(f"its modules are {', '.join(kinds)}", unknown or kinds)
-        content = self._read(Path(self._modules[1][1], "config.json"))
+        file = Path(self._modules[1][1], "config.json")
+        if not (self.folder / file).is_file():
+            # Without it the library would not load; the mean would be a guess.
+            fix = "copy the whole folder, subfolders too, or set pooling=mean or pooling=cls"
+            raise CheckpointError("pooling is not described", path=self.folder / file, fix=fix)
+        content = self._read(file)
         mode = content.get("pooling_mode")
         if mode is None:
             keys = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]

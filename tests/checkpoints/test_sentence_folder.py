@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,14 @@ def test_scitldr_is_found_as_by_the_library(minilm: Path, scimult_data: Path) ->
     strings = ["[SEP]".join(filter(None, text.values())) for text in texts]
     assert ours == hits(library.encode(questions), library.encode(strings))
     assert np.mean(ours) > 0.8
+
+
+def test_a_folder_copied_without_its_subfolders_is_refused(tmp_path: Path) -> None:
+    """Its pooling is unknown; the library does not load it either."""
+    folder = library_folder(tmp_path / "st", "cls")
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(TypeError):
+        theirs(folder)
+    with pytest.raises(CheckpointError, match="pooling is not described.*copy the whole folder"):
+        SciMult.from_pretrained(folder)
+    assert SciMult.from_pretrained(folder, pooling="cls").unit_vectors
