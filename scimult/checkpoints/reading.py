@@ -132,7 +132,11 @@ def config_of(
     # SciBERT's config.json predates the key, when there was only BERT.
     raw.setdefault("model_type", "bert")
     family = family_of(raw, path)
-    folded = dict(raw.get(FOLDED_KEY) or {})
+    folded = raw.get(FOLDED_KEY) or {}
+    if not isinstance(folded, dict):
+        fix = "use a complete export, or remove the key to read the encoder alone"
+        raise CheckpointError(f"{FOLDED_KEY} is not a mapping", path=path, value=folded, fix=fix)
+    folded = dict(folded)
     own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
     try:
         encoder = family.encoder_config(raw, pooling or "cls", path)

@@ -147,6 +147,7 @@ def test_a_missing_weight_is_named(tmp_path: Path, family: str) -> None:
         ("modernbert", "rope_scaling", {"type": "linear", "factor": 2}),
         ("modernbert", "layer_types", ["full_attention"]),
         ("modernbert", "layer_types", ["causal"] * 4),
+        ("modernbert", "layer_types", [["full_attention"]] * 4),
         ("modernbert", "rope_parameters", {"full_attention": {"rope_type": "yarn"}}),
     ],
 )

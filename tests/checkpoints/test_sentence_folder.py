@@ -171,6 +171,22 @@ def test_a_damaged_list_of_modules_is_named(tmp_path: Path) -> None:
         load_pretrained(folder)
 
 
+def test_settings_of_other_types_are_named_or_passed_over(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st")
+    write_json(folder / "config_sentence_transformers.json", {"prompts": ["query: "]})
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": NaN}')
+    assert load_pretrained(folder).config.max_length == 64
+    modules = read_json(folder / "modules.json")
+    modules[1]["path"] = 1
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(CheckpointError, match="pooling is not described"):
+        load_pretrained(folder)
+    export_folded(tmp_path / "f", load_pretrained(folder, pooling="mean"), None)
+    write_json(tmp_path / "f/config.json", read_json(tmp_path / "f/config.json") | {"scimult": 1})
+    with pytest.raises(CheckpointError, match=r"config\.json: scimult is not a mapping"):
+        load_pretrained(tmp_path / "f")
+
+
 def test_an_encoder_in_a_subfolder_is_pointed_at(tmp_path: Path) -> None:
     export_sentence_transformers(tmp_path / "r", load_pretrained(save_tiny_model(tmp_path / "m")))
     message = "in a subfolder.*use one of the models in it: classification, link_prediction, search"
