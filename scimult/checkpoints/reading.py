@@ -157,10 +157,11 @@ def config_of(
         if pooling is not None:
             own["pooling"] = pooling
         tree = {**folded, "encoder": encoder.model_dump(mode="json") | own}
-        return validate(PretrainedConfig, tree, path), family
-    config = PretrainedConfig(
-        encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
-    )
+        config = validate(PretrainedConfig, tree, path)
+    else:
+        config = PretrainedConfig(
+            encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
+        )
     if settings is not None:
         _apply_settings(config, settings, pooling, similarity)
     return config, family
@@ -172,7 +173,10 @@ def _apply_settings(
     pooling: Pooling | None,
     similarity: Similarity | None,
 ) -> None:
-    """Apply a sentence-transformers folder's settings, except those that the user overrides."""
+    """Apply a sentence-transformers folder's settings, except those that the user overrides.
+
+    Those of a folded export are our own, unless the library has saved it again with others.
+    """
     if pooling is None:
         config.encoder.pooling, config.encoder.pooling_position = settings.pooling
     if similarity is None:

@@ -92,6 +92,20 @@ def test_embeddings_are_the_librarys_before_and_after_export(
     )
 
 
+def test_an_export_that_the_library_changed_is_read_as_changed(tmp_path: Path) -> None:
+    base = load_pretrained(library_folder(tmp_path / "st", "cls"))
+    export_folded(tmp_path / "folded", base, None)
+    body = SentenceTransformer(str(tmp_path / "folded"), device="cpu")[0]
+    modules = [body, Pooling(32, "mean")]
+    changed = SentenceTransformer(modules=modules, similarity_fn_name="dot", device="cpu")
+    changed.max_seq_length = 9
+    changed.save(str(tmp_path / "changed"))
+    model = SciMult.from_pretrained(tmp_path / "changed", device="cpu")
+    np.testing.assert_allclose(ours(model), theirs(tmp_path / "changed"), atol=1e-5)
+    assert (model.similarity, model.unit_vectors, model.config.max_length) == ("dot", False, 9)
+    assert model.tasks.names == [task.name for task in base.config.tasks]
+
+
 def test_the_users_own_choices_win(tmp_path: Path) -> None:
     folder = library_folder(tmp_path / "st")
     raw = library_folder(tmp_path / "raw", normalise=False)
