@@ -176,6 +176,10 @@ class TextTokenizer:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             fix = "convert it to a tokenizer.json file"
             raise CheckpointError("not a fast tokenizer", path=path, fix=fix)
+        # transformers makes one for a model's folder without tokenizer files: all words unknown.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            fix = "copy the files of its tokenizer there, such as tokenizer.json"
+            raise CheckpointError("holds no vocabulary", path=path, fix=fix)
         return cls(tokenizer, lowercase=lowercase)
 
     @classmethod
