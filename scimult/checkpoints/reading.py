@@ -43,6 +43,8 @@ def find_model_folder(path: Path | str) -> Path:
         if (folder / CONFIG_FILE).is_file():
             return folder
     problem = "folder holds no model" if root.is_dir() else "folder does not exist"
+    if root.is_file():
+        problem = "is a file, not the folder of a model"
     fix = "use a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if (root / "checkpoints").is_dir():
         fix = (

@@ -201,3 +201,11 @@ def test_a_model_of_few_dimensions_gets_no_more(tmp_path: Path) -> None:
     assert load_pretrained(tmp_path / "short", dims=4).config.encoder.width == 4
     with pytest.raises(ConfigError, match=r"more than the 8 dimensions.*value: 9.*at most 8"):
         load_pretrained(tmp_path / "short", dims=9)
+
+
+def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
+    file = save_tiny_model(tmp_path / "m") / "model.safetensors"
+    with pytest.raises(CheckpointError, match="is a file, not the folder of a model"):
+        load_pretrained(file)
+    with pytest.raises(CheckpointError, match="folder does not exist"):
+        load_pretrained(file.parent / "x")
