@@ -248,6 +248,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         weights = load_file(path / "model.safetensors")
         weights[name][0, 0] = math.nan
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    mistyped: Any = "averge"
     cases = [
         (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
         (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
@@ -260,6 +261,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
         (lambda: merge([model, plain], [1.0, -1.0]), "not be negative"),
         (lambda: merge([model, plain], [1.0, math.inf]), "a share is not a finite number"),
+        (lambda: merge([model, plain], [1e308, 1e308]), "a share is not a finite number, or"),
+        (lambda: merge([model, plain], method=mistyped), "did you mean 'average'"),
         (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
         (lambda: merge([model, plain], by_depth=(1, 0)), "scale task vectors only"),
         (
