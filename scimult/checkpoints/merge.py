@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold
 from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
 from scimult.checkpoints.warm_start import in_bank, warm_start
-from scimult.errors import CheckpointError, ConfigError
+from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.models import Encoder
 from scimult.models.low_rank import with_factors, with_products
 from scimult.models.variants import variant_layouts
@@ -33,7 +33,7 @@ Weights = Mapping[str, Tensor]
 
 # Below this sine of their angle, two directions span no plane to rotate in.
 _PARALLEL = 1e-6
-_BLOCK = re.compile(r"blocks\.(\d+)\.")
+_BLOCK = re.compile(r"(?:instruction_encoder\.)?blocks\.(\d+)\.")
 # Training settings in which merged models may differ.
 _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
 
@@ -65,7 +65,8 @@ def depth_factors(
     """Return a factor for each weight, linear in depth from the first block to the last.
 
     ``(0, 1)`` is LiNeS, λ = (l − 1) / (L − 1) for block l of L (Wang et al. 2025). A norm after
-    the last block counts as the last block; embeddings and the rest count as the first.
+    the last block counts as the last block; embeddings and the rest count as the first. Blocks of
+    a separate instruction encoder have the depth of the blocks that they are copies of.
     """
     first, last = by_depth
     factors = {}
@@ -126,8 +127,8 @@ def merge(
 
     Raises
     ------
-    ConfigError
-        If shares, the base or factors by depth do not fit the method.
+    ConfigError, UnknownNameError
+        If there is no such method, or shares, the base or factors by depth do not fit it.
     CheckpointError
         If models differ in size, tokenizer, tasks or settings; the message names what differs.
     """
@@ -266,9 +267,10 @@ def check_choice(
 
     Raises
     ------
-    ConfigError
+    ConfigError, UnknownNameError
         As `merge`.
     """
+    one_of("method", method, get_args(Method))
     if len(shares) != len(models):
         problem = f"{len(shares)} shares for {len(models)} models"
         raise ConfigError(problem, value=list(shares), fix="give one per model")
@@ -279,8 +281,8 @@ def check_choice(
         raise ConfigError("merging needs at least two models", fix="give two or more")
     if method == "slerp" and len(models) != 2:
         raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
-    if not all(map(math.isfinite, shares)):
-        raise ConfigError("a share is not a finite number", value=list(shares))
+    if not all(map(math.isfinite, [*shares, sum(shares)])):
+        raise ConfigError("a share is not a finite number, or their sum", value=list(shares))
     if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
         raise ConfigError("shares must not be negative, nor all 0", value=list(shares))
     if by_depth is not None and method != "task_vectors":

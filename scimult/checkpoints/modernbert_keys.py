@@ -152,7 +152,8 @@ def _global_blocks(hf_config: HFConfig, path: object) -> list[int]:
         if every < 1:
             raise refusal("global_attn_every_n_layers", every, "1 or more", path)
         return list(range(0, blocks, every))
-    if not isinstance(kinds, list) or len(kinds) != blocks or not set(kinds) <= {_GLOBAL, _LOCAL}:
+    known = isinstance(kinds, list) and all(kind in (_GLOBAL, _LOCAL) for kind in kinds)
+    if not isinstance(kinds, list) or len(kinds) != blocks or not known:
         raise refusal("layer_types", kinds, f"{_GLOBAL} or {_LOCAL} for each block", path)
     return [block for block, kind in enumerate(kinds) if kind == _GLOBAL]
 

@@ -43,6 +43,8 @@ def find_model_folder(path: Path | str) -> Path:
         if (folder / CONFIG_FILE).is_file():
             return folder
     problem = "folder holds no model" if root.is_dir() else "folder does not exist"
+    if root.is_file():
+        problem = "is a file, not the folder of a model"
     fix = "use a run, a saved model, a Hugging Face folder or organisation/name on the hub"
     if (root / "checkpoints").is_dir():
         fix = (
@@ -88,8 +90,12 @@ def chosen_config(
     if normalise is not None:
         config.normalise = normalise
     if dims is not None:
-        tree = config.encoder.model_dump() | {"dims": dims}
+        width, tree = config.encoder.width, config.encoder.model_dump() | {"dims": dims}
         config.encoder = validate(EncoderConfig, tree, "dims")
+        if config.encoder.width > width:
+            # Trained on its first dimensions, it has more of them, but never shaped those.
+            problem = f"dims is more than the {width} dimensions of the model's embeddings"
+            raise ConfigError(problem, path=folder, value=dims, fix=f"use at most {width}")
     return config, family
 
 
@@ -128,7 +134,11 @@ def config_of(
     # SciBERT's config.json predates the key, when there was only BERT.
     raw.setdefault("model_type", "bert")
     family = family_of(raw, path)
-    folded = dict(raw.get(FOLDED_KEY) or {})
+    folded = raw.get(FOLDED_KEY) or {}
+    if not isinstance(folded, dict):
+        fix = "use a complete export, or remove the key to read the encoder alone"
+        raise CheckpointError(f"{FOLDED_KEY} is not a mapping", path=path, value=folded, fix=fix)
+    folded = dict(folded)
     own = {key: folded.pop(key) for key in _FOLDED_ENCODER if key in folded}
     try:
         encoder = family.encoder_config(raw, pooling or "cls", path)
@@ -149,10 +159,11 @@ def config_of(
         if pooling is not None:
             own["pooling"] = pooling
         tree = {**folded, "encoder": encoder.model_dump(mode="json") | own}
-        return validate(PretrainedConfig, tree, path), family
-    config = PretrainedConfig(
-        encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
-    )
+        config = validate(PretrainedConfig, tree, path)
+    else:
+        config = PretrainedConfig(
+            encoder=encoder, tasks=list(default_tasks()), max_length=encoder.max_positions
+        )
     if settings is not None:
         _apply_settings(config, settings, pooling, similarity)
     return config, family
@@ -164,7 +175,10 @@ def _apply_settings(
     pooling: Pooling | None,
     similarity: Similarity | None,
 ) -> None:
-    """Apply a sentence-transformers folder's settings, except those that the user overrides."""
+    """Apply a sentence-transformers folder's settings, except those that the user overrides.
+
+    Those of a folded export are our own, unless the library has saved it again with others.
+    """
     if pooling is None:
         config.encoder.pooling, config.encoder.pooling_position = settings.pooling
     if similarity is None:

@@ -91,6 +91,11 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     ]
     if layout:
         notes.insert(0, "experts " + ", ".join(f"{i} = {name}" for i, name in enumerate(names)))
+    if config.max_length < encoder.max_positions:
+        notes.append(
+            f"this model reads {config.max_length} tokens of a text; the file does not say so, and "
+            f"is read with {encoder.max_positions}"
+        )
     if config.similarity != "dot":
         notes.append(
             f"the original code compares by dot product, this model by {config.similarity}"

@@ -6,6 +6,7 @@ pooling's ``config.json``, ``sentence_bert_config.json`` and ``config_sentence_t
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,12 @@ class SentenceFolder:
         unknown = [kind for kind in kinds if kind not in _KNOWN_MODULES]
         if unknown or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
             raise self._refusal(f"its modules are {', '.join(kinds)}", unknown or kinds)
-        content = self._read(Path(self._modules[1][1], "config.json"))
+        file = Path(self._modules[1][1], "config.json")
+        if not (self.folder / file).is_file():
+            # Without it the library would not load; the mean would be a guess.
+            fix = "copy the whole folder, subfolders too, or set pooling=mean or pooling=cls"
+            raise CheckpointError("pooling is not described", path=self.folder / file, fix=fix)
+        content = self._read(file)
         mode = content.get("pooling_mode")
         if mode is None:
             keys = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
@@ -103,7 +109,7 @@ class SentenceFolder:
             # Where version 6 keeps it; no limit is a huge number.
             self._read("tokenizer_config.json").get("model_max_length"),
         )
-        return next((int(limit) for limit in limits if isinstance(limit, (int, float))), None)
+        return next((int(n) for n in limits if isinstance(n, (int, float)) and n < math.inf), None)
 
     def longest(self, positions: int) -> int:
         """Return the longest text in tokens for a model with ``positions``."""
@@ -117,8 +123,9 @@ class SentenceFolder:
     @property
     def prompts(self) -> list[str]:
         """Names of the prompts that the library can prepend to a text."""
-        prompts = self._read(SIMILARITY_FILE).get("prompts") or {}
-        return sorted(name for name, text in prompts.items() if text)
+        prompts = self._read(SIMILARITY_FILE).get("prompts")
+        given = prompts.items() if isinstance(prompts, dict) else ()
+        return sorted(name for name, text in given if text)
 
     @property
     def subfolder_fix(self) -> str:
@@ -133,7 +140,9 @@ class SentenceFolder:
         """Kind and subfolder of each module."""
         path = self.folder / MODULES_FILE
         try:
-            return [(entry["type"].rpartition(".")[2], entry["path"]) for entry in read_json(path)]
+            return [
+                (entry["type"].rpartition(".")[2], str(entry["path"])) for entry in read_json(path)
+            ]
         except (KeyError, TypeError, AttributeError) as error:
             fix = "use a complete folder, or delete the file to read the encoder alone"
             raise CheckpointError("not a list of modules", path=path, fix=fix) from error

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
-from tokenizers.normalizers import Lowercase
+from tokenizers import Regex, Tokenizer
+from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
 from scimult.errors import CheckpointError, ConfigError, SciMultError
@@ -31,6 +31,8 @@ TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
 LOWERCASE_KEY, FINGERPRINT_KEY = "scimult_lowercase", "scimult_fingerprint"
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+# Python lower-cases a capital sigma that ends a word to another letter; `Lowercase` does not.
+_SIGMA = Replace(Regex(r"(?<=[\p{Lu}\p{Ll}\p{M}])Σ(?!\p{M}*[\p{Lu}\p{Ll}])"), "ς")
 # Classes of transformers, by the files of a tokenizer.
 _BY_FILES: dict[tuple[str, ...], str] = {
     ("vocab.txt",): "BertTokenizer",
@@ -174,6 +176,10 @@ class TextTokenizer:
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             fix = "convert it to a tokenizer.json file"
             raise CheckpointError("not a fast tokenizer", path=path, fix=fix)
+        # transformers makes one for a model's folder without tokenizer files: all words unknown.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            fix = "copy the files of its tokenizer there, such as tokenizer.json"
+            raise CheckpointError("holds no vocabulary", path=path, fix=fix)
         return cls(tokenizer, lowercase=lowercase)
 
     @classmethod
@@ -239,7 +245,7 @@ class TextTokenizer:
         full = self._as_transformers()
         backend = copy.deepcopy(full.backend_tokenizer)
         backend.no_truncation()  # `encode` sets it
-        steps = [Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        steps = [_SIGMA, Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = NormalizerSequence(steps)
         # The generic class, because those of a family (BertTokenizer) replace the normalizer.
         plain = PreTrainedTokenizerFast(

@@ -23,7 +23,15 @@ from scimult.hardware import (
     usable_device,
 )
 from scimult.inference.origin import INT8_STEPS, Configured, fingerprint_of, stored_tensors
-from scimult.inference.precision import AUTO, DTYPES, INT8, TF32, resolve_dtype, rounded_copy
+from scimult.inference.precision import (
+    AUTO,
+    DTYPES,
+    INT8,
+    TF32,
+    converted,
+    resolve_dtype,
+    rounded_copy,
+)
 from scimult.inference.texts import Texts, as_texts, in_blocks, made_ahead
 from scimult.models import embed_tokens_each
 from scimult.models.config import Pooling
@@ -52,9 +60,9 @@ class SciMult(Configured):
     dtype : {"float32", "tf32", "bfloat16", "float16", "int8", "auto"} or torch.dtype
         Type of weights and activations; embeddings are always returned as float32. ``tf32``
         keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps float32
-        and lets a CPU round the weights and inputs of linears, in a copy that shares all other
-        numbers with ``pretrained``. ``auto`` is bfloat16 where the device supports it natively,
-        else float32.
+        and lets a CPU round the weights and inputs of linears. ``auto`` is bfloat16 where the
+        device supports it natively, else float32. Whatever changes numbers is a copy:
+        ``pretrained`` keeps its weights.
     max_tokens_per_batch : int, optional
         Token budget of one forward pass; default: what suits the device.
 
@@ -89,7 +97,7 @@ class SciMult(Configured):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
         # On a CPU tokenising overlaps with nothing, and sorting all texts by length pads less.
         self._texts_at_once = _CUDA_TEXTS if self._device.type == "cuda" else None
-        self._model = pretrained.model.to(self._device, DTYPES[self._dtype]).eval()
+        self._model = converted(pretrained.model, self._device, DTYPES[self._dtype]).eval()
         self._int8_steps = INT8_STEPS
         if self._dtype == INT8:
             self._int8_steps = largest_weight() or INT8_STEPS
@@ -149,6 +157,7 @@ class SciMult(Configured):
         # Nobody else holds this model and could change its weights.
         if model.dtype != INT8:
             pack_linears(model._model)
+            pretrained.model = model._model
         return model
 
     def __repr__(self) -> str:

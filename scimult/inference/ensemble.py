@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -76,6 +76,8 @@ class Ensemble:
         ConfigError
             If the mean is requested and widths differ.
         """
+        # Every member reads all texts; a generator would be empty after the first.
+        texts = list(texts) if isinstance(texts, Iterator) else texts
         parts = [
             member.encode(texts, task=task, role=role, show_progress=show_progress)
             for member in self._members

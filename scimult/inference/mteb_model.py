@@ -20,6 +20,7 @@ from torch import Tensor
 from scimult.errors import DataError
 from scimult.inference.encoder import SciMult
 from scimult.inference.mteb_tasks import scientific_tasks
+from scimult.losses import similarity_matrix
 from scimult.types import FloatArray, Kind, Role, Text
 
 if TYPE_CHECKING:
@@ -135,11 +136,7 @@ class MtebEncoder:
         """Compare all pairs by the model's similarity, shape ``(N, M)``."""
         x_ND, y_MD = _tensor(embeddings1), _tensor(embeddings2)
         x_ND, y_MD = (x if x.ndim > 1 else x[None] for x in (x_ND, y_MD))
-        if self._model.similarity == "l2":
-            return -torch.cdist(x_ND, y_MD)
-        if self._model.similarity == "cosine":
-            x_ND, y_MD = _normalised(x_ND), _normalised(y_MD)
-        return x_ND @ y_MD.T
+        return similarity_matrix(x_ND, y_MD, self._model.similarity)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Compare row with row by the model's similarity, shape ``(N,)``."""

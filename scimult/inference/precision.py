@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TypeVar
 
 import torch
@@ -43,14 +44,29 @@ def resolve_dtype(dtype: str, device: torch.device) -> str:
     return "bfloat16" if multiplies_bfloat16(device) else "float32"
 
 
+def converted(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
+    """Return a model on a device in a type: itself, or a copy if that changes its weights."""
+    weights = {id(weight): weight.detach().to(device, dtype) for weight in model.parameters()}
+    if all(weights[id(one)].data_ptr() == one.data_ptr() for one in model.parameters()):
+        return model
+    return _copy(model, {key: nn.Parameter(weight) for key, weight in weights.items()})
+
+
 def rounded_copy(model: Model, largest: int) -> Model:
     """Return a copy of a float32 model whose linears multiply bytes; see `round_linears`.
 
     The copy shares the weights, which stay: the model itself still computes in float32.
     """
-    kept: list[object] = [*model.parameters(), *model.buffers()]
-    # Packed linears have a ``forward`` of their own, which cannot be copied and is replaced.
-    kept += [own for part in model.modules() if (own := vars(part).get("forward")) is not None]
-    copied = copy.deepcopy(model, {id(item): item for item in kept})
+    copied = _copy(model, {id(weight): weight for weight in model.parameters()})
     round_linears(copied, largest)
+    return copied
+
+
+def _copy(model: Model, weights: Mapping[int, nn.Parameter]) -> Model:
+    """Copy a model with other weights, by the ids of its own."""
+    # Packed linears have a ``forward`` of their own, which cannot be copied.
+    packed = [own for part in model.modules() if (own := vars(part).get("forward")) is not None]
+    copied = copy.deepcopy(model, {**weights, **{id(own): own for own in packed}})
+    for part in copied.modules():
+        vars(part).pop("forward", None)
     return copied

@@ -156,6 +156,9 @@ class SentenceEncoder:
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
         """Return float32 embeddings of shape ``(N, D)``."""
+        if not texts:
+            width = self._model.get_embedding_dimension() or 0
+            return np.zeros((0, width), dtype=np.float32)
         if self.spec.adapters:
             self._switch(_most_specific(self.spec.adapters, task, role))
         prefix = _most_specific(self.spec.prefixes, task, role) or ""

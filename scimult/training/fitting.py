@@ -72,15 +72,19 @@ def uses_default_loss(loss: LossConfig, tasks: Collection[str]) -> bool:
     return any(task not in loss.by_task for task in tasks)
 
 
-def learns(loss: LossConfig, tasks: Collection[str]) -> bool:
-    """Return whether a loss of these tasks has parameters of its own (`learned_parts`)."""
+def learns(loss: LossConfig, tasks: Collection[str], projects: bool | None = None) -> bool:
+    """Return whether a loss of these tasks has parameters of its own (`learned_parts`).
+
+    ``projects`` says whether the run learns a projection; None: whether it may, because only the
+    model tells whether widths differ.
+    """
     teacher = loss.embedding_teacher
-    # Whether widths differ, and so need a projection, is known only with the model.
-    may_project = (
-        teacher is not None and teacher.loss != "relational" and teacher.projection is not False
-    )
+    if projects is None:
+        projects = (
+            teacher is not None and teacher.loss != "relational" and teacher.projection is not False
+        )
     learned = any(_is_learned(loss.by_task.get(task, loss.default)) for task in tasks)
-    return loss.weighting != "fixed" or learned or may_project
+    return loss.weighting != "fixed" or learned or projects
 
 
 def _is_learned(loss: InfoNCEConfig | TripletConfig | HeadConfig) -> bool:

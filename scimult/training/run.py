@@ -14,7 +14,7 @@ from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder
 from scimult.data.token_store import TokenStore
 from scimult.models.compiled import compile_blocks
-from scimult.progress import note
+from scimult.progress import note, warn
 from scimult.tasks import tells_sides
 from scimult.training import build, dev
 from scimult.training.callbacks import open_tracker
@@ -23,6 +23,7 @@ from scimult.training.deepspeed_config import deepspeed_settings, resolve_precis
 from scimult.training.embedding_teacher import make_projection
 from scimult.training.engine import DeepSpeedEngine, process_group
 from scimult.training.failure import FailureFile, Watchdog
+from scimult.training.fitting import learns
 from scimult.training.folder import RunFolder
 from scimult.training.learned import LearnedPart, head_name, learned_parts
 from scimult.training.loop import Trainer
@@ -125,6 +126,13 @@ def _train_module(
     model, device = pretrained.model, next(pretrained.model.parameters()).device
     teacher, fit = plan.embedding_teacher, checkpoint is None
     projection = make_projection(config, teacher, plan.sources, tokens, pretrained, fit=fit)
+    learned_lr, projects = config.optimizer.learned_lr, projection is not None
+    if learned_lr is not None and not learns(config.loss, plan.loss_weights, projects):
+        warn(
+            f"optimizer.learned_lr {learned_lr:g} has no effect: the teacher's vectors are as wide "
+            "as the embeddings, so no projection is learned, nor is anything else; leave it out, "
+            "or set loss.embedding_teacher.projection"
+        )
     learned = learned_parts(
         config,
         model,

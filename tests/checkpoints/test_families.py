@@ -147,6 +147,7 @@ def test_a_missing_weight_is_named(tmp_path: Path, family: str) -> None:
         ("modernbert", "rope_scaling", {"type": "linear", "factor": 2}),
         ("modernbert", "layer_types", ["full_attention"]),
         ("modernbert", "layer_types", ["causal"] * 4),
+        ("modernbert", "layer_types", [["full_attention"]] * 4),
         ("modernbert", "rope_parameters", {"full_attention": {"rope_type": "yarn"}}),
     ],
 )
@@ -252,3 +253,12 @@ def test_contradictory_encoder_configs_are_refused(
     sizes = {"vocab_size": 9, "hidden_size": 8, "num_blocks": 2, "num_heads": 2}
     with pytest.raises(ValueError, match=message):
         EncoderConfig.model_validate(sizes | {"intermediate_size": 8} | changes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_without_tokenizer_files_is_refused(tmp_path: Path, family: str) -> None:
+    """transformers opens most of them, with a vocabulary of special tokens alone."""
+    hf_model(family).save_pretrained(tmp_path)
+    message = "holds no (vocabulary.*copy the files|usable tokenizer)"
+    with pytest.raises(CheckpointError, match=message):
+        load_pretrained(tmp_path)

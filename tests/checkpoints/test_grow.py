@@ -102,6 +102,7 @@ def test_a_sentence_folder_lower_cases_when_it_is_trained_or_grown_too(tmp_path:
     assert not load_pretrained(folder).tokenizer.lowercase
     modules = [{"type": "Transformer", "path": ""}, {"type": "Pooling", "path": "1_Pooling"}]
     write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     write_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
     model = load_pretrained(folder, pooling="mean")
     started = start_from(folder, model.config)

@@ -113,6 +113,11 @@ def test_the_norm_after_the_last_block_counts_as_the_last_block() -> None:
     assert list(depth_factors(names[:2], (0.5, 1), 1).values()) == [0.5, 0.5]
 
 
+def test_blocks_of_an_instruction_encoder_have_the_depth_of_their_originals() -> None:
+    names = [f"instruction_encoder.{name}" for name in ("embeddings.x", "blocks.0.x", "blocks.1.x")]
+    assert list(depth_factors(names, (0, 1), 3).values()) == [0, 0, 0.5]
+
+
 def test_slerp_turns_and_stretches() -> None:
     a, b = torch.tensor([2.0, 0.0]).double(), torch.tensor([0.0, 4.0]).double()
     half = slerp({"w": a}, {"w": b}, 0.5)["w"]
@@ -243,6 +248,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         weights = load_file(path / "model.safetensors")
         weights[name][0, 0] = math.nan
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    mistyped: Any = "averge"
     cases = [
         (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
         (lambda: merge([model, mean]), "pooling 'cls' and 'mean'"),
@@ -255,6 +261,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: merge([model, plain], [1.0]), "1 shares for 2 models"),
         (lambda: merge([model, plain], [1.0, -1.0]), "not be negative"),
         (lambda: merge([model, plain], [1.0, math.inf]), "a share is not a finite number"),
+        (lambda: merge([model, plain], [1e308, 1e308]), "a share is not a finite number, or"),
+        (lambda: merge([model, plain], method=mistyped), "did you mean 'average'"),
         (lambda: merge([model, plain], method="task_vectors"), "task vectors and a base"),
         (lambda: merge([model, plain], by_depth=(1, 0)), "scale task vectors only"),
         (

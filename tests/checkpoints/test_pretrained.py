@@ -190,3 +190,22 @@ def test_weights_that_are_read_stay_in_their_file(tmp_path: Path) -> None:
         for weight in model.state_dict().values()
     ]
     assert all(inside)
+
+
+def test_a_model_of_few_dimensions_gets_no_more(tmp_path: Path) -> None:
+    """A run with ``model.dims`` has weights for more, but its loss never saw them."""
+    short = load_pretrained(save_tiny_model(tmp_path / "m"), dims=8)
+    weights = short.model.state_dict()
+    save_pretrained(tmp_path / "short", weights, short.tokenizer, short.config)
+    assert load_pretrained(tmp_path / "short", dims=8).config.encoder.width == 8
+    assert load_pretrained(tmp_path / "short", dims=4).config.encoder.width == 4
+    with pytest.raises(ConfigError, match=r"more than the 8 dimensions.*value: 9.*at most 8"):
+        load_pretrained(tmp_path / "short", dims=9)
+
+
+def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
+    file = save_tiny_model(tmp_path / "m") / "model.safetensors"
+    with pytest.raises(CheckpointError, match="is a file, not the folder of a model"):
+        load_pretrained(file)
+    with pytest.raises(CheckpointError, match="folder does not exist"):
+        load_pretrained(file.parent / "x")

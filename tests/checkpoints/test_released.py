@@ -124,6 +124,10 @@ def test_our_models_come_back_from_the_released_form(
     assert (notes[0] == "experts 0 = search, 1 = link_prediction, 2 = classification") == (
         variant != "vanilla"
     )
+    assert not any("tokens" in note for note in notes)
+    turned.max_length = 20  # which the form cannot say
+    notes = write_released(tmp_path / "short", Pretrained(ours.model, ours.tokenizer, turned))
+    assert any("20 tokens" in note and "read with 64" in note for note in notes)
     for number, task in enumerate(turned.tasks):
         expert = number if variant != "vanilla" else 0
         assert torch.equal(embed(back, back.route(task.name)), embed(ours, expert)), task.name

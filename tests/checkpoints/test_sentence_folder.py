@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def test_embeddings_are_the_librarys_before_and_after_export(
     )
 
 
+def test_an_export_that_the_library_changed_is_read_as_changed(tmp_path: Path) -> None:
+    base = load_pretrained(library_folder(tmp_path / "st", "cls"))
+    export_folded(tmp_path / "folded", base, None)
+    body = SentenceTransformer(str(tmp_path / "folded"), device="cpu")[0]
+    modules = [body, Pooling(32, "mean")]
+    changed = SentenceTransformer(modules=modules, similarity_fn_name="dot", device="cpu")
+    changed.max_seq_length = 9
+    changed.save(str(tmp_path / "changed"))
+    model = SciMult.from_pretrained(tmp_path / "changed", device="cpu")
+    np.testing.assert_allclose(ours(model), theirs(tmp_path / "changed"), atol=1e-5)
+    assert (model.similarity, model.unit_vectors, model.config.max_length) == ("dot", False, 9)
+    assert model.tasks.names == [task.name for task in base.config.tasks]
+
+
 def test_the_users_own_choices_win(tmp_path: Path) -> None:
     folder = library_folder(tmp_path / "st")
     raw = library_folder(tmp_path / "raw", normalise=False)
@@ -168,6 +183,22 @@ def test_a_damaged_list_of_modules_is_named(tmp_path: Path) -> None:
     (folder / "modules.json").write_text('[{"idx": 0}]')
     with pytest.raises(CheckpointError, match=r"modules\.json: not a list of modules"):
         load_pretrained(folder)
+
+
+def test_settings_of_other_types_are_named_or_passed_over(tmp_path: Path) -> None:
+    folder = library_folder(tmp_path / "st")
+    write_json(folder / "config_sentence_transformers.json", {"prompts": ["query: "]})
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": NaN}')
+    assert load_pretrained(folder).config.max_length == 64
+    modules = read_json(folder / "modules.json")
+    modules[1]["path"] = 1
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(CheckpointError, match="pooling is not described"):
+        load_pretrained(folder)
+    export_folded(tmp_path / "f", load_pretrained(folder, pooling="mean"), None)
+    write_json(tmp_path / "f/config.json", read_json(tmp_path / "f/config.json") | {"scimult": 1})
+    with pytest.raises(CheckpointError, match=r"config\.json: scimult is not a mapping"):
+        load_pretrained(tmp_path / "f")
 
 
 def test_an_encoder_in_a_subfolder_is_pointed_at(tmp_path: Path) -> None:
@@ -248,3 +279,14 @@ def test_scitldr_is_found_as_by_the_library(minilm: Path, scimult_data: Path) ->
     strings = ["[SEP]".join(filter(None, text.values())) for text in texts]
     assert ours == hits(library.encode(questions), library.encode(strings))
     assert np.mean(ours) > 0.8
+
+
+def test_a_folder_copied_without_its_subfolders_is_refused(tmp_path: Path) -> None:
+    """Its pooling is unknown; the library does not load it either."""
+    folder = library_folder(tmp_path / "st", "cls")
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(TypeError):
+        theirs(folder)
+    with pytest.raises(CheckpointError, match="pooling is not described.*copy the whole folder"):
+        SciMult.from_pretrained(folder)
+    assert SciMult.from_pretrained(folder, pooling="cls").unit_vectors

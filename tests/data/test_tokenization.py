@@ -18,6 +18,7 @@ from scimult.data.tokenization import TextTokenizer, cut
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import read_json
 from scimult.types import Text
+from tests.base_models import save_tokenizer
 
 PAPER = Text("paper", "Graph Attention", "We study Graphs.")
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "Graph", "graph", "Deep", "deep"]
@@ -115,6 +116,17 @@ def test_plain_files_do_not_keep_the_length_of_the_last_texts(tmp_path: Path, ca
     tokenizer.encode([PAPER], 4)
     tokenizer.save_plain(tmp_path / "plain")
     assert read_json(tmp_path / "plain" / "tokenizer.json")["truncation"] is None
+
+
+def test_plain_files_lower_case_as_we_do(tmp_path: Path) -> None:
+    """Python's lower case depends on the context of one letter, the Greek capital sigma."""
+    save_tokenizer(tmp_path, "roberta")  # its bytes tell all letters apart
+    tokenizer = TextTokenizer.from_folder(tmp_path, lowercase=True)
+    tokenizer.save_plain(tmp_path / "plain")
+    plain = Tokenizer.from_file(str(tmp_path / "plain" / "tokenizer.json"))
+    for text in ("ΟΔΟΣ", "ΣΟΣ ΣΕΣ.", "Σ", "aΣ</s>ΣΕΣ", "ΟΔΟΣ-Σ", "ΕΣΟΔΟΣ, ΟΔΟΣ"):
+        ids = tokenizer.encode([Text("query", text)], 64)[0].tolist()
+        assert plain.encode(text).ids == ids, text
 
 
 @pytest.mark.parametrize("lowercase", [None, True])

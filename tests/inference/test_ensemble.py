@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,13 @@ def test_mean_and_concatenation(members: list[SciMult]) -> None:
     joined = Ensemble(members, name="both", combine="concatenation")
     embedded = joined.encode(TEXTS, task="search", role="candidate")
     assert np.array_equal(embedded, np.concatenate([one, two], axis=1))
+
+
+def test_every_member_reads_all_texts_of_a_generator(members: list[SciMult]) -> None:
+    both = Ensemble(members, name="both")
+    wanted = both.encode(TEXTS, task="search", role="candidate")
+    texts: Any = iter(TEXTS)
+    np.testing.assert_array_equal(both.encode(texts, task="search", role="candidate"), wanted)
 
 
 def test_what_cannot_be_combined_is_refused(members: list[SciMult], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Encoding with int8 products, against float32."""
+"""Encoding with int8 products and in other types, against float32."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError
@@ -92,3 +93,22 @@ def test_a_model_in_int8_leaves_others_of_its_weights_as_they_are(
     assert models[2].fingerprint == wanted.fingerprint
     shared = {tensor.data_ptr() for tensor in models[0]._model.state_dict().values()}
     assert {tensor.data_ptr() for tensor in models[1]._model.state_dict().values()} == shared
+
+
+def test_a_model_in_another_type_leaves_others_of_its_weights_as_they_are(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m", variant="mha_ffn_expert")
+    pretrained = load_pretrained(folder)
+    before = {name: weight.clone() for name, weight in pretrained.model.state_dict().items()}
+    plain = SciMult(pretrained, name="plain", device="cpu")
+    wanted_ND = plain.encode(PAPERS, task="search")
+    half = SciMult(pretrained, name="half", device="cpu", dtype="bfloat16")
+    half_ND = half.encode(PAPERS, task="search")
+    np.testing.assert_array_equal(plain.encode(PAPERS, task="search"), wanted_ND)
+    assert half_ND.tobytes() != wanted_ND.tobytes()
+    after = pretrained.model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    alone = SciMult.from_pretrained(folder, device="cpu", dtype="bfloat16")
+    assert alone.fingerprint == half.fingerprint
+    # float32 needs no second copy of the weights, and a loaded model keeps only one.
+    assert plain._model is pretrained.model
+    assert alone._model is alone._pretrained.model

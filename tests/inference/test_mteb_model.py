@@ -113,6 +113,12 @@ def test_similarity(tmp_path: Path, similarity: Similarity) -> None:
     assert np.allclose(encoder.similarity(x, y).numpy(), wanted, atol=1e-5)
     assert np.allclose(encoder.similarity_pairwise(x, y).numpy(), np.diag(wanted), atol=1e-5)
     assert encoder.mteb_model_meta.similarity_fn_name is not None
+    # Long vectors that differ little, in a batch for which torch multiplies.
+    x = draw.normal(size=(40, 64)).astype(np.float32) * 2
+    y = x + draw.normal(size=x.shape).astype(np.float32) * 1e-3
+    found = np.diag(encoder.similarity(x, y).numpy())
+    exact = [literal[similarity](a.astype(np.float64), b) for a, b in zip(x, y, strict=True)]
+    assert np.allclose(found, exact, rtol=1e-4)
 
 
 def test_mteb_scores_a_task_as_we_do(tmp_path: Path, model: SciMult) -> None:

@@ -49,6 +49,12 @@ def test_the_same_checkpoint_embeds_as_our_loader_does(
     assert np.allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_no_texts_give_no_rows(minilm: Path, dtype: str | None) -> None:
+    encoder = SentenceEncoder(_spec(minilm, dtype=dtype), name="theirs", device="cpu")
+    assert encoder.encode([], task="search", role="query").shape == (0, 384)
+
+
 def test_length_one_where_the_similarity_is_cosine(minilm: Path) -> None:
     assert _spec(minilm, pooling="mean").unit_vectors
     assert not _spec(minilm, pooling="mean", similarity="l2").unit_vectors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from scimult.data.prepared import PreparedData
 from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.inference import SciMult
 from scimult.losses import Projection
+from scimult.progress import LOGGER
 from scimult.retrieval.embeddings import StoredEmbeddings
 from scimult.retrieval.teacher_vectors import TeacherVectors, write_encoded, write_imported
 from scimult.training import build, embedding_teacher
@@ -216,6 +218,30 @@ def test_a_run_begins_at_its_base_and_resumes(folder: Path, tmp_path: Path) -> N
     shutil.rmtree(folder / "again/model")
     run_ranks(run_with, 1, tmp_path, (folder, "again", itself), only)
     assert_same_run(folder / "again", folder / "whole")
+
+
+def warnings_of(folder: Path, name: str, sections: dict[str, Any]) -> list[str]:
+    """Return the warnings of a run that follows vectors as wide as the model's."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    LOGGER.addHandler(handler)
+    run(folder, name, {"vectors": str(folder / "itself"), **sections}, **ONE_STEP)
+    return messages
+
+
+ONE_STEP = {"schedule": {"steps": 1}, "optimizer": {"lr": 1e-3, "learned_lr": 1e-2}}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("projection", [None, True])
+def test_a_learning_rate_of_no_projection_is_named(
+    folder: Path, tmp_path: Path, projection: bool | None
+) -> None:
+    sections = {"projection": projection}
+    (messages,) = run_ranks(warnings_of, 1, tmp_path, folder, f"lr_{projection}", sections)
+    found = [message for message in messages if "learned_lr 0.01 has no effect" in message]
+    assert len(found) == (projection is None)
 
 
 @pytest.mark.ranks
