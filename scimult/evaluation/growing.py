@@ -77,9 +77,9 @@ class GrowingResult:
             self.result = _continued(before, self.result)
 
     def has(self, name: str, facts: SetFacts) -> bool:
-        """Return whether a set keeps its scores: same data, same scoring, and resuming."""
+        """Return whether a set keeps its scores: same data, same scoring, no failure, resuming."""
         entry = self.result.sets.get(name)
-        if not self._resumes or entry is None or entry.facts != facts:
+        if not self._resumes or entry is None or entry.facts != facts or name in self.result.failed:
             return False
         if self._confidence is not None and entry.resampled_metrics:
             provenance = entry.provenance or self.result.provenance

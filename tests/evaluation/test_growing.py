@@ -168,6 +168,20 @@ def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     assert list(mended.sets) == list(sets)
 
 
+def test_resuming_scores_a_set_whose_last_scoring_failed(prepared: Prepared) -> None:
+    """Its earlier scores stay until then."""
+    suite, sets, out = prepared
+    before = evaluate(DenseSystem(WordEncoder()), suite, sets, out)
+    failed = evaluate(DenseSystem(FailsOn("link_prediction")), suite, sets, out)
+    assert failed.failed == {"links": "out of memory"}
+    assert failed.sets["links"].scores == before.sets["links"].scores
+    seen: dict[str, object] = {}
+    options: dict[str, Any] = {"earlier": "resume", "on_set": seen.__setitem__}
+    mended = evaluate(DenseSystem(WordEncoder()), suite, sets, out, **options)
+    assert mended.failed == {}
+    assert [name for name, entry in seen.items() if entry is None] == ["search", "coarse"]
+
+
 def test_where_every_set_fails_so_does_the_evaluation(prepared: Prepared) -> None:
     suite, sets, out = prepared
     with pytest.raises(RuntimeError, match="out of memory"):
