@@ -238,9 +238,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, separator, raw = override.partition("=")
     if not separator or not key.strip():
         raise ConfigError("override is not key=value", value=override, fix="write dotted.key=value")
-    node = tree
-    *parents, last = key.strip().split(".")
-    for parent in parents:
+    node, last = tree, key.strip()
+    while (parent := _first_of(last, node)) != last:
+        last = last[len(parent) + 1 :]
         if node.get(parent) is None:
             node[parent] = {}
         node = node[parent]
@@ -257,6 +257,12 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
         raise ConfigError(problem, value=override, fix="write dotted.key=value") from None
+
+
+def _first_of(dotted: str, node: Mapping[str, Any]) -> str:
+    """Return the first key of a dotted one; a key of ``node`` may have dots itself."""
+    known = (key for key in node if isinstance(key, str) and f"{dotted}.".startswith(f"{key}."))
+    return max(known, key=len, default=dotted.partition(".")[0])
 
 
 def _describe(schema: type[BaseModel], detail: Any) -> str:

@@ -79,6 +79,21 @@ def test_override_fills_a_section_left_empty(tmp_path: Path) -> None:
     assert load_config(Job, path, ["optimizer.lr=1"]).optimizer.lr == 1
 
 
+def test_a_key_with_dots_is_overridden_as_a_whole() -> None:
+    """Such as a data set called by its version; other keys are still made section by section."""
+    tree = {"sets": {"v1": {"k": 1}, "v1.0": {"k": 1}, "v1.0.b": 3, 1: {}}}
+    overrides = ["sets.v1.0.k=2", "sets.v1.1.k=3", "sets.v1.0.b=4", "sets.v1.0.c.d=5", "sets.1.k=6"]
+    assert apply_overrides(tree, overrides) == {
+        "sets": {
+            "v1": {"k": 1, "1": {"k": 3}},
+            "v1.0": {"k": 2, "c": {"d": 5}},
+            "v1.0.b": 4,
+            1: {},
+            "1": {"k": 6},
+        }
+    }
+
+
 def test_includes_merge_in_order_and_the_file_wins(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     _write(tmp_path, "seed: 1\noptimizer: {lr: 1, warmup_steps: 1}", "parts/a.yaml")

@@ -137,7 +137,7 @@ def add_hybrids(
         system = parse_system(spec, {"top": str})
         first, plus, model = str(system.folder).partition("+")
         top = system.options.get("top", "100")
-        if not (plus and top.isdecimal()):
+        if not (plus and top.isdecimal() and int(top)):
             fix = "write better=BM25+cross-encoder/ms-marco-MiniLM-L6-v2,top=100"
             raise ConfigError("a reranked system is NAME=SYSTEM+MODEL", value=spec, fix=fix)
         make = partial(_reranked, system.name, _shared(makers, first), model, int(top), device)

@@ -256,6 +256,10 @@ class Benchmark(StrictConfig):
         ):
             fix = "set intercept: false; for classes, liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
+        if probe and "train" in self.splits:
+            fix = "name the other splits, such as dev+test"
+            problem = "a linear model is not scored on train, the papers that it is fitted to"
+            raise ConfigError(problem, value=self.split, fix=fix)
         if self.average == "groups" and self.format not in GROUPED:
             problem = f"format {self.format!r} has no query groups"
             raise ConfigError(problem, fix="use average: queries")

@@ -178,7 +178,11 @@ def paired_samples(
                 )
         samples = macro_f1_samples(gold, [table.column("predicted") for table in tables])
     else:
-        samples = [mean_sample(table.weights * table.scores(metrics)) for table in tables]
+        plain = [table for table in tables if table.weights is None]
+        if 0 < len(plain) < len(tables):  # recommendation by earlier versions
+            problem = f"only some systems have the weights of the queries of {name}"
+            raise DataError(problem, path=plain[0].path, fix=AGAIN)
+        samples = [mean_sample(table.scores(metrics), table.weights) for table in tables]
     for result, table, sample in zip(results, tables, samples, strict=True):
         entry = result.sets[name]
         wanted_M = np.array([entry.scores[metric] for metric in metrics])

@@ -130,7 +130,10 @@ def _task_result(
 
 
 def _mteb_metric(name: str) -> str:
-    return name.replace("@", "_at_").replace("%", "_percent_").replace("macro_f1", "f1")
+    kind, plus, version = name.partition("+")
+    # MTEB's f1 is macro F1.
+    kind = {"macro_f1": "f1", "f1": "f1_positive"}.get(kind, kind)
+    return f"{kind}{plus}{version}".replace("@", "_at_").replace("%", "_percent_")
 
 
 def _model_meta(result: Result, revision: str) -> dict[str, Any]:

@@ -34,6 +34,9 @@ Earlier = Literal["merge", "resume", "replace"]
 others, ``resume`` also keeps requested sets that are unchanged, ``replace`` discards it."""
 
 _DIGESTS = "sha256"
+_FOLDERS = ("folder", "model")
+_PARTS = ("members", "first")
+"""Settings of fused and reranked systems that hold those of others."""
 
 
 class GrowingResult:
@@ -77,9 +80,9 @@ class GrowingResult:
             self.result = _continued(before, self.result)
 
     def has(self, name: str, facts: SetFacts) -> bool:
-        """Return whether a set keeps its scores: same data, same scoring, and resuming."""
+        """Return whether a set keeps its scores: same data, same scoring, no failure, resuming."""
         entry = self.result.sets.get(name)
-        if not self._resumes or entry is None or entry.facts != facts:
+        if not self._resumes or entry is None or entry.facts != facts or name in self.result.failed:
             return False
         if self._confidence is not None and entry.resampled_metrics:
             provenance = entry.provenance or self.result.provenance
@@ -153,15 +156,18 @@ def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
         key
         for key in sorted({*before, *now})
-        if not (key == "folder" and has_identity)
-        if not (key == _DIGESTS and _agree(before.get(key, {}), now.get(key, {})))
-        if before.get(key) != now.get(key)
+        if not (key in _FOLDERS and has_identity)
+        if not _alike(key, before.get(key), now.get(key))
     ]
 
 
-def _agree(before: dict[str, str], now: dict[str, str]) -> bool:
-    """Return whether the files of both are identical; embeddings of sets may be added later."""
-    return all(before[name] == now[name] for name in before.keys() & now.keys())
+def _alike(key: str, before: Any, now: Any) -> bool:
+    """Return whether two values of a setting are of the same system."""
+    if before is None or now is None or key not in (_DIGESTS, *_PARTS):
+        return bool(before == now)
+    if key == _DIGESTS:  # embeddings of sets may be added later
+        return all(before[name] == now[name] for name in before.keys() & now.keys())
+    return before.keys() == now.keys() and not any(_differing(before[n], now[n]) for n in now)
 
 
 def _continued(before: Result, now: Result) -> Result:

@@ -58,11 +58,9 @@ class PerQuery:
         return np.ascontiguousarray(scores_MQ.T)
 
     @property
-    def weights(self) -> Scores:
-        """Weight of each query, 1 on average, shape ``(Q, 1)``."""
-        if WEIGHT not in self.columns:
-            return np.ones((len(self.query_ids), 1))
-        return self.scores([WEIGHT])
+    def weights(self) -> Scores | None:
+        """Weight of each query, 1 on average, shape ``(Q, 1)``; None where all count the same."""
+        return self.scores([WEIGHT]) if WEIGHT in self.columns else None
 
     def in_order_of(self, query_ids: Sequence[str]) -> PerQuery:
         """Return the table with its queries in the given order; they must be the same.

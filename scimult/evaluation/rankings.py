@@ -97,11 +97,16 @@ def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Ou
     # Ties share their ranks: each tied paper counts as half above.
     ranks_Q = above_Q + 0.5 * equal_Q
     weights_Q = dataset.weights_Q / dataset.weights_Q.mean()
-    columns: dict[str, Scores] = {
-        "weighted_ndcg": weights_Q / np.log2(2 + ranks_Q),
-        "weighted_precision@1": weights_Q * (ranks_Q == 0),
+    known = {
+        "weighted_ndcg": 1 / np.log2(2 + ranks_Q),
+        "weighted_precision@1": 1.0 * (ranks_Q == 0),
     }
-    return Outcome.of_columns(columns, benchmark.metrics, rankings={"": ranking})
+    columns = {name: known[name] for name in benchmark.metrics}
+    return Outcome(
+        scores={name: float(np.mean(weights_Q * column)) for name, column in columns.items()},
+        per_query={name: x.tolist() for name, x in {**columns, WEIGHT: weights_Q}.items()},
+        rankings={"": ranking},
+    )
 
 
 def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:

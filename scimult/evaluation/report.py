@@ -164,6 +164,9 @@ def _notes(facts: Mapping[str, SetFacts], shared: int) -> list[str]:
     for name, entry in facts.items():
         if entry.mode != "default":
             notes.append(f"{name}: mode {entry.mode!r}.")
+        if entry.columns:
+            columns = (f"{column} ({', '.join(of)})" for column, of in entry.columns.items())
+            notes.append(f"{name}: enters averages as {', '.join(columns)}.")
         if entry.average == "groups":
             notes.append(f"{name}: scores are the mean of the query groups' means.")
         notes.extend(

@@ -1,11 +1,11 @@
 """Paired bootstrap, randomisation test and Holm's correction, vectorised over resamples.
 
-A system's score is a function of sums over queries: the mean of per-query scores, or macro F1 of
-the counts of hits, gold and predicted labels. Rank correlation, binary F1 and macro F1 of several
-labels are means of the jackknife's pseudo-values. Resampled scores are therefore products of a
-matrix of weights or swaps with the queries' terms, computed in blocks of bounded size. Every draw
-starts from the given seed, so a comparison does not depend on what else is compared, and the block
-size changes no number.
+A system's score is a function of sums over queries: the mean of per-query scores (weighted: the
+sum of weighted scores divided by that of weights), or macro F1 of the counts of hits, gold and
+predicted labels. Rank correlation, binary F1 and macro F1 of several labels are means of the
+jackknife's pseudo-values. Resampled scores are therefore products of a matrix of weights or swaps
+with the queries' terms, computed in blocks of bounded size. Every draw starts from the given seed,
+so a comparison does not depend on what else is compared, and the block size changes no number.
 
 Sources: Efron and Tibshirani, *An Introduction to the Bootstrap* (1993), chapter 13 (percentile
 interval); Smucker, Allan and Carterette, CIKM 2007 (randomisation test for retrieval); Yeh,
@@ -57,8 +57,14 @@ class Sample:
         return scores_M
 
 
-def mean_sample(scores_QM: Scores) -> Sample:
-    """Return a sample scored by the means of M per-query metrics."""
+def mean_sample(scores_QM: Scores, weights_Q1: Scores | None = None) -> Sample:
+    """Return a sample scored by the means of M per-query metrics, weighted if given weights.
+
+    A draw's scores are divided by its own weights: queries drawn more often are no better.
+    """
+    if weights_Q1 is not None:
+        terms_QF = np.hstack([weights_Q1 * scores_QM, weights_Q1])
+        return Sample(terms_QF, lambda sums_RF: sums_RF[:, :-1] / sums_RF[:, -1:])
     queries = len(scores_QM)
     return Sample(scores_QM, lambda sums_RM: sums_RM / queries)
 

@@ -180,6 +180,7 @@ def test_invalid_settings_of_bm25(suite: Path, lexical: str, problem: str) -> No
         (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names no split"),
         (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25+x,top=0"), "NAME=SYSTEM+MODEL"),
         (("--rerank", "better=BM25+x,depth=3"), "unknown option of a system"),
     ],
 )

@@ -221,6 +221,10 @@ def test_scores_per_query_that_do_not_fit(out: Path) -> None:
     write_per_query(out, "good", "cisi", QUERIES[:12], {"map": (scores - 1e-6).tolist()})
     with pytest.raises(DataError, match="of good on cisi do not match its result.*again"):
         _compare(out)
+    columns = {"map": scores.tolist(), "weight": [1.0] * 12}
+    write_per_query(out, "good", "cisi", QUERIES[:12], columns)
+    with pytest.raises(DataError, match="only some systems have the weights of the queries"):
+        _compare(out)
     (out / "good/per_query/cisi.tsv.gz").unlink()
     with pytest.raises(DataError, match="no per-query scores of good on cisi.*again"):
         _compare(out)

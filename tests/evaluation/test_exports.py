@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.evaluation.exports import export_results
-from scimult.evaluation.results import Result, load_results
+from scimult.evaluation.results import Result, load_results, save_result
 from tests.evaluation.reporting.scored import write_results
 
 
@@ -39,6 +39,21 @@ def test_csv_has_every_score(written: tuple[Path, Path], tmp_path: Path) -> None
         for metric, score in entry.scores.items()
     }
     assert sum(int(row["main"]) for row in rows) == sum(len(r.sets) for r in load_results(out))
+
+
+def test_f1_of_one_label_does_not_go_by_the_name_of_mtebs_macro_f1(
+    written: tuple[Path, Path], tmp_path: Path
+) -> None:
+    result = _result(written[0], "words")
+    entry = result.sets["coarse"]
+    scores = {"macro_f1": 0.5, "f1": 0.3, "f1+24shot": 0.2, "macro_f1+24shot": 0.4}
+    sets = {"coarse": entry.model_copy(update={"scores": scores})}
+    save_result(result.model_copy(update={"sets": sets}), tmp_path / "in")
+    (path,) = export_results([tmp_path / "in"], "mteb", tmp_path / "out")
+    (found,) = json.loads(path.read_text())["scores"]["test"]
+    wanted = {"f1": 0.5, "f1_positive": 0.3, "f1_positive+24shot": 0.2, "f1+24shot": 0.4}
+    assert {key: found[key] for key in wanted} == wanted
+    assert found["main_score"] == 0.5
 
 
 def test_mteb_reads_its_files(written: tuple[Path, Path], tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets, missing_sets
+from scimult.evaluation.hybrid import RerankedSystem
 from scimult.evaluation.report import make_report, score_table
 from scimult.evaluation.results import Result, load_results
 from scimult.evaluation.suites import Suite
@@ -20,6 +22,7 @@ from scimult.evaluation.task_data import Dataset
 from scimult.table import to_markdown
 from scimult.types import FloatArray, Role, Text
 from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
+from tests.tiny import save_cross_encoder
 
 Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 
@@ -168,6 +171,20 @@ def test_a_set_that_fails_does_not_lose_the_others(prepared: Prepared) -> None:
     assert list(mended.sets) == list(sets)
 
 
+def test_resuming_scores_a_set_whose_last_scoring_failed(prepared: Prepared) -> None:
+    """Its earlier scores stay until then."""
+    suite, sets, out = prepared
+    before = evaluate(DenseSystem(WordEncoder()), suite, sets, out)
+    failed = evaluate(DenseSystem(FailsOn("link_prediction")), suite, sets, out)
+    assert failed.failed == {"links": "out of memory"}
+    assert failed.sets["links"].scores == before.sets["links"].scores
+    seen: dict[str, object] = {}
+    options: dict[str, Any] = {"earlier": "resume", "on_set": seen.__setitem__}
+    mended = evaluate(DenseSystem(WordEncoder()), suite, sets, out, **options)
+    assert mended.failed == {}
+    assert [name for name, entry in seen.items() if entry is None] == ["search", "coarse"]
+
+
 def test_where_every_set_fails_so_does_the_evaluation(prepared: Prepared) -> None:
     suite, sets, out = prepared
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -215,6 +232,41 @@ def test_embeddings_of_further_sets_may_be_stored_later(prepared: Prepared) -> N
     other = {**more, "sha256": {"links/queries/embeddings.npy": "3"}}
     with pytest.raises(ConfigError, match="differs in sha256"):
         evaluate(_Described(other), suite, _one(sets, "search"), out)
+
+
+@pytest.mark.parametrize("part", ["members", "first"])
+def test_a_system_of_others_is_the_same_if_they_are(prepared: Prepared, part: str) -> None:
+    """A moved model and further embeddings change no member, other weights do."""
+    suite, sets, out = prepared
+
+    def around(folder: str, fingerprint: str, digests: dict[str, str]) -> _Described:
+        model = {"kind": "dense", "folder": folder, "fingerprint": fingerprint}
+        stored = {"kind": "stored", "folder": folder, "sha256": digests}
+        return _Described({"kind": "made of others", part: {"model": model, "stored": stored}})
+
+    evaluate(around("runs/a", "a", {"links": "1"}), suite, _one(sets, "links"), out)
+    moved = around("/mnt/a", "a", {"links": "1", "search": "2"})
+    assert set(evaluate(moved, suite, _one(sets, "search"), out).sets) == {"links", "search"}
+    for other in (around("/mnt/a", "b", {}), around("/mnt/a", "a", {"search": "3"})):
+        with pytest.raises(ConfigError, match=f"differs in {part}"):
+            evaluate(other, suite, _one(sets, "search"), out)
+
+
+def test_resuming_knows_another_cross_encoder_in_the_same_folder(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    suite, sets, out = prepared
+    model = save_cross_encoder(tmp_path / "cross")
+    evaluate(RerankedSystem("better", BM25System(), model), suite, sets, out)
+    moved = model.rename(tmp_path / "moved")
+    seen: dict[str, object] = {}
+    system = RerankedSystem("better", BM25System(), moved)
+    evaluate(system, suite, sets, out, earlier="resume", on_set=seen.__setitem__)
+    assert set(seen.values()) == {None}
+    weights = load_file(moved / "model.safetensors")
+    save_file({name: -tensor for name, tensor in weights.items()}, moved / "model.safetensors")
+    with pytest.raises(ConfigError, match="differs in sha256"):
+        evaluate(system, suite, sets, out, earlier="resume")
 
 
 class _Described(BM25System):

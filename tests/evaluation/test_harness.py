@@ -9,7 +9,7 @@ import pytest
 
 from scimult.checkpoints import save_pretrained
 from scimult.checkpoints.grow import grow_task
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark, Probe
 from scimult.evaluation.harness import LoadedSet, encode_on_all_ranks, evaluate, load_sets, routed
 from scimult.evaluation.results import Result
@@ -25,6 +25,7 @@ from tests.benchmark_sets import (
     write_coarse,
     write_jsonl,
     write_links,
+    write_rerank,
     write_rows,
     write_search,
 )
@@ -184,6 +185,18 @@ def test_splits_are_scored_as_one_and_queries_of_others_are_left_out(tmp_path: P
     both = entry.model_copy(update={"split": "test+dev"})
     merged = Suite(name="own", description="", how_to_get="", benchmarks={"search": both})
     assert load_sets(merged, tmp_path)["search"].facts.counts["queries"] == 3
+
+
+def test_a_table_next_to_named_judgments_is_no_other_split(tmp_path: Path) -> None:
+    """Candidates of a query judge nothing, whatever their columns are called."""
+    entry = write_rerank(tmp_path)
+    folder = tmp_path / "rerank"
+    lines = (folder / "qrels/test.tsv").read_text().splitlines()
+    (folder / "judged.tsv").write_text("\n".join(line for line in lines if line[:2] != "x1") + "\n")
+    named = entry.model_copy(update={"judgments": "judged.tsv"})
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"rerank": named})
+    with pytest.raises(DataError, match=r"judged.tsv: query has no judgment \(value: 'x1'\)"):
+        load_sets(suite, tmp_path)
 
 
 def test_expected_counts_compare_what_is_given(tmp_path: Path) -> None:

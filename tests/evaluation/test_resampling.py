@@ -75,6 +75,26 @@ def test_bootstrap_scores_every_drawn_list_of_queries() -> None:
             assert found_f1[system, draw] == pytest.approx([wanted], abs=ROUNDING)
 
 
+def test_weighted_scores_are_weighted_means_of_every_draw() -> None:
+    """Of scores that are all 0.9 too, whose interval is then a point."""
+    rng = np.random.default_rng(4)
+    scores, weights = np.column_stack([rng.random(40), np.full(40, 0.9)]), rng.random(40) + 0.1
+    sample = mean_sample(scores, weights[:, None])
+    assert sample.scores_M == pytest.approx(np.average(scores, axis=0, weights=weights))
+    (found,) = bootstrap([sample], 20, seed=3)
+    rng = np.random.default_rng(3)
+    for draw in range(20):
+        rows = rng.integers(0, 40, 40)
+        wanted = np.average(scores[rows], axis=0, weights=weights[rows])
+        assert found[draw] == pytest.approx(wanted, abs=ROUNDING)
+    assert interval(found[:, 1], 0.95) == pytest.approx((0.9, 0.9))
+    others = mean_sample(1 - scores, weights[:, None])
+    exact = randomisation_test(
+        mean_sample(weights[:, None] * scores), mean_sample(weights[:, None] * (1 - scores)), 500, 1
+    )
+    assert randomisation_test(sample, others, 500, 1)[0].tolist() == exact[0].tolist()
+
+
 def test_block_size_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal up to the order of addition in a matrix product."""
     pair = [mean_sample(scores) for scores in _scores(1)]

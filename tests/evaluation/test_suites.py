@@ -167,6 +167,13 @@ def test_the_template_of_a_suite_loads(repository: Path) -> None:
     assert list(suite.benchmarks) == ["my_search", "my_labels", "my_classes"]
 
 
+def test_a_linear_model_is_not_scored_on_what_it_was_fitted_to() -> None:
+    """Several splits may be scored as one, but train is the linear model's."""
+    assert load_suite("linear", ["benchmarks.drsm.split=dev+test"])
+    with pytest.raises(SciMultError, match=r"not scored on train.*train\+dev\+test"):
+        load_suite("linear", ["benchmarks.drsm.split=train+dev+test"])
+
+
 def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:
     folder = tmp_path / write_search(tmp_path).folder
     suite = load_suite(str(folder), ["benchmarks.search.metrics=[map]"])

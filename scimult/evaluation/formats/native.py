@@ -67,7 +67,8 @@ def _read_retrieval(source: Source) -> Dataset:
         asked = {query: text for query, text in queries.items() if judgments[query]}
         not_asked = len(queries) - len(asked)
     else:
-        elsewhere = _judged_elsewhere(qrels, rejects)
+        # Next to a file of judgments with a name of its own lie other tables, no other splits.
+        elsewhere = set() if benchmark.judgments else _judged_elsewhere(qrels, rejects)
         asked = {
             name: queries[name] for name in queries if judgments[name] or name not in elsewhere
         }

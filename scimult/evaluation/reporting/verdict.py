@@ -62,12 +62,14 @@ def verdict(
     """Summarise a comparison of all systems; None if no set is shared by all.
 
     ``out`` is the folder of the results, for differences to the best system; ``averages`` maps
-    tasks, and ``all``, to each system's average.
+    tasks, and ``all``, to each system's average. The lead is one of main metrics, like its
+    interval, also where other columns enter these averages.
     """
     rows = [row for row in comparison.averages if row.task == "all"]
     if not rows or "all" not in averages:
         return None
-    scores = averages["all"]
+    scores = {comparison.settings.baseline: rows[0].baseline_score}
+    scores |= {row.system: row.score for row in rows}
     best = max(scores, key=scores.__getitem__)
     against_best = comparison
     if best != comparison.settings.baseline:
@@ -80,7 +82,7 @@ def verdict(
     ]
     settings = comparison.settings
     note = (
-        f"Average score minus that of {settings.baseline}, × 100, with its "
+        f"Average of main metrics minus that of {settings.baseline}, × 100, with its "
         f"{100 * settings.confidence:g}% interval over the queries of these sets. ▲ and ▼: the "
         "interval is above or below 0. It covers neither other sets nor variance between training "
         "runs."

@@ -128,6 +128,8 @@ def test_clicks_weigh_by_the_inverse_propensity_of_their_place(clicks: Path) -> 
         total += weight
         gain += weight / math.log2(2 + above)
         first += weight * (above == 0)
+    found = np.array([outcome.per_query[name] for name in ("weighted_ndcg", "weight")])
+    assert found.prod(axis=0).mean() == pytest.approx(gain / total)
     assert outcome.scores["weighted_ndcg"] == pytest.approx(gain / total)
     assert outcome.scores["weighted_precision@1"] == pytest.approx(first / total)
     assert len(data.query_ids) == 3

@@ -19,12 +19,15 @@ from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
 from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
+from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import read_scored_set
+from scimult.evaluation.reporting.suite_report import make_suite_report
 from scimult.evaluation.reporting.verdict import verdict
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
-from tests.evaluation.reporting.scored import write_results
+from tests.benchmark_sets import write_fields, write_links
+from tests.evaluation.reporting.scored import score_all, write_results
 
 Written = tuple[Path, Path]
 
@@ -271,3 +274,21 @@ def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_z
         "best has the highest average, 50.00 over 1 set, but its lead of 1.00 over wide could be "
         "chance (−0.20 to +2.20)."
     )
+
+
+def test_the_lead_is_one_of_main_metrics(tmp_path: Path) -> None:
+    """Also where other columns enter the averages, by which here the other system is ahead."""
+    columns = {"links": "recall@3", "fields": "recall@2"}
+    made = [
+        write(tmp_path / "data").model_copy(update={"columns": {name: [column]}})
+        for write, (name, column) in zip((write_links, write_fields), columns.items(), strict=True)
+    ]
+    out = score_all(tmp_path, made)
+    bm25, words = (result.averages["all"] for result in load_results(out))
+    assert bm25 < words
+    report = make_suite_report(out, Options(), lambda line: None)
+    assert report.verdict is not None
+    assert report.verdict.sentences[0].startswith(
+        "BM25 has the highest average, 66.67 over 2 sets, but its lead of 25.00 over words could"
+    )
+    assert "links: enters averages as links (recall@3)." in report.tables[1].notes
