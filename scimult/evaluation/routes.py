@@ -21,6 +21,12 @@ class FixedRoute:
         self.similarity: Similarity = encoder.similarity
         self._encoder, self._route = encoder, route
 
+    @property
+    def tokens_encoded(self) -> int | None:
+        """Tokens of the texts so far, if the encoder counts them."""
+        counted: int | None = getattr(self._encoder, "tokens_encoded", None)
+        return counted
+
     def settings(self) -> dict[str, str]:
         """Return what distinguishes the results of routes."""
         return {"routed": self._encoder.name, "route": self._route}

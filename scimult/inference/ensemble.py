@@ -56,6 +56,13 @@ class Ensemble:
         """How two embeddings are compared."""
         return self._members[0].similarity
 
+    @property
+    def tokens_encoded(self) -> int | None:
+        """Tokens of the texts so far, once per member, if all members count them."""
+        counts = [getattr(member, "tokens_encoded", None) for member in self._members]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if all members know it, else ``fallback``."""
         tasks = {

@@ -56,6 +56,7 @@ def test_cross_routes_scores_each_set_under_each_route(tmp_path: Path) -> None:
     for result in results:
         for entry in result.sets.values():
             assert entry.cost["index_bytes"] == entry.counts["candidates"] * 16 * 4
+            assert entry.cost["tokens"] > entry.cost["texts"]
     first = usual.sets["fields"]
     assert first.cost["texts"] == first.counts["queries"] + first.counts["candidates"]
     assert first.cost["tokens"] > first.cost["texts"]

@@ -12,6 +12,7 @@ from scimult.cli.systems import _folders
 from scimult.errors import ConfigError
 from scimult.inference import Ensemble, SciMult
 from scimult.types import Text
+from tests.benchmark_sets import WordEncoder
 from tests.tiny import save_tiny_model
 
 TEXTS = [Text("paper", "graphs", "of things"), Text("paper", "other")]
@@ -39,6 +40,14 @@ def test_every_member_reads_all_texts_of_a_generator(members: list[SciMult]) -> 
     wanted = both.encode(TEXTS, task="search", role="candidate")
     texts: Any = iter(TEXTS)
     np.testing.assert_array_equal(both.encode(texts, task="search", role="candidate"), wanted)
+
+
+def test_tokens_count_once_per_member_if_all_count_them(members: list[SciMult]) -> None:
+    both = Ensemble(members, name="both")
+    both.encode(TEXTS, task="search", role="candidate")
+    assert both.tokens_encoded == 2 * members[0].tokens_encoded > 0
+    other = Ensemble([members[0], WordEncoder()], name="other")
+    assert other.tokens_encoded is None
 
 
 def test_what_cannot_be_combined_is_refused(members: list[SciMult], tmp_path: Path) -> None:
