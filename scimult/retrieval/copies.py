@@ -29,7 +29,10 @@ def equal_rows(vectors: Vectors) -> list[IntArray]:
     count, width = vectors.shape
     blocks = [np.arange(first, min(first + _BLOCK, count)) for first in range(0, count, _BLOCK)]
     directions_2D = _directions(width)
-    hashes_C = np.concatenate([_hashes(vectors.stored(rows), directions_2D) for rows in blocks])
+    # A small array kept from each block would sit in the gap that the next block needs.
+    hashes_C = np.empty(count, dtype=np.int64)
+    for rows in blocks:
+        hashes_C[rows] = _hashes(vectors.stored(rows), directions_2D)
     order_C = np.argsort(hashes_C, kind="stable")
     edges = np.flatnonzero(np.diff(hashes_C[order_C]) != 0) + 1
     starts, ends = np.append(0, edges), np.append(edges, count)

@@ -118,7 +118,7 @@ class HalfVectors(Rounded):
     def of(cls, vectors: Vectors) -> HalfVectors:
         """Round all candidates."""
         rounded_CD = torch.empty(vectors.shape, dtype=torch.bfloat16, device=vectors.device)
-        biases = []
+        biases_C = torch.empty(len(rounded_CD), device=vectors.device)
         length = error = torch.zeros((), device=vectors.device)
         lost = torch.empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1], device=vectors.device)
         for rows, vectors_BD, bias_B in _blocks(vectors):
@@ -127,8 +127,8 @@ class HalfVectors(Rounded):
             error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
             length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
             if bias_B is not None:
-                biases.append(bias_B)
-        bias_C = torch.cat(biases) if biases else None
+                biases_C[rows] = bias_B
+        bias_C = None if bias_B is None else biases_C
         bias = 0.0 if bias_C is None else float(bias_C.abs().max())
         return cls(rounded_CD, bias_C, float(length), float(error), bias)
 
@@ -210,7 +210,8 @@ class ByteVectors(Rounded):
         codes_CD = torch.empty(count, width, dtype=torch.uint8)
         centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
         direction_D = torch.nn.functional.normalize(centre_D, dim=0)
-        steps, along, biases = [], [], []
+        # A small tensor kept from each block would sit in the gap that the next block needs.
+        steps_C, along_C, biases_C = torch.empty(3, count)
         length = spread = torch.zeros(())
         for rows, vectors_BD, bias_B in _blocks(vectors):
             x_BD = vectors_BD - centre_D
@@ -220,15 +221,15 @@ class ByteVectors(Rounded):
             far_B = torch.linalg.vector_norm(x_BD, dim=1) + 0.5 * width**0.5 * steps_B
             spread = torch.maximum(spread, far_B.max())
             codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
-            steps.append(steps_B)
-            along.append(x_BD @ direction_D)
+            steps_C[rows] = steps_B
+            along_C[rows] = x_BD @ direction_D
             if bias_B is not None:
-                biases.append(bias_B)
+                biases_C[rows] = bias_B
         return cls(
             codes_CD,
-            torch.cat(steps),
-            torch.cat(along),
-            torch.cat(biases) if biases else None,
+            steps_C,
+            along_C,
+            None if bias_B is None else biases_C,
             centre_D,
             direction_D,
             dither_D,
