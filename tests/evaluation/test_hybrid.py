@@ -14,7 +14,13 @@ from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
-from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves, read_dev_sets
+from scimult.evaluation.hybrid import (
+    FusedSystem,
+    RerankedSystem,
+    check_apart,
+    halves,
+    read_dev_sets,
+)
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
 from scimult.evaluation.task_data import Dataset
@@ -128,6 +134,12 @@ def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.rows_QK, expected.rows_QK[:, :3])
     with pytest.raises(DataError, match="fuse without dev="):
         read_dev_sets({"requests": benchmark}, tmp_path, "val")
+    check_apart(dev["requests"], dataset)
+    # Where the suite names the file of judgments, every split is this one.
+    named = benchmark.model_copy(update={"judgments": "qrels/test.tsv"})
+    same = read_dev_sets({"requests": named}, tmp_path, "dev")["requests"]
+    with pytest.raises(DataError, match=r"requests.dev has judgments of requests.*'q1', 'd1'"):
+        check_apart(same, dataset)
 
 
 def test_halves_need_two_queries() -> None:
