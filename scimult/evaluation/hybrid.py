@@ -127,7 +127,16 @@ class _FusedRanker:
 def _scores_of_shares(
     rankings: Sequence[Ranking], points: Sequence[Points], dataset: Dataset
 ) -> Scores:
-    """Return nDCG@10 of every query for each share of the first list, shape ``(S, Q)``."""
+    """Return nDCG@10 of every query for each share of the first list, shape ``(S, Q)``.
+
+    Raises
+    ------
+    DataError
+        If reviewers are judged, not the papers that are ranked.
+    """
+    if dataset.reviewers is not None:
+        problem = f"no weight can be chosen on {dataset.name}, which judges reviewers, not papers"
+        raise DataError(problem, fix="fuse by rank, or leave the set out")
     place_C = places_of(id_order(dataset.candidate_ids))
     columns = [
         compute("ndcg@10", judge(fuse(rankings, points, [s, 1 - s], place_C, 10), dataset.qrels))
