@@ -249,11 +249,13 @@ def _fill(
     skip_bad: bool,
 ) -> None:
     """Read the splits that fusion weights are chosen on, before anything is encoded."""
-    from scimult.evaluation.hybrid import read_dev_sets
+    from scimult.evaluation.hybrid import check_apart, read_dev_sets
 
     benchmarks = {name: entry.benchmark for name, entry in loaded.items()}
     for split, sets in dev.items():
         sets.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
+        for name, dev_set in sets.items():
+            check_apart(dev_set, loaded[name].dataset)
 
 
 def _report_set(system: str, name: str, result: SetResult | Exception | None) -> None:

@@ -233,6 +233,9 @@ class Benchmark(StrictConfig):
             if (name not in own) if own else (name in OWN_METRICS):
                 fix = f"use {', '.join(own)}" if own else "use a ranking metric"
                 raise ConfigError(f"{name} is not a metric of {self.protocol}", fix=fix)
+            if parse(name).percent is not None and self.protocol != "rerank":
+                problem = f"{name} is only valid for rerank: other lists end where a system's do"
+                raise ConfigError(problem, fix=f"write {name.replace('%', '@')}")
         if self.format not in protocol.layouts:
             known = ", ".join(name for name, row in PROTOCOLS.items() if self.format in row.layouts)
             problem = f"format {self.format!r} has no data for protocol {self.protocol!r}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError, one_of
+from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import write_json, write_text
 from scimult.retrieval.runs import run_lines
@@ -102,6 +103,9 @@ def _csv(results: Iterable[Result]) -> str:
 
 def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     """Yield a file per task; write one about the model next to them."""
+    if result.settings.get("kind") == MTEB:
+        fix = "take MTEB's own files, which scimult mteb leaves in --cache (default: OUT/mteb)"
+        raise DataError("MTEB itself scored this system", value=result.system, fix=fix)
     revision = str(result.settings.get("fingerprint", "no_revision_available"))
     folder = out / "results" / f"scimult__{folder_of(out, result.system).name}" / revision
     for name, entry in result.sets.items():

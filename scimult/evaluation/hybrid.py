@@ -23,7 +23,7 @@ from scimult.evaluation.metrics import Scores, compute, judge
 from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
-from scimult.evaluation.task_data import Dataset
+from scimult.evaluation.task_data import Dataset, TaskData
 from scimult.files import sha256
 from scimult.progress import note
 from scimult.retrieval.cross_encoder import load_cross_encoder
@@ -127,7 +127,16 @@ class _FusedRanker:
 def _scores_of_shares(
     rankings: Sequence[Ranking], points: Sequence[Points], dataset: Dataset
 ) -> Scores:
-    """Return nDCG@10 of every query for each share of the first list, shape ``(S, Q)``."""
+    """Return nDCG@10 of every query for each share of the first list, shape ``(S, Q)``.
+
+    Raises
+    ------
+    DataError
+        If reviewers are judged, not the papers that are ranked.
+    """
+    if dataset.reviewers is not None:
+        problem = f"no weight can be chosen on {dataset.name}, which judges reviewers, not papers"
+        raise DataError(problem, fix="fuse by rank, or leave the set out")
     place_C = places_of(id_order(dataset.candidate_ids))
     columns = [
         compute("ndcg@10", judge(fuse(rankings, points, [s, 1 - s], place_C, 10), dataset.qrels))
@@ -255,6 +264,28 @@ class DevSet:
         if self.dataset.lists is not None:
             return ranker.rank_listed(self.dataset.lists)
         return ranker.search(depth, self.dataset.own_rows if self.leaves_out else None)
+
+
+def check_apart(dev: DevSet, scored: TaskData) -> None:
+    """Refuse a dev set with relevant pairs that are scored, such as one of a layout without splits.
+
+    Raises
+    ------
+    DataError
+        Naming a pair.
+    """
+    assert isinstance(scored, Dataset), "rankers rank data sets"
+    both = _relevant_pairs(dev.dataset) & _relevant_pairs(scored)
+    if both:
+        problem = f"{dev.dataset.name} has judgments of {scored.name}, which is scored"
+        fix = "name a split with judgments of its own, or fuse without dev="
+        raise DataError(problem, path=dev.dataset.files[0], value=min(both), fix=fix)
+
+
+def _relevant_pairs(dataset: Dataset) -> set[tuple[str, str]]:
+    judged, relevant_P = dataset.qrels.rows, dataset.qrels.grades.values > 0
+    rows = zip(judged.owners[relevant_P].tolist(), judged.values[relevant_P].tolist(), strict=True)
+    return {(dataset.query_ids[query], dataset.candidate_ids[row]) for query, row in rows}
 
 
 def read_dev_sets(

@@ -127,8 +127,8 @@ class Difference:
 class SuiteFindings:
     """Comparison of runs on one suite.
 
-    ``seeds`` are the numbers of seeds, None for a system without. ``scores`` and ``differences``
-    list averages first, then sets in the suite's order.
+    ``seeds`` are the numbers of seeds with results, None for a system without. ``scores`` and
+    ``differences`` list averages first, then sets in the suite's order.
     """
 
     suite: str
@@ -147,15 +147,14 @@ def findings(
     """Compare the runs in every column; ``notes`` are added to the explanations."""
     known = {key for column in columns for key in column.keys}
     present = {run: [key for key in keys if key in known] for run, keys in runs.members.items()}
-    differences = [row for column in columns for row in _differences(runs, column, present)]
+    runs = replace(runs, members=present)
+    differences = [row for column in columns for row in _differences(runs, column)]
     return SuiteFindings(
         suite=suite,
         description=description,
         baseline=runs.baseline,
         confidence=runs.confidence,
-        seeds={
-            run: len(keys) if run in runs.seeded else None for run, keys in runs.members.items()
-        },
+        seeds={run: len(keys) if run in runs.seeded else None for run, keys in present.items()},
         scores=[row for column in columns for row in _scores(column, present)],
         differences=_corrected(differences),
         notes=[*_notes(runs, columns), *notes],
@@ -260,13 +259,11 @@ def _scores(column: Column, runs: Mapping[str, Sequence[str]]) -> list[Score]:
     return rows
 
 
-def _differences(
-    runs: Runs, column: Column, present: Mapping[str, Sequence[str]]
-) -> list[Difference]:
-    baseline_rows = indices_of(column, present[runs.baseline])
-    variance = _seed_variance(runs, column, present)
+def _differences(runs: Runs, column: Column) -> list[Difference]:
+    baseline_rows = indices_of(column, runs.members[runs.baseline])
+    variance = _seed_variance(runs, column)
     rows = []
-    for run, keys in present.items():
+    for run, keys in runs.members.items():
         rows_of_run = indices_of(column, keys)
         if run == runs.baseline or not (rows_of_run and baseline_rows):
             continue
@@ -293,10 +290,8 @@ def _differences(
     return rows
 
 
-def _seed_variance(
-    runs: Runs, column: Column, present: Mapping[str, Sequence[str]]
-) -> SeedVariance | None:
-    seeded = [indices_of(column, keys) for run, keys in present.items() if run in runs.seeded]
+def _seed_variance(runs: Runs, column: Column) -> SeedVariance | None:
+    seeded = [indices_of(column, keys) for run, keys in runs.members.items() if run in runs.seeded]
     return seed_variance([column.scores_N[indices].tolist() for indices in seeded])
 
 
@@ -328,8 +323,15 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
         "of sets, or of averages, in this table; ▲ and ▼: at most "
         f"{1 - runs.confidence:.3g}.",
     ]
-    if runs.seeded and not any(len(runs.members[run]) > 1 for run in runs.seeded):
+    tested = [c for c in columns if runs.seeded and c.covariance_NN is not None]
+    single = [column.name for column in tested if _seed_variance(runs, column) is None]
+    if single and len(single) == len(tested):
         notes.append("One seed per run: no interval includes the variance of training.")
+    else:
+        notes += [
+            f"{name}: one seed per run, so its interval lacks the variance of training."
+            for name in single
+        ]
     notes += [
         f"{column.name}: not every model has {column.metric} for several queries, so it cannot be "
         "tested."

@@ -126,7 +126,7 @@ def _mean_of_best(similar: _Similarities, rows_R: IntArray, block_QD: Tensor, be
     # How many reviewers have a first, a second, ... publication.
     reached = np.count_nonzero(lengths > np.arange(lengths[0])[:, np.newaxis], axis=1).tolist()
     shape = len(rows_R), len(block_QD)
-    tops = [torch.full(shape, -torch.inf) for _ in range(best)]
+    tops = [torch.full(shape, -torch.inf) for _ in range(min(best, len(reached)))]
     total_RQ, spare_RQ = torch.zeros(shape), torch.empty(shape)
     for ranks in _within(reached, max(1, _HELD // shape[1])):
         entries = [starts[: reached[rank]] + rank for rank in ranks]

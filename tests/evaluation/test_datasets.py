@@ -56,6 +56,14 @@ def test_link_queries_are_papers_and_know_their_own_row(tmp_path: Path) -> None:
     assert data.lists is None
 
 
+def test_a_link_query_with_an_empty_title_is_its_text(tmp_path: Path) -> None:
+    """As in the hub's copies of BEIR."""
+    benchmark = write_links(tmp_path)
+    changed = [*QUERY_PAPERS[:2], {"_id": "d4", "title": "", "abstract": None, "text": "Graphs."}]
+    write_jsonl(tmp_path / "links/queries.jsonl", changed)
+    assert _read(benchmark, tmp_path).queries[2] == Text("paper", "Graphs.")
+
+
 def test_reranking_reads_the_listed_candidates(tmp_path: Path) -> None:
     data = _read(write_rerank(tmp_path), tmp_path)
     assert data.lists is not None

@@ -122,6 +122,10 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         export_results([bare], "beir", tmp_path / "y")
     with pytest.raises(DataError, match="two results would be the same file"):
         export_results([out, out], "beir", tmp_path / "two")
+    theirs = _result(out, "words").model_copy(update={"settings": {"kind": "mteb"}})
+    save_result(theirs, tmp_path / "by_mteb")
+    with pytest.raises(DataError, match=r"MTEB itself scored .*'words'.*take MTEB's own files"):
+        export_results([tmp_path / "by_mteb"], "mteb", tmp_path / "z")
     damaged, _ = write_results(tmp_path / "damaged", save_runs=True)
     (damaged / "BM25" / "runs" / "search.run").write_text("q Q0\n")
     with pytest.raises(DataError, match="evaluate again with --save-runs, or write"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
+from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
-from scimult.evaluation.hybrid import FusedSystem, RerankedSystem, halves, read_dev_sets
+from scimult.evaluation.hybrid import (
+    FusedSystem,
+    RerankedSystem,
+    check_apart,
+    halves,
+    read_dev_sets,
+)
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
-from scimult.evaluation.task_data import Dataset
+from scimult.evaluation.task_data import Dataset, Reviewers
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
-from scimult.retrieval.runs import Ranking, places_of, ranking_of_pairs
+from scimult.retrieval.runs import Qrels, Ranking, places_of, ranking_of_pairs
 from tests.benchmark_sets import (
     HEADER,
     REQUESTS,
@@ -128,6 +136,22 @@ def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.rows_QK, expected.rows_QK[:, :3])
     with pytest.raises(DataError, match="fuse without dev="):
         read_dev_sets({"requests": benchmark}, tmp_path, "val")
+    check_apart(dev["requests"], dataset)
+    # Where the suite names the file of judgments, every split is this one.
+    named = benchmark.model_copy(update={"judgments": "qrels/test.tsv"})
+    same = read_dev_sets({"requests": named}, tmp_path, "dev")["requests"]
+    with pytest.raises(DataError, match=r"requests.dev has judgments of requests.*'q1', 'd1'"):
+        check_apart(same, dataset)
+
+
+def test_no_weight_is_chosen_where_reviewers_are_judged(dataset: Dataset) -> None:
+    """Their papers have no grades, so every weight would be as good as the first, 0."""
+    few = Ragged.from_lists([[0, 1], [2], [0]])
+    judged = Qrels(few, Ragged.from_lists([[1, 0], [3], [2]]), candidates=3)
+    reviewed = replace(dataset, lists=few, reviewers=Reviewers(["a", "b", "c"], few, judged))
+    system = FusedSystem("hybrid", [BM25System(), DenseSystem(WordEncoder())], "weights")
+    with pytest.raises(DataError, match="judges reviewers, not papers. Fix: fuse by rank"):
+        system.ranker(reviewed).rank_listed(few)
 
 
 def test_halves_need_two_queries() -> None:

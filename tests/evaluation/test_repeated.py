@@ -14,7 +14,7 @@ from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.repeated import Runs, SuiteFindings, compare_runs
 from scimult.evaluation.reporting.repeated import tables_of, to_csv
-from scimult.evaluation.results import Result, SetResult, save_result
+from scimult.evaluation.results import Result, SetResult, load_result, save_result
 
 QUERIES = {"cisi": 40, "cacm": 60, "links": 50, "one": 1, "five": 5}
 SUITES = {"first": ["cisi", "cacm"], "second": ["links"]}
@@ -106,6 +106,31 @@ def test_what_makes_intervals_too_narrow_or_is_missing_is_noted(tmp_path: Path) 
     assert any("links is in two suites" in note for note in every.notes)
     assert "No result of BM25." in first.notes
     assert "BM25" not in {row.run for row in every.scores}
+
+
+def test_seeds_are_those_with_results(tmp_path: Path) -> None:
+    """In the second suite, and so across suites, every run has one: no interval knows training."""
+    first, second = (tmp_path / suite for suite in SUITES)
+    folders = [
+        _write(first, "first", SYSTEMS[:4]),
+        _write(second, "second", ["old-0", "new-0"]),
+    ]
+    found = compare_runs(folders, {"old": ["old-*"], "new": ["new-*"]}, "old")
+    assert [one.seeds for one in found] == [{"old": n, "new": n} for n in (1, 2, 1)]
+    single = "One seed per run: no interval includes the variance of training."
+    assert [single in one.notes for one in found] == [True, False, True]
+    rows = csv.DictReader(io.StringIO(to_csv(found)))
+    assert all(int(row["seeds"]) == len(row["scores"].split(";")) for row in rows)
+
+
+def test_a_set_with_one_seed_per_run_is_noted(tmp_path: Path) -> None:
+    folder = _write(tmp_path, "first", SYSTEMS[:4])
+    for system in ("old-1", "new-1"):
+        result = load_result(folder / system / "result.json")
+        del result.sets["cacm"]
+        save_result(result, folder)
+    (found,) = compare_runs([folder], {"old": ["old-*"], "new": ["new-*"]}, "old")
+    assert "cacm: one seed per run, so its interval lacks the variance of training." in found.notes
 
 
 def test_a_single_query_shows_no_difference(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("format=mdcr", SciMultError, "format 'mdcr' has no data for protocol 'search'"),
         ("probe={costs: [1]}", SciMultError, "probe is required by"),
         ("name_matching=words", SciMultError, "name_matching is only valid for"),
+        ("metrics=['recall%20']", SciMultError, "recall%20 is only valid for rerank"),
         ("mode=paper", SciMultError, "mode 'paper' is only valid for link_retrieval"),
     ],
 )

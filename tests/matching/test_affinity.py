@@ -15,7 +15,17 @@ from scimult.matching.affinity import Rule, affinities, best_pairs, recency
 from scimult.types import FloatArray
 from tests.matching.made_up import reviewer_dataset
 
-RULES = ["max", "mean", "top2", "top3", "top5", "percentile:75", "percentile:0", "percentile:62.5"]
+RULES = [
+    "max",
+    "mean",
+    "top2",
+    "top3",
+    "top5",
+    "top1000000000000",
+    "percentile:75",
+    "percentile:0",
+    "percentile:62.5",
+]
 
 
 def naive(rule: str, found: FloatArray) -> float:

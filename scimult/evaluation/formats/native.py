@@ -67,8 +67,9 @@ def _read_retrieval(source: Source) -> Dataset:
         asked = {query: text for query, text in queries.items() if judgments[query]}
         not_asked = len(queries) - len(asked)
     else:
-        # Next to a file of judgments with a name of its own lie other tables, no other splits.
-        elsewhere = set() if benchmark.judgments else _judged_elsewhere(qrels, rejects)
+        # Outside a folder of splits, other tables lie next to the judgments.
+        is_split = qrels[0].parent.name == "qrels"
+        elsewhere = _judged_elsewhere(qrels, rejects) if is_split else set()
         asked = {
             name: queries[name] for name in queries if judgments[name] or name not in elsewhere
         }

@@ -106,7 +106,8 @@ def to_csv(every: Sequence[SuiteFindings]) -> str:
         differences = {(row.run, row.task, row.name): row for row in finds.differences}
         for row in finds.scores:
             by_seed = ";".join(map(str, row.scores))
-            cells = [finds.suite, row.run, row.task, row.name, row.metric, finds.seeds[row.run]]
+            seeds = None if finds.seeds[row.run] is None else len(row.scores)
+            cells = [finds.suite, row.run, row.task, row.name, row.metric, seeds]
             change = differences.get((row.run, row.task, row.name))
             values = [getattr(change, name, None) for name in tested]
             writer.writerow([*cells, row.mean, row.sd, by_seed, finds.baseline, *values])
