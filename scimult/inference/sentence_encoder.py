@@ -187,11 +187,23 @@ class SentenceEncoder:
         settings["normalise"] = self.spec.unit_vectors
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
+        if self.spec.pooling == "own":
+            digest.update(json.dumps(self._own_steps(), sort_keys=True).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(raw.numpy().data)
         return digest.hexdigest()[:16]
+
+    def _own_steps(self) -> list[Any]:
+        """Return what the model's own files do around its weights: pooling, scaling, a prompt."""
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+        steps = [
+            module.get_config_dict() if isinstance(module, Pooling) else type(module).__name__
+            for module in self._model.children()
+        ]
+        return [steps, self._model.prompts.get(self._model.default_prompt_name or "")]
 
     @cached_property
     def _half_unit_vectors(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +146,27 @@ def test_bad_descriptions(tmp_path: Path) -> None:
     empty = EncoderSpec(model=str(tmp_path), pooling="mean")
     with pytest.raises(CheckpointError, match="cannot load the encoder"):
         SentenceEncoder(empty, name="e", device="cpu")
+
+
+def test_own_files_are_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
+    """A store and a result must not take CLS vectors of the same weights for their means."""
+
+    def fingerprint(folder: Path) -> str:
+        return SentenceEncoder(_spec(folder), name="own", device="cpu").fingerprint
+
+    copy = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    found = [fingerprint(copy)]
+    pooling = copy / "1_Pooling/config.json"
+    modes = {**json.loads(pooling.read_text()), "pooling_mode_mean_tokens": False}
+    pooling.write_text(json.dumps({**modes, "pooling_mode_cls_token": True}))
+    found.append(fingerprint(copy))
+    modules = json.loads((copy / "modules.json").read_text())
+    (copy / "modules.json").write_text(json.dumps(modules[:2]))
+    found.append(fingerprint(copy))
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (copy / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    found.append(fingerprint(copy))
+    assert len(set(found)) == 4
 
 
 def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path) -> None:
