@@ -24,7 +24,7 @@ BLOCK = 1024
 _HELD = 1 << 21
 # Reviewers processed together.
 _GROUP = 64
-_RULE = re.compile(r"(max|mean)|top(\d+)|percentile:(\d+(?:\.\d+)?)")
+_RULE = re.compile(r"(max|mean)|top([1-9]\d{0,8})|percentile:(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Rule:
             If the text is none of these.
         """
         match = _RULE.fullmatch(text)
-        if match is None or match[2] == "0" or float(match[3] or 0) > 100:
+        if match is None or float(match[3] or 0) > 100:
             fix = "use top3 (mean of the best three), max, mean or percentile:75"
             raise ConfigError("unknown scoring rule", value=text, fix=fix)
         if match[1]:
@@ -123,10 +123,11 @@ def _mean_of_best(similar: _Similarities, rows_R: IntArray, block_QD: Tensor, be
     """Return the same for a few reviewers, those with most publications first."""
     publications_of = similar.publications_of
     lengths, starts = publications_of.lengths[rows_R], publications_of.offsets[:-1][rows_R]
+    best = min(best, int(lengths[0]))
     # How many reviewers have a first, a second, ... publication.
     reached = np.count_nonzero(lengths > np.arange(lengths[0])[:, np.newaxis], axis=1).tolist()
     shape = len(rows_R), len(block_QD)
-    tops = [torch.full(shape, -torch.inf) for _ in range(min(best, len(reached)))]
+    tops = [torch.full(shape, -torch.inf) for _ in range(best)]
     total_RQ, spare_RQ = torch.zeros(shape), torch.empty(shape)
     for ranks in _within(reached, max(1, _HELD // shape[1])):
         entries = [starts[: reached[rank]] + rank for rank in ranks]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from scimult import __version__
@@ -18,6 +18,7 @@ from scimult.types import Text
 
 Answer = Callable[[Callable[[], BaseModel]], Awaitable[Response]]
 MOST_DOCUMENTS = 32
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _ERRORS = refusals(400, 401, 404, 408, 413, 422, 429, 503, 504)
 Limit = Annotated[int, Field(ge=0, le=MOST_RESULTS)]
 Threshold = Annotated[float, Field(ge=0, le=1)]
@@ -82,7 +83,7 @@ class Document(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     text: Words
-    document_id: str | None = None
+    document_id: Words | None = None
 
 
 class Documents(BaseModel):
@@ -129,12 +130,14 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
     @router.post("/projects/{project_id}/suggest", response_model=Subjects, responses=_ERRORS)
     async def suggest(
         project_id: str,
+        request: Request,
         text: Annotated[Words, Form()] = "",
         limit: Annotated[Limit, Form()] = 10,
         threshold: Annotated[Threshold, Form()] = 0.0,
     ) -> Response:
         """Suggest labels for a text."""
         found = find(project_id)
+        _check_form(request)
         return await answer(
             lambda: Subjects(results=_suggested(found, [text], limit, threshold)[0])
         )
@@ -167,6 +170,13 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         raise Refusal(403, "the project cannot learn while it is served", fix=fix)
 
     return router
+
+
+def _check_form(request: Request) -> None:
+    """Refuse another body, whose text would pass as an empty one, which is no mistake."""
+    if not request.headers.get("content-type", "").lower().startswith(_FORMS):
+        fix = "send text as a field of a form, or JSON to suggest-batch"
+        raise Refusal(422, "the body is not a form", fix=fix)
 
 
 def _facts(project: Project) -> ProjectFacts:

@@ -32,6 +32,7 @@ def problem_of(error: SciMultError) -> dict[str, Any]:
         "fix": error.fix or "check the request against /openapi.json",
     }
     if error.value is not None:
-        body["value"] = error.value if isinstance(error.value, str) else shown(error.value)
-        body["value"] = body["value"][:200]
+        value = error.value if isinstance(error.value, str) else shown(error.value)
+        # JSON's escapes may hold half of a character, which UTF-8 cannot.
+        body["value"] = value.encode(errors="replace").decode()[:200]
     return body

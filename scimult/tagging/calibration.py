@@ -95,13 +95,17 @@ def expected_calibration_error(
 class Suggestions:
     """A tagger's suggestions for held-out papers, and whether each is right.
 
-    Papers are given by number, ranks within a paper's list from 1.
+    Papers are given by number, concepts by row (unknown in taggers of earlier versions), ranks
+    within a paper's list from 1. `scimult.tagging.sets.as_selected` makes each entry a change of a
+    paper's list: by ``added_P`` tags, of which ``right_P`` are right.
     """
 
     probabilities_P: Numbers
-    right_P: BoolArray
+    right_P: BoolArray | IntArray
     papers_P: IntArray
     ranks_P: IntArray
+    concepts_P: IntArray | None = None
+    added_P: IntArray | None = None
 
     def threshold(self, precision: float, k: int | None, confidence: float = 0.95) -> float | None:
         """Return the lowest threshold with a guaranteed precision; None if there is none.
@@ -111,34 +115,46 @@ class Suggestions:
         holds for the chosen one: with probability ``confidence`` the share of right suggestions,
         at most ``k`` per paper, is not lower on similar papers.
         """
-        p, right, papers = self._listed(k)
+        p, *listed = self._listed(k)
         steps = _steps(p)
         confidence = 1 - (1 - confidence) / _STARTS
         passed = []
         for start in _starts(steps):
             for stop in steps[start:]:
-                if precision_bound(right[:stop], papers[:stop], confidence) < precision:
+                if _bound(listed, stop, confidence) < precision:
                     break
                 passed.append(float(p[stop - 1]))
         return min(passed, default=None)
 
     def greatest_precision(self, k: int | None, confidence: float = 0.95) -> float:
         """Return the greatest precision that a threshold guarantees; see `threshold`."""
-        p, right, papers = self._listed(k)
+        p, *listed = self._listed(k)
         steps = _steps(p)
         confidence = 1 - (1 - confidence) / _STARTS
         stops = [steps[start] for start in _starts(steps)] if steps else []
-        return max((precision_bound(right[:n], papers[:n], confidence) for n in stops), default=0.0)
+        return max((_bound(listed, stop, confidence) for stop in stops), default=0.0)
 
-    def _listed(self, k: int | None) -> tuple[Numbers, BoolArray, IntArray]:
-        """Return probabilities, correctness and papers of the top ``k``, most probable first."""
+    def _listed(self, k: int | None) -> list[NDArray[Any]]:
+        """Return the arrays of the top ``k``, most probable first, but for ranks and concepts."""
         listed_P = np.full(len(self.right_P), True) if k is None else self.ranks_P <= k
         order = np.flatnonzero(listed_P)
         order = order[np.argsort(-self.probabilities_P[order], kind="stable")]
-        return self.probabilities_P[order], self.right_P[order], self.papers_P[order]
+        added_P = np.ones_like(self.papers_P) if self.added_P is None else self.added_P
+        arrays = (self.probabilities_P, self.right_P, self.papers_P, added_P)
+        return [array_P[order] for array_P in arrays]
 
 
-def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 0.95) -> float:
+def _bound(listed: Sequence[NDArray[Any]], stop: int, confidence: float) -> float:
+    right_P, papers_P, added_P = (array_P[:stop] for array_P in listed)
+    return precision_bound(right_P, papers_P, confidence, added_P)
+
+
+def precision_bound(
+    right_P: BoolArray | IntArray,
+    papers_P: IntArray,
+    confidence: float = 0.95,
+    added_P: IntArray | None = None,
+) -> float:
     """Return a lower confidence bound of the precision on similar papers.
 
     Suggestions for one paper are correlated, so papers are the sampling units: the precision is a
@@ -153,7 +169,7 @@ def precision_bound(right_P: BoolArray, papers_P: IntArray, confidence: float = 
     count = int(owners.max(initial=-1)) + 1
     if count < 2:
         return 0.0
-    suggested, right = np.bincount(owners), np.bincount(owners, right_P)
+    suggested, right = np.bincount(owners, added_P), np.bincount(owners, right_P)
     share = right.sum() / suggested.sum()
     residuals = right - share * suggested
     error = np.sqrt(count / (count - 1) * (residuals**2).sum()) / suggested.sum()

@@ -76,7 +76,8 @@ def save_state(folder: Path, state: TaggerState) -> None:
         learned.words.save(folder)
         learned.linear.save(folder / _LINEAR)
     if state.suggestions is not None:
-        save_arrays(folder / _SUGGESTIONS, **vars(state.suggestions))
+        arrays = {name: x for name, x in vars(state.suggestions).items() if x is not None}
+        save_arrays(folder / _SUGGESTIONS, **arrays)
     content = {
         "format": FORMAT,
         "version": VERSION,

@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scimult.errors import ConfigError
+from scimult.tagging.calibration import Suggestions
 from scimult.tagging.vocabulary import Vocabulary
 
 Hierarchy = Literal["flat", "closed", "specific"]
@@ -71,3 +73,49 @@ def select_tags(
         if k is not None and len(tags) > k:
             return tags[:k]
     return tags
+
+
+def as_selected(
+    suggestions: Suggestions,
+    vocabulary: Vocabulary,
+    *,
+    k: int | None,
+    exclude: Collection[int],
+    hierarchy: Hierarchy,
+) -> Suggestions:
+    """Return what `select_tags` selects of held-out suggestions, at any threshold.
+
+    Exclusions and ``specific`` take out the safest tags, so that the precision of all suggestions
+    says little about the rest.
+
+    Raises
+    ------
+    ConfigError
+        If the tagger did not store the concepts.
+    """
+    if suggestions.concepts_P is None:
+        problem = "an earlier version stored no precision with exclusions or narrowest concepts"
+        raise ConfigError(problem, fix="train the tagger again, or leave precision out")
+    concepts, right = suggestions.concepts_P.tolist(), suggestions.right_P.tolist()
+    papers, changes, paper = suggestions.papers_P.tolist(), [], -1
+    for entry in np.lexsort((suggestions.ranks_P, suggestions.papers_P)).tolist():
+        if papers[entry] != paper:
+            paper, before = papers[entry], (0, 0)
+            tags: list[int] = []
+            covered = set(exclude)
+        row = concepts[entry]
+        if row in covered or (k is not None and len(tags) > k):
+            continue
+        if hierarchy == "specific":
+            above = vocabulary.ancestors(row)
+            covered |= above
+            tags = [other for other in tags if concepts[other] not in above]
+        tags.append(entry)
+        counts = len(tags[:k]), sum(right[other] for other in tags[:k])
+        changes.append((entry, counts[0] - before[0], counts[1] - before[1]))
+        before = counts
+    entries_P, added_P, right_P = np.array(changes, dtype=np.int64).reshape(-1, 3).T
+    return Suggestions(
+        suggestions.probabilities_P[entries_P], right_P, suggestions.papers_P[entries_P],
+        np.ones_like(entries_P), added_P=added_P,
+    )  # fmt: skip

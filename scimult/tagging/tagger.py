@@ -23,7 +23,7 @@ from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import tagged_papers
-from scimult.tagging.sets import Hierarchy, best_first, raised, select_tags
+from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import (
     LEAST_PAPERS,
@@ -287,8 +287,8 @@ class Tagger:
             If an excluded concept is not in the vocabulary, or a paper is invalid.
         """
         hierarchy = self._hierarchy(hierarchy)
-        threshold = self._threshold(k, threshold, precision)
         excluded = {self.vocabulary.row(name) for name in exclude}
+        threshold = self._threshold(k, threshold, precision, excluded, hierarchy)
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
@@ -347,7 +347,12 @@ class Tagger:
         return requested
 
     def _threshold(
-        self, k: int | None, threshold: float | None, precision: float | None
+        self,
+        k: int | None,
+        threshold: float | None,
+        precision: float | None,
+        excluded: set[int],
+        hierarchy: Hierarchy,
     ) -> float | None:
         if k is not None and k < 1:
             raise ConfigError("k is below 1", value=k, fix="request at least one tag")
@@ -364,6 +369,10 @@ class Tagger:
             problem = "without tagged papers the precision is unknown"
             fix = "train with tagged papers, or use k or a threshold"
             raise ConfigError(problem, value=precision, fix=fix)
+        if excluded or hierarchy == "specific":
+            suggestions = as_selected(
+                suggestions, self.vocabulary, k=k, exclude=excluded, hierarchy=hierarchy
+            )
         cutoff = suggestions.threshold(precision, k)
         if cutoff is None:
             greatest = int(100 * suggestions.greatest_precision(k)) / 100

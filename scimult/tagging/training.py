@@ -176,7 +176,7 @@ def calibrate(
     order = np.lexsort((-probabilities_P, papers_P))
     ranks_P = np.empty_like(order)
     ranks_P[order] = rank_in_runs(papers_P[order]) + 1
-    suggestions = Suggestions(probabilities_P, right_P, papers_P, ranks_P)
+    suggestions = Suggestions(probabilities_P, right_P, papers_P, ranks_P, concepts_P)
     return calibration, suggestions, float(np.mean(errors))
 
 

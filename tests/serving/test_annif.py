@@ -93,7 +93,12 @@ def test_a_batch_equals_its_texts_one_by_one(client: AnnifClient) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_requests_that_annif_refuses_are_refused(client: AnnifClient) -> None:
+def test_requests_that_annif_refuses_are_refused(client: AnnifClient, server: Running) -> None:
+    answer = server.post("/v1/projects/labels/suggest", {"text": TEXT})
+    assert (answer.status_code, answer.json()["problem"]) == (422, "the body is not a form")
+    half = {"documents": [{"text": TEXT, "document_id": "\ud800"}]}
+    batch = f"{server.url}/v1/projects/labels/suggest-batch"
+    assert requests.post(batch, json=half, timeout=60).status_code == 422
     with pytest.raises(requests.HTTPError, match="422"):
         client.suggest_batch("labels", [{"text": "a"}] * 33)
     with pytest.raises(requests.HTTPError, match="422"):

@@ -106,7 +106,7 @@ def test_no_threshold_if_none_has_the_precision() -> None:
     scores, _, papers = sample(rng, 100)
     nothing = suggestions(scores, np.zeros(len(scores), dtype=bool), papers)
     assert nothing.threshold(0.1, None) is None
-    few = Suggestions(*(x[:5] for x in vars(nothing).values()))
+    few = Suggestions(*(x[:5] for x in vars(nothing).values() if x is not None))
     assert few.threshold(0.1, None) is None
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary
-from scimult.tagging.sets import best_first, raised, select_tags
+from scimult.tagging.calibration import Suggestions
+from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
 from tests.tagging.made_up import VOCABULARY, papers
 
 NEW = papers(40, seed=9)
@@ -67,6 +69,42 @@ def test_sets_are_closed_or_specific(
     whole = select_tags(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
     above = {row for row in ranked if threshold is None or found[row] >= threshold} - exclude
     assert set(whole) == {r for r in above if not any(r in vocabulary.ancestors(o) for o in above)}
+
+
+@pytest.mark.parametrize("hierarchy", ["flat", "closed", "specific"])
+@settings(max_examples=30)
+@given(scored(), st.sampled_from([None, 1, 3]), st.integers(0, 99), st.data())
+def test_a_precision_is_that_of_the_tags_selected(
+    hierarchy: Hierarchy,
+    given: tuple[Vocabulary, np.ndarray],
+    k: int | None,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    """What held-out suggestions say at each threshold is what would be suggested there."""
+    vocabulary, scores = given
+    size, rng = len(vocabulary), np.random.default_rng(seed)
+    scores_BC = rng.permuted(np.broadcast_to(scores, (3, size)), axis=1)
+    scores_BC = scores_BC if hierarchy == "flat" else raised(scores_BC, vocabulary)
+    right_BC = rng.random((3, size)) < 0.5
+    exclude = data.draw(st.sets(st.integers(0, size - 1), max_size=3))
+    ranked = [best_first(scores_C, vocabulary, size) for scores_C in scores_BC]
+    papers_P, concepts_P = np.repeat(np.arange(3), size), np.concatenate(ranked)
+    ranks_P = np.tile(np.arange(size) + 1, 3)
+    pairs = scores_BC[papers_P, concepts_P], right_BC[papers_P, concepts_P]
+    held_out = Suggestions(*pairs, papers_P, ranks_P, concepts_P)
+    options = {"k": k, "exclude": exclude, "hierarchy": hierarchy}
+    found = as_selected(held_out, vocabulary, **options)
+    assert found.added_P is not None
+    for threshold in {-1.0, *scores.tolist()}:
+        kept_P = found.probabilities_P >= threshold
+        for paper in range(3):
+            tags = select_tags(
+                ranked[paper], scores_BC[paper], vocabulary, threshold=threshold, **options
+            )
+            own_P = kept_P & (found.papers_P == paper)
+            assert found.added_P[own_P].sum() == len(tags)
+            assert found.right_P[own_P].sum() == right_BC[paper, tags].sum()
 
 
 @given(scored(), st.integers(1, 14))
