@@ -96,9 +96,12 @@ def as_papers(items: Iterable[object]) -> Iterator[Paper]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a frame's cell to plain Python; NaN becomes None."""
+    """Convert a value to plain Python: NaN and pandas' NA and NaT to None, sets to sorted lists."""
     value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    is_nan = isinstance(value, float) and value != value
+    return None if is_nan or type(value).__name__ in ("NAType", "NaTType") else value
 
 
 def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str, str]:
@@ -163,6 +166,8 @@ def _type_of(value: Any) -> str:
 def _common(kinds: set[str]) -> str:
     if kinds <= {"BIGINT", "DOUBLE"}:
         return "DOUBLE" if "DOUBLE" in kinds else "BIGINT"
+    if "VARCHAR[]" in kinds:
+        return "VARCHAR[]"
     return kinds.copy().pop() if len(kinds) == 1 else "VARCHAR"
 
 

@@ -86,7 +86,7 @@ class Request:
                     f"{name} is a string", value=getattr(self, name), fix="pass a list"
                 )
         one_of("method", self.method, get_args(Method))
-        given = bool(self.text.strip()) or bool(self.ids)
+        given = bool(self.text.strip()) or len(self.ids) > 0
         if given == (self.vector is not None):
             fix = "give text, ids of papers, or a vector"
             problem = "both a vector and texts to search for" if given else "nothing to search for"

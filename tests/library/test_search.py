@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import pytrec_eval
 
@@ -245,6 +246,16 @@ def test_ids_that_no_paper_can_have(library: Library) -> None:
         library.recommend([undecodable])
     with pytest.raises(DataError, match="id is not a string"):
         library.search("x", exclude=[7])
+
+
+def test_ids_come_from_a_column_of_a_frame(library: Library) -> None:
+    ids = ["p001", "p002"]
+    wanted = library.search(ids=ids, exclude=["p003"], only=library.ids()).ids
+    for column in (np.array, pd.Series):
+        given = {"ids": ids, "exclude": ["p003"], "only": library.ids()}
+        assert library.search(**{name: column(x) for name, x in given.items()}).ids == wanted
+    with pytest.raises(ConfigError, match="nothing to search for"):
+        library.search(ids=pd.Series([], dtype=object))
 
 
 @pytest.mark.parametrize("file", ["data.csc.index.npy", "params.index.json"])
