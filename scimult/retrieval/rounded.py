@@ -225,17 +225,9 @@ class ByteVectors(Rounded):
             along_C[rows] = x_BD @ direction_D
             if bias_B is not None:
                 biases_C[rows] = bias_B
-        return cls(
-            codes_CD,
-            steps_C,
-            along_C,
-            None if bias_B is None else biases_C,
-            centre_D,
-            direction_D,
-            dither_D,
-            float(length),
-            float(spread),
-        )
+        bias_C = None if bias_B is None else biases_C
+        of_all = centre_D, direction_D, dither_D, float(length), float(spread)
+        return cls(codes_CD, steps_C, along_C, bias_C, *of_all)
 
     def block(self, first: int, last: int) -> CodedBlock:
         """Return the candidates of rows ``[first, last)``."""

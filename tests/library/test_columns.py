@@ -1,0 +1,36 @@
+"""What papers' further fields become: columns of numbers, texts and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+
+import pandas as pd
+
+from scimult.library import Library
+from tests.library.conftest import paper
+
+Make = Callable[..., Library]
+
+
+def test_a_column_of_lists_and_single_values_is_one_of_lists(make: Make) -> None:
+    one, two = paper(0, keywords=["graph", "tree"]), paper(1, keywords="graph")
+    library = make([two, one, paper(2, keywords=[])])
+    assert library.state.manifest.columns["keywords"] == "VARCHAR[]"
+    assert library.ids(where={"keywords": "graph"}) == ["p001", "p000"]
+
+
+def test_sets_are_lists_and_what_pandas_lacks_is_absent(make: Make) -> None:
+    library = make([paper(0, keywords={"tree", "graph"}, seen=pd.NaT, size=pd.NA)])
+    (row,) = library.state.papers.table(library.state.live_rows()).to_pylist()
+    assert row["keywords"] == ["graph", "tree"]
+    assert set(library.state.manifest.columns) == {"keywords"}
+
+
+def test_values_that_json_lacks_are_text_without_quotes(make: Make) -> None:
+    library = make([paper(0, day=date(2020, 1, 2), price=Decimal("1.50"), code=2**63)])
+    (row,) = library.state.papers.table(library.state.live_rows()).to_pylist()
+    assert (row["day"], row["price"]) == ("2020-01-02", "1.50")
+    assert row["code"] == str(2**63)
+    assert library.ids(where="day >= '2020'") == ["p000"]
