@@ -101,7 +101,7 @@ def serve(
     source = labels or tagger
     project = None
     if source is not None:
-        project = Project(source.stem, f"Labels of {source.name}", answers.known_tags)
+        project = Project(source.stem, f"Labels of {source.name}", answers.bounded_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
     hosts = LOCAL | {host} if key is None and is_local(host) else None
     service = Service(

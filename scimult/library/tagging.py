@@ -41,8 +41,8 @@ class LabelIndex:
         model.tasks.check_labels(task)
         self.model, self.task = model, task
         self.ids, self.texts = _read(labels)
-        labels_CD = model.encode(self.texts, task=task, role="candidate")
-        self._index = ExactIndex(self.ids, labels_CD, model.similarity)
+        self._labels_CD = model.encode(self.texts, task=task, role="candidate")
+        self._index = ExactIndex(self.ids, self._labels_CD, model.similarity)
 
     def __len__(self) -> int:
         return len(self.ids)

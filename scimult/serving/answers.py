@@ -51,6 +51,11 @@ class Answers:
             self.labels = labels = labels.on(model)
         return labels
 
+    def bounded_tags(self) -> Tags:
+        """Return the labels with scores of at most 1: probabilities or cosines."""
+        tags = self.known_tags()
+        return tags.by_cosine if isinstance(tags, LabelSpace) else tags
+
     def facts(self) -> schemas.Facts:
         """Describe the library."""
         library, manifest = self.served.library, self.served.library.state.manifest

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from scimult.errors import DataError, suggest
 from scimult.inference import SciMult
 from scimult.library.tagging import LabelIndex
+from scimult.retrieval.exact import ExactIndex
 from scimult.tagging.tagger import SuggestedTag, Tagger
 from scimult.types import Text
 
@@ -50,6 +53,15 @@ class LabelSpace(LabelIndex):
     def on(self, model: SciMult) -> LabelSpace:
         """Return the same labels, encoded by another model."""
         return LabelSpace(model, self._labels, self.task)
+
+    @cached_property
+    def by_cosine(self) -> LabelSpace:
+        """The same labels, compared by cosine whatever the model's similarity."""
+        if self.model.similarity == "cosine":
+            return self
+        other = copy(self)
+        other._index = ExactIndex(self.ids, self._labels_CD, "cosine")
+        return other
 
     def suggest(
         self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]

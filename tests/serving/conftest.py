@@ -84,7 +84,7 @@ def running(
     answers = Answers(served, LabelSpace(served.library.model, LABELS))
     if tagger is not None:
         answers.labels = TaggerLabels(Tagger.open(tagger, model=served.library.model))
-    project = Project("labels", "Labels", answers.known_tags)
+    project = Project("labels", "Labels", answers.bounded_tags)
     hosts = frozenset({"127.0.0.1"}) if key is None else None
     service = Service(
         answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts

@@ -17,8 +17,11 @@ from scimult.library import Library
 from scimult.serving.answers import Answers
 from scimult.serving.labels import Tags
 from scimult.tagging import Tagger
+from scimult.types import Similarity
+from tests.library.conftest import dated
 from tests.serving.conftest import LABELS, Running, running
 from tests.tagging.made_up import VOCABULARY, papers
+from tests.tiny import save_tiny_model
 
 TEXT = "Graph drawing\nWe lay out large networks."
 
@@ -80,6 +83,25 @@ def test_labels_are_encoded_beside_the_event_loop(
         assert client.suggest("labels", TEXT)
         assert client.suggest_batch("labels", [{"text": TEXT}])
     assert on_loop == []
+
+
+@pytest.mark.parametrize("similarity", ["dot", "l2"])
+def test_scores_are_cosines_whatever_the_library_compares_by(
+    tmp_path: Path, similarity: Similarity
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", similarity=similarity)
+    Library.create(tmp_path / "library", dated(20), model=folder)
+    with running(tmp_path / "library") as server:
+        found = AnnifClient(f"{server.url}/v1/").suggest("labels", "Graph drawing")
+    model = Library.open(tmp_path / "library").model
+    (paper_D,) = model.encode([{"title": "Graph drawing"}], task="classification", role="query")
+    names = [{k: v for k, v in one.items() if k != "id"} for one in LABELS]
+    labels_CD = model.encode(names, task="classification", role="candidate")
+    cosines_C = labels_CD @ paper_D / np.linalg.norm(labels_CD, axis=1) / np.linalg.norm(paper_D)
+    order = [row for row in np.argsort(-cosines_C) if cosines_C[row] >= 0]
+    assert order
+    assert [one["uri"] for one in found] == [LABELS[row]["id"] for row in order]
+    np.testing.assert_allclose([one["score"] for one in found], cosines_C[order], atol=1e-5)
 
 
 def test_a_batch_equals_its_texts_one_by_one(client: AnnifClient) -> None:
