@@ -341,6 +341,12 @@ def sha256(path: Path | str) -> str:
     return file_digest(path, "sha256")
 
 
+def checksums_below(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder, by relative path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+
+
 def file_digest(path: Path | str, kind: str) -> str:
     """Return a hexadecimal checksum of a file's content."""
     digest = hashlib.new(kind, usedforsecurity=False)

@@ -41,6 +41,12 @@ class Text:
         return f"{self.title} {self.body}".strip()
 
 
+def tokens_encoded_by(encoder: object) -> int | None:
+    """Return the number of tokens that an encoder has read so far; None if it counts none."""
+    counted: int | None = getattr(encoder, "tokens_encoded", None)
+    return counted
+
+
 class TextEncoder(Protocol):
     """Anything that embeds texts: our models, other libraries' models, stored embeddings."""
 

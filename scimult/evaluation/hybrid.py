@@ -24,7 +24,7 @@ from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
 from scimult.evaluation.task_data import Dataset, TaskData
-from scimult.files import sha256
+from scimult.files import checksums_below
 from scimult.progress import note
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import Points, fuse, reciprocal_ranks, scaled_scores
@@ -184,9 +184,7 @@ class RerankedSystem(System):
 
     def describe(self) -> dict[str, Any]:
         """Return the model with its files' digests, how many results it reranks, and the first."""
-        folder, first = Path(self.model), {self.first.name: self.first.describe()}
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+        digests, first = checksums_below(Path(self.model)), {self.first.name: self.first.describe()}
         content = {"sha256": digests} if digests else {}  # the hub's models have a name alone
         return {"kind": "reranked", "model": self.model, "top": self.top, **content, "first": first}
 

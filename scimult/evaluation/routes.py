@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scimult.evaluation.results import Result
 from scimult.table import Table, percents, texts
-from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder, tokens_encoded_by
 
 
 class FixedRoute:
@@ -24,8 +24,7 @@ class FixedRoute:
     @property
     def tokens_encoded(self) -> int | None:
         """Tokens of the texts so far, if the encoder counts them."""
-        counted: int | None = getattr(self._encoder, "tokens_encoded", None)
-        return counted
+        return tokens_encoded_by(self._encoder)
 
     def settings(self) -> dict[str, str]:
         """Return what distinguishes the results of routes."""

@@ -28,7 +28,16 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.shards import MANIFEST
 from scimult.retrieval.store import StoringEncoder
-from scimult.types import FloatArray, IntArray, Role, Similarity, TaskChooser, Text, TextEncoder
+from scimult.types import (
+    FloatArray,
+    IntArray,
+    Role,
+    Similarity,
+    TaskChooser,
+    Text,
+    TextEncoder,
+    tokens_encoded_by,
+)
 
 
 class Ranker(Protocol):
@@ -160,8 +169,7 @@ class DenseSystem(System):
     @property
     def _tokens(self) -> int | None:
         """Number of tokens encoded so far, if the encoder counts them."""
-        counted: int | None = getattr(self.encoder, "tokens_encoded", None)
-        return counted
+        return tokens_encoded_by(self.encoder)
 
     def embed(self, texts: Sequence[Text], task: str, role: Role) -> FloatArray:
         """Return embeddings of shape ``(N, D)``, encoding only new texts."""

@@ -9,7 +9,15 @@ import numpy as np
 
 from scimult.errors import ConfigError
 from scimult.retrieval.embeddings import unit_rows
-from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
+from scimult.types import (
+    FloatArray,
+    Role,
+    Similarity,
+    TaskChooser,
+    Text,
+    TextEncoder,
+    tokens_encoded_by,
+)
 
 Combination = Literal["mean", "concatenation"]
 
@@ -59,7 +67,7 @@ class Ensemble:
     @property
     def tokens_encoded(self) -> int | None:
         """Tokens of the texts so far, once per member, if all members count them."""
-        counts = [getattr(member, "tokens_encoded", None) for member in self._members]
+        counts = [tokens_encoded_by(member) for member in self._members]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError
-from scimult.files import FolderKind, atomic_folder, read_json, sha256, write_json
+from scimult.files import FolderKind, atomic_folder, checksums_below, read_json, sha256, write_json
 from scimult.progress import note
 
 FILE_NAME = "step.json"
@@ -102,12 +102,6 @@ def fingerprint(inputs: Mapping[str, Any]) -> str:
     """Return a short hash of JSON values."""
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def checksums_below(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file below a folder, by relative path."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def _files_below(folder: Path) -> dict[str, list[Any]]:

@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from scimult.errors import DataError
 from scimult.files import atomic_file
 from scimult.retrieval.embeddings import encode
-from scimult.types import FloatArray, Role, Similarity, TaskChooser, Text, TextEncoder
+from scimult.types import (
+    FloatArray,
+    Role,
+    Similarity,
+    TaskChooser,
+    Text,
+    TextEncoder,
+    tokens_encoded_by,
+)
 
 Precision = Literal["float32", "float16", "bfloat16"]
 _KEY_BYTES = 16
@@ -70,8 +78,7 @@ class StoringEncoder:
     @property
     def tokens_encoded(self) -> int | None:
         """Tokens of these texts, if the encoder counts them."""
-        counted: int | None = getattr(self._encoder, "tokens_encoded", None)
-        return counted
+        return tokens_encoded_by(self._encoder)
 
     @property
     def similarity(self) -> Similarity:

@@ -5,7 +5,7 @@ Shape legend: B papers, C concepts.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -57,22 +57,36 @@ def select_tags(
     concepts above another suggestion, and later ones move up.
     """
     tags: list[int] = []
-    for row in ranked:
+    for row, tags_then in _growing(ranked, vocabulary, k=k, exclude=exclude, hierarchy=hierarchy):
         if threshold is not None and probabilities_C[row] < threshold:
             break
-        if row in exclude:
+        tags = tags_then
+    return tags
+
+
+def _growing(
+    ranked: Iterable[int],
+    vocabulary: Vocabulary,
+    *,
+    k: int | None,
+    exclude: Collection[int],
+    hierarchy: Hierarchy,
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield each ranked row that is no longer left out, and the suggestions down to it."""
+    tags: list[int] = []
+    left_out = set(exclude)
+    for row in ranked:
+        if row in left_out:
             continue
         if hierarchy == "specific":
-            if any(row in vocabulary.ancestors(other) for other in tags):
-                continue
             above = vocabulary.ancestors(row)
+            left_out |= above
             tags = [other for other in tags if other not in above]
         tags.append(row)
-        if k is not None and len(tags) >= k and hierarchy != "specific":
-            break
-        if k is not None and len(tags) > k:
-            return tags[:k]
-    return tags
+        yield row, tags[:k]
+        # A narrower concept may still take the place of a broader one.
+        if k is not None and len(tags) >= k + (hierarchy == "specific"):
+            return
 
 
 def as_selected(
@@ -96,26 +110,19 @@ def as_selected(
     if suggestions.concepts_P is None:
         problem = "an earlier version stored no precision with exclusions or narrowest concepts"
         raise ConfigError(problem, fix="train the tagger again, or leave precision out")
-    concepts, right = suggestions.concepts_P.tolist(), suggestions.right_P.tolist()
-    papers, changes, paper = suggestions.papers_P.tolist(), [], -1
-    for entry in np.lexsort((suggestions.ranks_P, suggestions.papers_P)).tolist():
-        if papers[entry] != paper:
-            paper, before = papers[entry], (0, 0)
-            tags: list[int] = []
-            covered = set(exclude)
-        row = concepts[entry]
-        if row in covered or (k is not None and len(tags) > k):
-            continue
-        if hierarchy == "specific":
-            above = vocabulary.ancestors(row)
-            covered |= above
-            tags = [other for other in tags if concepts[other] not in above]
-        tags.append(entry)
-        counts = len(tags[:k]), sum(right[other] for other in tags[:k])
-        changes.append((entry, counts[0] - before[0], counts[1] - before[1]))
-        before = counts
+    order = np.lexsort((suggestions.ranks_P, suggestions.papers_P))
+    starts = np.flatnonzero(np.diff(suggestions.papers_P[order])) + 1
+    changes = []
+    for entries in np.split(order, starts):
+        concepts = suggestions.concepts_P[entries].tolist()
+        right = dict(zip(concepts, suggestions.right_P[entries].tolist(), strict=True))
+        entry_of = dict(zip(concepts, entries.tolist(), strict=True))
+        before = 0, 0
+        for row, tags in _growing(concepts, vocabulary, k=k, exclude=exclude, hierarchy=hierarchy):
+            counts = len(tags), sum(right[tag] for tag in tags)
+            changes.append((entry_of[row], counts[0] - before[0], counts[1] - before[1]))
+            before = counts
     entries_P, added_P, right_P = np.array(changes, dtype=np.int64).reshape(-1, 3).T
-    return Suggestions(
-        suggestions.probabilities_P[entries_P], right_P, suggestions.papers_P[entries_P],
-        np.ones_like(entries_P), added_P=added_P,
-    )  # fmt: skip
+    ranks_P = np.ones_like(entries_P)
+    of_entries = suggestions.probabilities_P[entries_P], right_P, suggestions.papers_P[entries_P]
+    return Suggestions(*of_entries, ranks_P, added_P=added_P)

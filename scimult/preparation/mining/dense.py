@@ -20,11 +20,11 @@ from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError
+from scimult.files import checksums_below
 from scimult.preparation.mining.config import DenseConfig
 from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.pools import Groups
 from scimult.preparation.mining.ranked import RankWindow, encode_to_file, look_up
-from scimult.preparation.steps import checksums_below
 from scimult.retrieval.cross_encoder import PairScorer
 from scimult.retrieval.store import StoringEncoder
 from scimult.types import FloatArray, IntArray, Role, TextEncoder

@@ -14,6 +14,7 @@ from scimult.errors import DataError
 from scimult.files import (
     FolderKind,
     atomic_folder,
+    checksums_below,
     holds_only,
     link_or_copy,
     read_json,
@@ -22,7 +23,7 @@ from scimult.files import (
 )
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.conversion import REJECTS_FILE, Conversion
-from scimult.preparation.steps import Steps, checksums_below
+from scimult.preparation.steps import Steps
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
