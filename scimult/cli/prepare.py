@@ -139,7 +139,9 @@ def _check(
         fix = "with a source, give --input, and --raw or --out"
         raise ConfigError("a source takes neither --config nor --root", value=source, fix=fix)
     if source and raw is None and out is None:
-        fix = f"scimult prepare {source} --input FOLDER --out FOLDER"
+        from scimult.preparation.sources import SOURCES
+
+        fix = f"scimult prepare {SOURCES[source].name} --input FOLDER --out FOLDER"
         raise ConfigError("a source needs --raw or --out", value=source, fix=fix)
     if not source and (source_folder is not None or raw is not None):
         fix = "scimult prepare SOURCE --input FOLDER --out FOLDER; --list shows the sources"

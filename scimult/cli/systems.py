@@ -138,8 +138,9 @@ def add_hybrids(
         first, plus, model = str(system.folder).partition("+")
         top = system.options.get("top", "100")
         if not (plus and top.isdecimal() and int(top)):
+            problem = "top is not a positive number" if plus else "no model to rerank with is named"
             fix = "write better=BM25+cross-encoder/ms-marco-MiniLM-L6-v2,top=100"
-            raise ConfigError("a reranked system is NAME=SYSTEM+MODEL", value=spec, fix=fix)
+            raise ConfigError(problem, value=spec, fix=fix)
         make = partial(_reranked, system.name, _shared(makers, first), model, int(top), device)
         _add(makers, system.name, make)
     return dev

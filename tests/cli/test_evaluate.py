@@ -178,9 +178,9 @@ def test_invalid_settings_of_bm25(suite: Path, lexical: str, problem: str) -> No
         (("--fuse", "BM25=BM25+other"), "unknown system"),
         (("--fuse", "hybrid=BM25+tiny,dev=dev"), "dev= can only be used with by=weights"),
         (("--fuse", "hybrid=BM25+tiny,by=weights,dev="), "dev= names no split"),
-        (("--rerank", "better=BM25"), "NAME=SYSTEM+MODEL"),
-        (("--rerank", "better=BM25+x,top=many"), "NAME=SYSTEM+MODEL"),
-        (("--rerank", "better=BM25+x,top=0"), "NAME=SYSTEM+MODEL"),
+        (("--rerank", "better=BM25"), "no model to rerank with is named"),
+        (("--rerank", "better=BM25+x,top=many"), "top is not a positive number"),
+        (("--rerank", "better=BM25+x,top=0"), "top is not a positive number"),
         (("--rerank", "better=BM25+x,depth=3"), "unknown option of a system"),
     ],
 )

@@ -195,6 +195,7 @@ def test_the_list_loads_nothing_heavy_and_a_conversion_no_torch(tmp_path: Path) 
     ("arguments", "problem"),
     [
         (("mapel", "--out", "x"), "did you mean 'maple'"),
+        (("mapel",), "did you mean 'maple'"),
         (("maple",), "a source needs --raw or --out"),
         (("maple", "--out", "x", "--config", "y"), "takes neither --config nor --root"),
         (("maple", "--out", "x", "folder=[Art]"), "unknown key (did you mean 'folders'?)"),
