@@ -17,8 +17,8 @@ from scimult.retrieval.vectors import Vectors
 
 keep_freed_memory()  # as an index does
 kept = []
-for width in range(256, 640, 64):  # where a heap has gaps is chance
-    x_CD = np.ones((40_000, width), dtype=np.float32)
+for width in range(64, 160, 16):  # where a heap has gaps is chance
+    x_CD = np.ones((160_000, width), dtype=np.float32)
     x_CD[:, 0] = np.arange(len(x_CD))
     before = held().own
     vectors = Vectors(x_CD, "dot", torch.device("cpu"))
@@ -28,6 +28,6 @@ for width in range(256, 640, 64):  # where a heap has gaps is chance
 
 
 def test_rounding_and_the_search_for_copies_reuse_their_blocks() -> None:
-    """A quarter for int8, and some blocks of a tenth each; it was up to 2.2 times the vectors."""
+    """A quarter for int8, and blocks of a fortieth each; it was 1.3 to 2.2 times the vectors."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    assert max(map(float, done.stdout.split())) < 1.2
+    assert max(map(float, done.stdout.split())) < 0.9
