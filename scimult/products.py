@@ -6,13 +6,17 @@ Shape legend: N, M rows, D width, P listed pairs.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from scimult.hardware import multiplies_bfloat16
+
+PackedT = TypeVar("PackedT")
 
 FEW = 3
 """Up to this many rows of the second matrix are memory-bound: pairs are multiplied one by one."""
@@ -168,10 +172,7 @@ def pack_linears(model: nn.Module) -> None:
     """
     for linear in model.modules():
         if isinstance(linear, nn.Linear) and _packs(linear.weight):
-            weight = linear.weight.detach()
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, _USUAL_ROWS)
-            bias = None if linear.bias is None else linear.bias.detach()
-            linear.forward = partial(_packed_linear, packed, bias)  # type: ignore[method-assign]
+            linear.forward = _PackedLinear(linear)  # type: ignore[method-assign,assignment]
 
 
 def _packs(weight: Tensor) -> bool:
@@ -183,9 +184,41 @@ def _packs(weight: Tensor) -> bool:
     )
 
 
-def _packed_linear(packed: Tensor, bias: Tensor | None, x_ND: Tensor) -> Tensor:
-    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
-    return outputs
+class _Packed(ABC, Generic[PackedT]):
+    """A linear layer's forward pass with a packed copy of its weights.
+
+    Opaque to torch, and made for one CPU, the copy is not pickled but made again.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        self._linear = linear
+        self._packed: PackedT | None = self._pack()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_packed": None}
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        if self._packed is None:
+            self._packed = self._pack()
+        return self._outputs(self._packed, x_ND)
+
+    @abstractmethod
+    def _pack(self) -> PackedT: ...
+
+    @abstractmethod
+    def _outputs(self, packed: PackedT, x_ND: Tensor) -> Tensor: ...
+
+
+class _PackedLinear(_Packed[Tensor]):
+    def _pack(self) -> Tensor:
+        weight_MD = self._linear.weight.detach()
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_MD, _USUAL_ROWS)
+        return packed
+
+    def _outputs(self, packed: Tensor, x_ND: Tensor) -> Tensor:
+        bias = None if self._linear.bias is None else self._linear.bias.detach()
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
+        return outputs
 
 
 def round_linears(model: nn.Module, largest: int | None = None) -> None:
@@ -206,23 +239,34 @@ def round_linears(model: nn.Module, largest: int | None = None) -> None:
     assert largest is not None, "this CPU cannot multiply bytes"
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
-            weight_MD = linear.weight.detach()
-            steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / largest
-            numbers_MD = (weight_MD / steps_M[:, None]).round().to(torch.int8)
-            bias_M = torch.zeros_like(steps_M) if linear.bias is None else linear.bias.detach()
-            matrix = ByteMatrix.of(numbers_MD, steps_M / 127, torch.zeros_like(steps_M))
-            linear.forward = partial(_byte_linear, matrix, bias_M)  # type: ignore[method-assign]
+            linear.forward = _ByteLinear(linear, largest)  # type: ignore[method-assign,assignment]
 
 
-def _byte_linear(matrix: ByteMatrix, bias_M: Tensor, x_ND: Tensor) -> Tensor:
-    rows_ND = x_ND.reshape(-1, x_ND.shape[-1])
-    # `abs` and `amax` are twice as fast as `aminmax` and ten times as fast as `vector_norm`.
-    largest_N1 = rows_ND.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
-    numbers_ND = (rows_ND * (127 / largest_N1)).round_()
-    # Eight times as fast as converting to uint8; the sum wraps around.
-    bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(_ZERO)
-    outputs_NM = torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1)
-    return outputs_NM.view(*x_ND.shape[:-1], len(bias_M))
+class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
+    def __init__(self, linear: nn.Linear, largest: int) -> None:
+        self._largest = largest
+        super().__init__(linear)
+
+    def _pack(self) -> tuple[ByteMatrix, Tensor]:
+        weight_MD, bias = self._linear.weight.detach(), self._linear.bias
+        # Pickled on another CPU, which may multiply larger numbers.
+        largest = min(self._largest, largest_weight() or self._largest)
+        steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / largest
+        numbers_MD = (weight_MD / steps_M[:, None]).round().to(torch.int8)
+        zeros_M = torch.zeros_like(steps_M)
+        matrix = ByteMatrix.of(numbers_MD, steps_M / 127, zeros_M)
+        return matrix, zeros_M if bias is None else bias.detach()
+
+    def _outputs(self, packed: tuple[ByteMatrix, Tensor], x_ND: Tensor) -> Tensor:
+        matrix, bias_M = packed
+        rows_ND = x_ND.reshape(-1, x_ND.shape[-1])
+        # `abs` and `amax` are twice as fast as `aminmax` and ten times as fast as `vector_norm`.
+        largest_N1 = rows_ND.abs().amax(dim=1, keepdim=True).clamp_min(_TINY)
+        numbers_ND = (rows_ND * (127 / largest_N1)).round_()
+        # Eight times as fast as converting to uint8; the sum wraps around.
+        bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(_ZERO)
+        outputs_NM = torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1)
+        return outputs_NM.view(*x_ND.shape[:-1], len(bias_M))
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -65,6 +68,9 @@ def test_nobody_hears_that_sparse_tensors_are_in_beta() -> None:
         products(_rows(4, 8, 8), _rows(1, 8, 9))
 
 
+has_bytes = pytest.mark.skipif(largest_weight() is None, reason="no products of bytes here")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_linears_multiply_as_before(dtype: torch.dtype, bias: bool) -> None:
@@ -92,9 +98,27 @@ def test_weights_are_packed_here_and_not_on_other_devices() -> None:
     assert "forward" not in vars(elsewhere)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("rounds", [False, pytest.param(True, marks=has_bytes)])
+def test_packed_linears_can_be_copied_and_sent(
+    copied: Callable[[torch.nn.Module], torch.nn.Module],
+    rounds: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scimult.products.multiplies_by_onednn", lambda: True)
+    model = torch.nn.Sequential(torch.nn.Linear(48, 33)).requires_grad_(False)
+    (round_linears if rounds else pack_linears)(model)
+    assert "forward" in vars(model[0])
+    x_ND = _rows(29, 48, 11)
+    other = copied(model)
+    torch.testing.assert_close(other(x_ND), model(x_ND), rtol=0, atol=0)
+    # It has its own weights, and sends them once.
+    assert other[0].forward._linear is other[0]
+    assert len(pickle.dumps(model)) < 4 * 48 * 33 + 4_000
+
+
 # Weights of eight bits need units of their own; those of seven are right on any CPU.
 LARGEST = [64, *([127] if multiplies_bytes() else [])]
-has_bytes = pytest.mark.skipif(largest_weight() is None, reason="no products of bytes here")
 
 
 def _rounded(width: int, height: int, largest: int, *, bias: bool = True) -> torch.nn.Linear:

@@ -64,9 +64,8 @@ def rounded_copy(model: Model, largest: int) -> Model:
 
 def _copy(model: Model, weights: Mapping[int, nn.Parameter]) -> Model:
     """Copy a model with other weights, by the ids of its own."""
-    # Packed linears have a ``forward`` of their own, which cannot be copied.
-    packed = [own for part in model.modules() if (own := vars(part).get("forward")) is not None]
-    copied = copy.deepcopy(model, {**weights, **{id(own): own for own in packed}})
+    copied = copy.deepcopy(model, dict(weights))
+    # Packed linears have a ``forward`` of their own, for other weights.
     for part in copied.modules():
         vars(part).pop("forward", None)
     return copied
