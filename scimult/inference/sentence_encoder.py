@@ -180,13 +180,14 @@ class SentenceEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of weights, adapters and settings: everything an embedding depends on."""
+        """Hash of weights, adapters, tokenizer and settings: all that an embedding depends on."""
         import torch
 
         settings = self.spec.model_dump(mode="json", exclude=set(_NOT_HASHED))
         settings["normalise"] = self.spec.unit_vectors
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
+        digest.update(_as_text(self._model.tokenizer).encode())
         if self.spec.pooling == "own":
             digest.update(json.dumps(self._own_steps(), sort_keys=True).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
@@ -296,3 +297,12 @@ def check_keys(spec: EncoderSpec, tasks: Sequence[str]) -> None:
     known |= {f"{task}/{role}" for task in tasks for role in ("query", "candidate")}
     for key in (*spec.prefixes, *spec.adapters):
         one_of("task or side", key, known)
+
+
+def _as_text(tokenizer: Any) -> str:
+    """Return what a tokenizer does, without the settings that its last call left in it."""
+    fast = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not hasattr(fast, "to_str"):
+        return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
+    content = json.loads(fast.to_str())
+    return json.dumps({**content, "truncation": None, "padding": None})

@@ -166,7 +166,16 @@ def test_own_files_are_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> 
     prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
     (copy / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     found.append(fingerprint(copy))
-    assert len(set(found)) == 4
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**settings, "do_lower_case": False}))
+    found.append(fingerprint(copy))
+    assert len(set(found)) == 5
+
+
+def test_the_fingerprint_does_not_change_with_use(minilm: Path) -> None:
+    used, fresh = (SentenceEncoder(_spec(minilm), name="own", device="cpu") for _ in range(2))
+    used.encode([Text("paper", "A title")], task="search", role="query")
+    assert used.fingerprint == fresh.fingerprint
 
 
 def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path) -> None:
