@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.config import load_config
@@ -29,6 +29,7 @@ Steps = list[tuple[str, Any]]
 PLACE = Record(Path("made-up.jsonl"), 1, {})
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 6), unique=True, min_size=1),
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12),
@@ -72,6 +73,7 @@ RECORDS = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["p", "q"]), RECORDS), min_size=1, max_size=8))
 def test_a_repeated_paper_has_what_all_its_records_say(
     tmp_path_factory: pytest.TempPathFactory, records: list[tuple[str, dict[str, Any]]]
