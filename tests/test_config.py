@@ -234,6 +234,27 @@ def test_a_word_that_yaml_reads_as_something_else_wants_quotes(tmp_path: Path) -
         load_config(Job, path)
 
 
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("seed=true", "seed"),
+        ("total_steps=false", "total_steps"),
+        ("optimizer.lr=true", "optimizer: lr"),
+        ("shares={a: true}", "shares"),
+        ("shares={a: 1, b: [2, false]}", "shares"),
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, override: str, key: str) -> None:
+    class Shared(Job):
+        shares: dict[str, float | list[int]] = {}
+        either: bool | int = 3
+
+    path = _write(tmp_path, "either: true")
+    assert load_config(Shared, path).either is True
+    with pytest.raises(ConfigError, match=f"{key} should be a number, not true or false"):
+        load_config(Shared, path, [override])
+
+
 _BOMB = "a0: &a0 [x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
 )
