@@ -20,7 +20,7 @@ from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
 from scimult.tasks import TaskSet, route_names, route_of
-from scimult.training.config import NOT_ARCHITECTURE, PretrainConfig
+from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.learned import LearnedParts
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
@@ -43,12 +43,26 @@ def build_model(config: PretrainConfig) -> Pretrained:
         return _prepare_training(start_from(section.base, described, seed=config.seed), config)
     assert section.tokenizer is not None
     assert section.architecture is not None
+    _check_trains(section)
     folder = Path(section.tokenizer)
     tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercases(folder))
     described = _describe(config, {"vocab_size": tokenizer.vocab_size, **section.architecture})
     model = Encoder(described.encoder)
     model.initialise(config.seed)
     return _prepare_training(Pretrained(model, tokenizer, described), config)
+
+
+def _check_trains(section: ModelConfig) -> None:
+    """Refuse to freeze random weights, which nothing could make useful."""
+    frozen = section.variant in VARIANTS and VARIANTS[section.variant].trains is not None
+    if section.variant == "fusion" or (section.train or (frozen and "added")) == "added":
+        raise ConfigError(
+            f"variant {section.variant} from nothing would train only what it adds to an encoder "
+            "of random weights",
+            value=section.train and f"model.train {section.train}",
+            fix="name a trained model as model.base"
+            + ("" if section.variant == "fusion" else ", or set model.train to all"),
+        )
 
 
 def _read_base(base: str, how_to_get: str) -> PretrainedConfig:

@@ -75,6 +75,24 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ),
         ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
         ({"loss": {"weights": {"search": 0}}}, r"loss\.weights\.search.*greater than 0"),
+        ({"optimizer": {"lr": True}}, "optimizer: lr should be a number, not true"),
+        ({"output": ""}, "output: String should have at least 1 character"),
+        ({"data": {"sources": []}}, r"data\.sources: List should have at least 1 item"),
+        ({"schedule": {"steps": 10**20}}, r"schedule\.steps.*less than or equal to 1000000000"),
+        ({"schedule": {"steps": None, "epochs": 1e30}}, r"schedule\.epochs.*less than or equal"),
+        (
+            {"data": {"sampling": "explicit", "rates": {"search": 1e308}}},
+            r"rates\.search.*less than or equal",
+        ),
+        ({"loss": {"matryoshka": [4, 8, 4]}}, r"matryoshka lists a number twice: \[4, 8, 4\]"),
+        (
+            {"loss": {"mask_margin": 2}, "model": {"similarity": "cosine"}},
+            "mask_margin 2 excludes every candidate",
+        ),
+        (
+            {"model": {"pooling": "position", "pooling_position": 32}},
+            "pooling_position 32 is beyond data.max_length 32",
+        ),
         ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
     ],
 )
@@ -161,6 +179,23 @@ def test_an_architecture_without_sizes_is_refused(folder: Path) -> None:
     model = {"base": None, "tokenizer": str(folder / "base"), "architecture": {"num_heads": 2}}
     with pytest.raises(ConfigError, match="num_blocks: Field required"):
         build.build_model(run_config(folder, "never", model=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"variant": "lora"}, "lora from nothing would train only.*model.base, or set model.train"),
+        ({"variant": "mha_expert", "train": "added"}, "random weights .value: 'model.train added'"),
+        ({"variant": "fusion", "train": "all"}, "fusion from nothing.*name a trained model"),
+    ],
+)
+def test_random_weights_are_not_frozen(folder: Path, model: dict[str, Any], message: str) -> None:
+    sizes = {"hidden_size": 8, "num_blocks": 2, "num_heads": 2, "intermediate_size": 8}
+    new = {"base": None, "tokenizer": str(folder / "base"), "architecture": sizes}
+    with pytest.raises(ConfigError, match=message):
+        build.build_model(run_config(folder, "never", model={**new, **model}))
+    trained = {**new, "variant": "lora", "train": "all"}
+    assert build.build_model(run_config(folder, "never", model=trained))
 
 
 def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:
