@@ -210,7 +210,8 @@ def _exclude(
 
 
 def _assigned(scores_SR: FloatArray, wanted: Wanted, names: Sequence[str]) -> Assignment:
-    return assign(scores_SR, _loads(*scores_SR.shape, wanted), names)
+    submissions, reviewers = scores_SR.shape
+    return assign(scores_SR, _loads(submissions, reviewers, wanted), names)
 
 
 def _loads(submissions: int, reviewers: int, wanted: Wanted) -> Loads:

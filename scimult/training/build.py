@@ -26,6 +26,12 @@ from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
+# Options of layouts without which trained weights compute something else.
+_KEPT = {
+    "adapters": ("placement", "width"),
+    "lora": ("rank", "alpha"),
+    "pals": ("width", "heads", "bias", "activation"),
+}
 _SECTION = "section model of the run"
 
 
@@ -101,10 +107,32 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
             fix="train the variant adapters first and name its run as model.base",
         )
     described = _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
+    _check_options(config, base.encoder, described.encoder)
     # Longer texts than either training has seen are embedded worse: docs/decisions/training.md.
     seen = max(base.max_length, config.data.max_length)
     described.max_length = min(seen, described.encoder.max_text_length)
     return described
+
+
+def _check_options(config: PretrainConfig, base: EncoderConfig, encoder: EncoderConfig) -> None:
+    """Refuse other options of the adapters, updates or PALs that the base brings along."""
+    for field, names in _KEPT.items():
+        theirs, ours = getattr(base, field), getattr(encoder, field)
+        if theirs is None or ours is None:
+            continue
+        kept = {name: getattr(theirs, name) for name in names}
+        if other := {
+            name: getattr(ours, name) for name in names if kept[name] != getattr(ours, name)
+        }:
+            options = ", ".join(
+                f"{name}: {'null' if kept[name] is None else kept[name]}" for name in other
+            )
+            raise ConfigError(
+                f"the {field} of this base were trained with other model.options",
+                path=config.model.base,
+                value=other,
+                fix=f"set model.options: {{{options}}}",
+            )
 
 
 def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig:
