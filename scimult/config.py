@@ -255,7 +255,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             node[parent] = {}
         node = node[parent]
         if not isinstance(node, dict):
-            fix = f"override the whole value: {parent}=..."
+            fix = f"override the whole value: {key.strip().removesuffix(f'.{last}')}=..."
             raise ConfigError(
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )

@@ -159,6 +159,7 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
         ("seed", "not key=value"),
         ("=3", "not key=value"),
         ("seed.deep=3", "goes below 'seed', which is a value"),
+        ("optimizer.lr.max=3", r"goes below 'lr'.*Fix: .*value: optimizer\.lr=\.\.\."),
         ("optimizer.lr=fast", r"optimizer\.lr: .*valid number.*'fast'"),
         ("optimizer.lrr=1", "did you mean 'lr'"),
         ("seed=[1", "not valid YAML"),
@@ -166,7 +167,7 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
     ],
 )
 def test_bad_overrides_give_one_clear_message(tmp_path: Path, override: str, message: str) -> None:
-    path = _write(tmp_path, "seed: 1")
+    path = _write(tmp_path, "seed: 1\noptimizer: {lr: 1}")
     with pytest.raises(ConfigError, match=message):
         load_config(Job, path, [override])
 
