@@ -19,6 +19,7 @@ from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
+from scimult.progress import warn
 from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.learned import LearnedParts
@@ -59,15 +60,17 @@ def build_model(config: PretrainConfig) -> Pretrained:
 
 
 def _check_trains(section: ModelConfig) -> None:
-    """Refuse to freeze random weights, which nothing could make useful."""
-    frozen = section.variant in VARIANTS and VARIANTS[section.variant].trains is not None
-    if section.variant == "fusion" or (section.train or (frozen and "added")) == "added":
+    """Warn of a frozen encoder of random weights; refuse to fuse adapters that learned nothing."""
+    if section.variant == "fusion":
         raise ConfigError(
-            f"variant {section.variant} from nothing would train only what it adds to an encoder "
-            "of random weights",
-            value=section.train and f"model.train {section.train}",
-            fix="name a trained model as model.base"
-            + ("" if section.variant == "fusion" else ", or set model.train to all"),
+            "variant fusion mixes trained adapters, and a new model has none",
+            fix="train the variant adapters first and name its run as model.base",
+        )
+    frozen = section.variant in VARIANTS and VARIANTS[section.variant].trains is not None
+    if (section.train or (frozen and "added")) == "added":
+        warn(
+            f"variant {section.variant} trains only what it adds, and leaves a new encoder's "
+            "random weights as they are: name a model.base, or set model.train to all"
         )
 
 
