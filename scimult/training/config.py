@@ -107,7 +107,7 @@ class OptimizerConfig(StrictConfig):
     """
 
     lr: float = Field(3e-4, gt=0)
-    layer_decay: float = Field(1.0, gt=0, le=1)
+    layer_decay: float = Field(1.0, ge=0.01, le=1)
     added_lr: float | None = Field(None, gt=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)

@@ -75,6 +75,7 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ),
         ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
         ({"loss": {"weights": {"search": 0}}}, r"loss\.weights\.search.*greater than 0"),
+        ({"optimizer": {"layer_decay": 1e-300}}, r"layer_decay.*greater than or equal to 0\.01"),
         ({"optimizer": {"lr": True}}, "optimizer: lr should be a number, not true"),
         ({"output": ""}, "output: String should have at least 1 character"),
         ({"data": {"sources": []}}, r"data\.sources: List should have at least 1 item"),
