@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,7 +29,7 @@ class LaunchConfig(StrictConfig):
 
     ranks: int = Field(1, ge=1)
     parallel: int = Field(1, ge=1)
-    devices: list[int] | None = None
+    devices: list[Annotated[int, Field(ge=0)]] | None = None
 
     @model_validator(mode="after")
     def _whole_slots(self) -> LaunchConfig:

@@ -133,6 +133,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "run 'a' starts from the model of 'vanilla', and sets another",
     ),
     ({"runs": {"a": {"merge": {"models": ["vanilla", "vanilla"]}}}}, "lists a run twice"),
+    ({"launch": {"devices": [-1]}}, "launch.devices.0: .*greater than or equal to 0"),
     ({"output": ""}, "output: String should have at least 1 character"),
     ({"seeds": []}, "seeds"),
     ({"seeds": [1, 1]}, "seeds must be distinct"),
