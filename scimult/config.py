@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from scimult.errors import ConfigError, shown, suggest
 from scimult.files import write_text
@@ -24,6 +24,16 @@ class StrictConfig(BaseModel):
     """Base of every configuration section: rejects unknown keys and validates values."""
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, given: Any) -> Any:
+        """Refuse true and false for numbers: pydantic reads them as 1 and 0."""
+        for key, field in cls.model_fields.items() if isinstance(given, dict) else ():
+            types = _types_in(field.annotation)
+            if types & {int, float} and not types & {bool, Any} and _has_truth(given.get(key)):
+                raise ValueError(f"{key} should be a number, not true or false")
+        return given
 
 
 C = TypeVar("C", bound=StrictConfig)
@@ -245,7 +255,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             node[parent] = {}
         node = node[parent]
         if not isinstance(node, dict):
-            fix = f"override the whole value: {parent}=..."
+            fix = f"override the whole value: {key.strip().removesuffix(f'.{last}')}=..."
             raise ConfigError(
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
@@ -293,6 +303,18 @@ def _known_keys(schema: type[BaseModel], location: Sequence[str | int]) -> list[
         else:  # the tag of a discriminated union
             current = next((choice for choice in choices if _has_tag(choice, part)), current)
     return list(current.model_fields) if current is not None else []
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """Return the plain types of an annotation, also those inside lists, mappings and unions."""
+    inner = [_types_in(arg) for arg in get_args(annotation)]
+    return set().union(*inner) if inner else {annotation}
+
+
+def _has_truth(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_truth, value))
+    return isinstance(value, bool) or (isinstance(value, dict) and _has_truth([*value.values()]))
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:

@@ -159,6 +159,7 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
         ("seed", "not key=value"),
         ("=3", "not key=value"),
         ("seed.deep=3", "goes below 'seed', which is a value"),
+        ("optimizer.lr.max=3", r"goes below 'lr'.*Fix: .*value: optimizer\.lr=\.\.\."),
         ("optimizer.lr=fast", r"optimizer\.lr: .*valid number.*'fast'"),
         ("optimizer.lrr=1", "did you mean 'lr'"),
         ("seed=[1", "not valid YAML"),
@@ -166,7 +167,7 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
     ],
 )
 def test_bad_overrides_give_one_clear_message(tmp_path: Path, override: str, message: str) -> None:
-    path = _write(tmp_path, "seed: 1")
+    path = _write(tmp_path, "seed: 1\noptimizer: {lr: 1}")
     with pytest.raises(ConfigError, match=message):
         load_config(Job, path, [override])
 
@@ -232,6 +233,27 @@ def test_a_word_that_yaml_reads_as_something_else_wants_quotes(tmp_path: Path) -
     path = _write(tmp_path, "sources: [{name: no, papers: a.jsonl}]")
     with pytest.raises(ConfigError, match=r"sources\.0\.name: .* in quotes \(value: False\)"):
         load_config(Job, path)
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("seed=true", "seed"),
+        ("total_steps=false", "total_steps"),
+        ("optimizer.lr=true", "optimizer: lr"),
+        ("shares={a: true}", "shares"),
+        ("shares={a: 1, b: [2, false]}", "shares"),
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, override: str, key: str) -> None:
+    class Shared(Job):
+        shares: dict[str, float | list[int]] = {}
+        either: bool | int = 3
+
+    path = _write(tmp_path, "either: true")
+    assert load_config(Shared, path).either is True
+    with pytest.raises(ConfigError, match=f"{key} should be a number, not true or false"):
+        load_config(Shared, path, [override])
 
 
 _BOMB = "a0: &a0 [x, x]\n" + "".join(

@@ -88,7 +88,7 @@ def match_reviewers(
     check_model(model)
     from scimult.inference.collection import Collection
     from scimult.matching.affinity import Rule
-    from scimult.matching.match import MATCHED, Wanted, Weighting, match
+    from scimult.matching.match import MATCHED, Wanted, Weighting, check_loads, match
     from scimult.matching.venue import read_conflicts
 
     check_replaceable(out, MATCHED)
@@ -97,6 +97,10 @@ def match_reviewers(
         people = _read(venue, papers, publications, rejects)
         pairs = read_conflicts(conflicts, people, rejects) if conflicts else set()
         venues = {} if venue_weights is None else _venue_weights(venue_weights, rejects)
+    wanted = None
+    if reviewers is not None and max_papers is not None:
+        wanted = Wanted(reviewers, max_papers, min_papers)
+        check_loads(people, wanted)
     weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
     encoder = open_model(model, device, dtype, pooling, "cosine")
     source = venue or papers
@@ -106,9 +110,6 @@ def match_reviewers(
     candidates = Collection(source, list(people.publications), texts)
     queries_SD = embed(encoder, queries, task, "query", no_cache)
     candidates_PD = embed(encoder, candidates, task, "candidate", no_cache)
-    wanted = None
-    if reviewers is not None and max_papers is not None:
-        wanted = Wanted(reviewers, max_papers, min_papers)
     summary = match(
         people,
         (queries_SD, candidates_PD),

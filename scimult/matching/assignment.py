@@ -64,7 +64,7 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
     DataError
         If the loads cannot be met; names the submissions that lack reviewers.
     """
-    _check_sums(loads)
+    check_sums(loads)
     programme = _Programme(scores_SR, loads)
     pairs_C = programme.first_pairs()
     rounds = 0
@@ -190,7 +190,18 @@ def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_arra
     return coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
 
 
-def _check_sums(loads: Loads) -> None:
+def check_sums(loads: Loads) -> None:
+    """Check what no scores could change: the number of reviewers, and the sums of loads.
+
+    Raises
+    ------
+    DataError
+        If the loads cannot be met.
+    """
+    wide, there = int(loads.needed_S.max(initial=0)), len(loads.most_R)
+    if wide > there:
+        problem = f"a submission needs {wide:,} reviewers, but only {there:,} have publications"
+        raise DataError(problem, fix="lower --reviewers, or add reviewers")
     needed, most, least = (int(x.sum()) for x in (loads.needed_S, loads.most_R, loads.least_R))
     if needed > most:
         problem = f"{needed:,} reviews are needed, but reviewers take at most {most:,}"

@@ -21,7 +21,7 @@ from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
 from scimult.hardware import keep_freed_memory
 from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
-from scimult.matching.assignment import Assignment, Loads, assign
+from scimult.matching.assignment import Assignment, Loads, assign, check_sums
 from scimult.matching.venue import Venue
 from scimult.progress import bar
 from scimult.retrieval.embeddings import unit_rows
@@ -63,6 +63,17 @@ class Wanted:
     reviewers: int
     most: int
     least: int = 0
+
+
+def check_loads(venue: Venue, wanted: Wanted) -> None:
+    """Check what needs no scores of a wanted assignment, before hours of encoding.
+
+    Raises
+    ------
+    DataError
+        If the loads cannot be met.
+    """
+    check_sums(_loads(len(venue.submissions), sum(map(bool, venue.reviewers.values())), wanted))
 
 
 def match(
@@ -200,12 +211,15 @@ def _exclude(
 
 def _assigned(scores_SR: FloatArray, wanted: Wanted, names: Sequence[str]) -> Assignment:
     submissions, reviewers = scores_SR.shape
-    loads = Loads(
+    return assign(scores_SR, _loads(submissions, reviewers, wanted), names)
+
+
+def _loads(submissions: int, reviewers: int, wanted: Wanted) -> Loads:
+    return Loads(
         np.full(submissions, wanted.reviewers, dtype=np.int64),
         np.full(reviewers, wanted.most, dtype=np.int64),
         np.full(reviewers, wanted.least, dtype=np.int64),
     )
-    return assign(scores_SR, loads, names)
 
 
 def _write_pairs(

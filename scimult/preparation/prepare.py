@@ -322,8 +322,11 @@ def viewed_papers(config: PrepareConfig, store: TextStore, folder: Path) -> list
         words = np.fromiter(counts, dtype=np.int64, count=len(papers))
         enough = words >= choice.min_words
         if not enough.any():
+            problem = f"no paper has min_words {choice.min_words} words to learn from"
             fix = "lower min_words or name another source"
-            raise ConfigError("no paper is long enough", value=choice.source, fix=fix)
+            if choice.view == "title_to_abstract" and not words.any():
+                problem, fix = "no paper has a title and an abstract", "name another source"
+            raise ConfigError(problem, value=choice.source, fix=fix)
         viewed.append(ViewedPapers(choice, namespace, papers[enough], papers[~enough]))
     return viewed
 

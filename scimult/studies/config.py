@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import product
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,7 +29,7 @@ class LaunchConfig(StrictConfig):
 
     ranks: int = Field(1, ge=1)
     parallel: int = Field(1, ge=1)
-    devices: list[int] | None = None
+    devices: list[Annotated[int, Field(ge=0)]] | None = None
 
     @model_validator(mode="after")
     def _whole_slots(self) -> LaunchConfig:
@@ -69,6 +69,8 @@ class MergeConfig(StrictConfig):
     def _one_way(self) -> MergeConfig:
         if bool(self.models) == bool(self.experts):
             raise ValueError("a merge needs either models or experts by task")
+        if len(set(self.models)) < len(self.models):
+            raise ValueError("models lists a run twice: give it a larger share")
         if self.all_seeds and (self.share_experts or self.experts or self.method == "slerp"):
             raise ValueError("all_seeds is only valid for whole models, without slerp")
         if self.models and not self.share_experts:
@@ -181,7 +183,7 @@ class StudyConfig(StrictConfig):
     """
 
     name: str
-    output: str
+    output: str = Field(min_length=1)
     baseline: str
     seeds: list[int] = Field(default_factory=lambda: [0], min_length=1)
     config: str | None = None

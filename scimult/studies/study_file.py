@@ -18,6 +18,8 @@ _NAME = re.compile(r"\w[\w.+-]*")
 _VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
 # Keys that the study sets for each of its runs.
 _OWN = ("output", "seed")
+# Keys that `after` sets.
+_ORIGIN = re.compile(r"model\.(base|tokenizer|architecture)\b")
 
 
 def load_study(path: Path | str, overrides: Sequence[str] = ()) -> StudyConfig:
@@ -83,6 +85,10 @@ def _check_run(study: StudyConfig, name: str, run: RunConfig) -> None:
         if line.partition("=")[0].strip() in _OWN:
             problem = f"the study sets output and seed of run {name!r}"
             raise ConfigError(problem, value=line, fix="use the study's keys output and seeds")
+    origin = next((line for line in run.overrides if _ORIGIN.match(line.strip())), None)
+    if run.after is not None and origin is not None:
+        problem = f"run {name!r} starts from the model of {run.after!r}, and sets another"
+        raise ConfigError(problem, value=origin, fix="leave out this override, or after")
     for seeds in (study.seeds, run.seeds):
         if seeds is not None and (not seeds or len(set(seeds)) < len(seeds)):
             raise ConfigError("seeds must be distinct", value=seeds, fix="list each seed once")

@@ -19,13 +19,20 @@ from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.models import VARIANTS, Encoder, EncoderConfig, variant_layouts
+from scimult.progress import warn
 from scimult.tasks import TaskSet, route_names, route_of
-from scimult.training.config import NOT_ARCHITECTURE, PretrainConfig
+from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.learned import LearnedParts
 from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
+# Options of layouts without which trained weights compute something else.
+_KEPT = {
+    "adapters": ("placement", "width"),
+    "lora": ("rank", "alpha"),
+    "pals": ("width", "heads", "bias", "activation"),
+}
 _SECTION = "section model of the run"
 
 
@@ -43,12 +50,28 @@ def build_model(config: PretrainConfig) -> Pretrained:
         return _prepare_training(start_from(section.base, described, seed=config.seed), config)
     assert section.tokenizer is not None
     assert section.architecture is not None
+    _check_trains(section)
     folder = Path(section.tokenizer)
     tokenizer = TextTokenizer.from_folder(folder, lowercase=lowercases(folder))
     described = _describe(config, {"vocab_size": tokenizer.vocab_size, **section.architecture})
     model = Encoder(described.encoder)
     model.initialise(config.seed)
     return _prepare_training(Pretrained(model, tokenizer, described), config)
+
+
+def _check_trains(section: ModelConfig) -> None:
+    """Warn of a frozen encoder of random weights; refuse to fuse adapters that learned nothing."""
+    if section.variant == "fusion":
+        raise ConfigError(
+            "variant fusion mixes trained adapters, and a new model has none",
+            fix="train the variant adapters first and name its run as model.base",
+        )
+    frozen = section.variant in VARIANTS and VARIANTS[section.variant].trains is not None
+    if (section.train or (frozen and "added")) == "added":
+        warn(
+            f"variant {section.variant} trains only what it adds, and leaves a new encoder's "
+            "random weights as they are: name a model.base, or set model.train to all"
+        )
 
 
 def _read_base(base: str, how_to_get: str) -> PretrainedConfig:
@@ -87,10 +110,32 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
             fix="train the variant adapters first and name its run as model.base",
         )
     described = _describe(config, base.encoder.model_dump(exclude=set(NOT_ARCHITECTURE)))
+    _check_options(config, base.encoder, described.encoder)
     # Longer texts than either training has seen are embedded worse: docs/decisions/training.md.
     seen = max(base.max_length, config.data.max_length)
     described.max_length = min(seen, described.encoder.max_text_length)
     return described
+
+
+def _check_options(config: PretrainConfig, base: EncoderConfig, encoder: EncoderConfig) -> None:
+    """Refuse other options of the adapters, updates or PALs that the base brings along."""
+    for field, names in _KEPT.items():
+        theirs, ours = getattr(base, field), getattr(encoder, field)
+        if theirs is None or ours is None:
+            continue
+        kept = {name: getattr(theirs, name) for name in names}
+        if other := {
+            name: getattr(ours, name) for name in names if kept[name] != getattr(ours, name)
+        }:
+            options = ", ".join(
+                f"{name}: {'null' if kept[name] is None else kept[name]}" for name in other
+            )
+            raise ConfigError(
+                f"the {field} of this base were trained with other model.options",
+                path=config.model.base,
+                value=other,
+                fix=f"set model.options: {{{options}}}",
+            )
 
 
 def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig:

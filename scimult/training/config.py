@@ -23,12 +23,12 @@ class DataConfig(StrictConfig):
     """The prepared pairs to train on, and how often each source is sampled."""
 
     prepared: str
-    sources: list[str] | None = None
+    sources: list[str] | None = Field(None, min_length=1)
     sampling: SamplingMode = "proportional"
     sampling_temperature: float = Field(
         1.0, ge=0.05, description="T: n pairs count as n^(1/T) where sizes matter"
     )
-    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(
+    rates: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = Field(
         default_factory=dict, description="per source or task, for sampling: explicit"
     )
     pairs_per_query: int | None = Field(
@@ -107,7 +107,7 @@ class OptimizerConfig(StrictConfig):
     """
 
     lr: float = Field(3e-4, gt=0)
-    layer_decay: float = Field(1.0, gt=0, le=1)
+    layer_decay: float = Field(1.0, ge=0.01, le=1)
     added_lr: float | None = Field(None, gt=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
@@ -121,8 +121,8 @@ class OptimizerConfig(StrictConfig):
 class ScheduleConfig(StrictConfig):
     """Length of training and shape of the learning rate."""
 
-    steps: int | None = Field(None, ge=0, description="0 saves the initial model")
-    epochs: float | None = Field(None, gt=0)
+    steps: int | None = Field(None, ge=0, le=10**9, description="0 saves the initial model")
+    epochs: float | None = Field(None, gt=0, le=1e6)
     name: ScheduleName = "linear"
     warmup: float = Field(0.05, ge=0, description="share of the steps if below 1, else steps")
 
@@ -288,7 +288,7 @@ class HowToGet(StrictConfig):
 class PretrainConfig(StrictConfig):
     """Everything that determines the result of a pre-training run, and how to get its inputs."""
 
-    output: str
+    output: str = Field(min_length=1)
     how_to_get: HowToGet = Field(default_factory=HowToGet)
     seed: int = Field(42, ge=0, lt=2**32)
     tasks: list[Task] = Field(default_factory=lambda: list(default_tasks()), min_length=1)
@@ -316,6 +316,12 @@ class PretrainConfig(StrictConfig):
             raise ValueError(
                 "loss.name triplet compares distances, and a dot product is not one; "
                 "set model.similarity to l2 (SPECTER) or cosine"
+            )
+        margin = self.loss.mask_margin
+        if self.model.similarity == "cosine" and margin is not None and margin >= 2:
+            raise ValueError(
+                f"loss.mask_margin {margin:g} excludes every candidate, so that the loss would be "
+                "0: two cosines differ by at most 2"
             )
         if not self.data.hard_negatives and any(loss.negatives == "own" for loss in triplets):
             raise ValueError(
@@ -356,6 +362,12 @@ class PretrainConfig(StrictConfig):
             raise ValueError(
                 "data.sampling sequential trains one source after the other, but batch.mix "
                 "in_batch trains all in each micro-batch; set batch.mix to alternate"
+            )
+        position, length = self.model.pooling_position, self.data.max_length
+        if not -length <= position < length:
+            raise ValueError(
+                f"model.pooling_position {position} is beyond data.max_length {length}: every "
+                "text would be cut before it"
             )
         texts = 3 if self.data.hard_negatives else 2
         if self.batch.max_tokens is not None and (

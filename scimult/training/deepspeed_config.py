@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,11 @@ from scimult.training.config import PrecisionChoice, PretrainConfig
 Precision = Literal["fp32", "bf16", "fp16"]
 # Lower stages ignore these silently.
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
+# Keys that decide how a run trains; DeepSpeed ignores a misspelt one.
+_DECISIVE = (
+    "zero_optimization bf16 fp16 data_types gradient_clipping gradient_accumulation_steps "
+    "train_batch_size train_micro_batch_size_per_gpu optimizer scheduler"
+).split()
 _DEEPSPEED_BUCKET = 500_000_000
 
 
@@ -102,6 +108,7 @@ def resolve_deepspeed(
                 value=given[section],
                 fix="write a mapping of options, or leave it out",
             )
+    _refuse_misspelt(given, path)
     _refuse(given, path, precision)
     required: dict[str, Any] = {
         "gradient_accumulation_steps": accumulation,
@@ -177,6 +184,13 @@ def without_waits(settings: dict[str, Any]) -> dict[str, Any]:
     if settings["bf16"]["enabled"]:
         changed["bf16"] = {**settings["bf16"], "check_grad_overflow": False}
     return settings | changed
+
+
+def _refuse_misspelt(given: dict[str, Any], path: str | None) -> None:
+    for key in sorted(given.keys() - set(_DECISIVE)):
+        if close := get_close_matches(key, _DECISIVE, n=1, cutoff=0.8):
+            problem = "unknown key in the DeepSpeed configuration"
+            raise ConfigError(problem, path=path, value=key, fix=f"write {close[0]}")
 
 
 def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> None:

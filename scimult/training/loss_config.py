@@ -205,6 +205,8 @@ class LossConfig(StrictConfig):
                 raise ValueError(
                     f"loss.name {self.name} has no {' or '.join(given)}; loss.name {other} has"
                 )
+        if len(set(self.matryoshka)) < len(self.matryoshka):
+            raise ValueError(f"loss.matryoshka lists a number twice: {self.matryoshka}")
         only_distils = self.distillation is not None and self.distillation.contrastive_weight == 0
         for loss in (self.default, *self.by_task.values()):
             margin = loss.margin if isinstance(loss, TripletConfig) else None

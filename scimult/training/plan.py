@@ -34,7 +34,7 @@ from scimult.data.sampler import (
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores, scored_share
 from scimult.errors import ConfigError, one_of
-from scimult.progress import note
+from scimult.progress import note, warn
 from scimult.tasks import TaskSet
 from scimult.training import dev
 from scimult.training.config import PretrainConfig
@@ -246,6 +246,8 @@ def build_sampler(
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation
+        if batch.mix == "alternate":
+            _warn_of_repeats(plan, rows)
         micro_batches: list[MicroBatchStream] = [
             FixedMicroBatches(stream, rows) for stream in plan.streams
         ]
@@ -275,6 +277,15 @@ def build_sampler(
     if batch.max_tokens is None and ranks > 1:
         sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
     return sampler, steps
+
+
+def _warn_of_repeats(plan: RunPlan, rows: int) -> None:
+    for source, stream, rate in zip(plan.sources, plan.streams, plan.rates, strict=True):
+        if rate and isinstance(source, PairFile) and len(stream) < rows:
+            warn(
+                f"{source.name} has {len(stream):,} pairs, fewer than a micro-batch of {rows:,}: "
+                "each repeats some, which are no negatives; lower batch.pairs_per_step"
+            )
 
 
 def _steps(config: PretrainConfig, micro_batches_per_epoch: float) -> int:

@@ -172,11 +172,11 @@ def _stage(
             value=own["output"],
             fix="set output outside stages",
         )
-    if isinstance(shared.get("output"), str):
+    if shared.get("output") and isinstance(shared["output"], str):
         tree["output"] = str(Path(shared["output"]) / name)
     if "seed" not in own:
         seed = shared.get("seed", PretrainConfig.model_fields["seed"].default)
-        tree["seed"] = seed + len(earlier) if isinstance(seed, int) else seed
+        tree["seed"] = seed + len(earlier) if type(seed) is int else seed
     if before is not None:
         tree["model"] = _model_from(before, own.get("model"), tree.get("model"), location)
     after = None if before is None else before.name

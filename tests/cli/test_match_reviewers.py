@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from scimult.cli import match_reviewers
 from scimult.cli.main import app
 from tests.matching.made_up import note, write_venue
 from tests.tiny import save_tiny_model
@@ -96,6 +97,7 @@ def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:
         (("--min-papers", "1"), "needs --reviewers and --max-papers"),
         (("--score", "best"), "unknown scoring rule"),
         (("--papers", "x.csv"), "exactly one source of submissions is needed"),
+        (("--reviewers", "4", "--max-papers", "9"), "needs 4 reviewers, but only 3 have publicat"),
         (("--reviewers", "2", "--max-papers", "1"), "6 reviews are needed, but reviewers take"),
     ],
 )
@@ -105,6 +107,15 @@ def test_mistakes(model: Path, tmp_path: Path, options: tuple[str, ...], message
     assert message in result.stderr
     assert result.stderr.count("Fix: ") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_impossible_loads_are_refused_before_anything_is_encoded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(match_reviewers, "embed", lambda *_: pytest.fail("encoded"))
+    loads = ("--reviewers", "2", "--max-papers", "9", "--min-papers", "3")
+    result = match(model, write_venue(tmp_path), *loads)
+    assert "require at least 9 reviews, but only 6 are needed" in result.output
 
 
 def test_another_folder_is_not_replaced(model: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from scimult.preparation.hygiene.config import SplitBy
 from scimult.preparation.hygiene.splits import dev_mask
 from scimult.types import IntArray, ViewName
 from tests.prepared_folders import Metadata
-from tests.raw_corpus import PAPERS, raw_config, write_raw
+from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw
 from tests.tiny import tiny_tokenizer
 
 CLS, SEP = 900, 901
@@ -145,6 +145,9 @@ def test_papers_alone_are_pairs_by_their_titles(tmp_path: Path) -> None:
     short = {entry.split: entry.too_short for entry in data.manifest.pairs}
     assert short == {"train": 1, "dev": 0}
     assert [task.name for task in data.manifest.tasks] == ["search"]
+    write_jsonl(root / "papers.jsonl", [{**paper, "abstract": ""} for paper in PAPERS])
+    with pytest.raises(ConfigError, match="no paper has a title and an abstract.*another source"):
+        build_dataset(config, tmp_path / "titles")
 
 
 def test_a_view_is_listed_once(tmp_path: Path) -> None:
@@ -217,7 +220,7 @@ def test_choices_that_cannot_work(tmp_path: Path) -> None:
         [
             ({"source": "tony"}, UnknownNameError, "source in self_supervision"),
             ({"task": "classification"}, ConfigError, "views need a task that finds papers"),
-            ({"min_words": 500}, ConfigError, "no paper is long enough"),
+            ({"min_words": 500}, ConfigError, "no paper has min_words 500 words"),
         ]
     ):
         with pytest.raises(error, match=message):

@@ -128,6 +128,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grid": {}}, "study has no runs"),
     ({"baseline": "vanila"}, "the baseline is not a run.*vanilla"),
     ({"baseline": "a", "runs": {"a": {"evaluate": False}}}, "the baseline is never evaluated"),
+    (
+        {"runs": {"a": {"after": "vanilla", "overrides": ["model.base=else"]}}},
+        "run 'a' starts from the model of 'vanilla', and sets another",
+    ),
+    ({"runs": {"a": {"merge": {"models": ["vanilla", "vanilla"]}}}}, "lists a run twice"),
+    ({"launch": {"devices": [-1]}}, "launch.devices.0: .*greater than or equal to 0"),
+    ({"output": ""}, "output: String should have at least 1 character"),
     ({"seeds": []}, "seeds"),
     ({"seeds": [1, 1]}, "seeds must be distinct"),
     ({"runs": {"vanilla": {}}}, "a run has the name of a grid run"),

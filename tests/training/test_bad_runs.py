@@ -75,6 +75,25 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ),
         ({"loss": {"name": "infonce"}}, "'info_nce', 'symmetric_info_nce' or 'triplet'"),
         ({"loss": {"weights": {"search": 0}}}, r"loss\.weights\.search.*greater than 0"),
+        ({"optimizer": {"layer_decay": 1e-300}}, r"layer_decay.*greater than or equal to 0\.01"),
+        ({"optimizer": {"lr": True}}, "optimizer: lr should be a number, not true"),
+        ({"output": ""}, "output: String should have at least 1 character"),
+        ({"data": {"sources": []}}, r"data\.sources: List should have at least 1 item"),
+        ({"schedule": {"steps": 10**20}}, r"schedule\.steps.*less than or equal to 1000000000"),
+        ({"schedule": {"steps": None, "epochs": 1e30}}, r"schedule\.epochs.*less than or equal"),
+        (
+            {"data": {"sampling": "explicit", "rates": {"search": 1e308}}},
+            r"rates\.search.*less than or equal",
+        ),
+        ({"loss": {"matryoshka": [4, 8, 4]}}, r"matryoshka lists a number twice: \[4, 8, 4\]"),
+        (
+            {"loss": {"mask_margin": 2}, "model": {"similarity": "cosine"}},
+            "mask_margin 2 excludes every candidate",
+        ),
+        (
+            {"model": {"pooling": "position", "pooling_position": 32}},
+            "pooling_position 32 is beyond data.max_length 32",
+        ),
         ({"optimizer": {"lr": "fast"}}, r"optimizer\.lr.*value: 'fast'"),
     ],
 )
@@ -161,6 +180,30 @@ def test_an_architecture_without_sizes_is_refused(folder: Path) -> None:
     model = {"base": None, "tokenizer": str(folder / "base"), "architecture": {"num_heads": 2}}
     with pytest.raises(ConfigError, match="num_blocks: Field required"):
         build.build_model(run_config(folder, "never", model=model))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"variant": "lora"}, "variant lora trains only what it adds"),
+        (
+            {"variant": "mha_expert", "train": "added"},
+            "variant mha_expert trains only what it adds",
+        ),
+        ({"variant": "lora", "train": "all"}, ""),
+        ({"variant": "mha_expert"}, ""),
+    ],
+)
+def test_a_frozen_encoder_of_random_weights_is_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str], model: dict[str, Any], said: str
+) -> None:
+    sizes = {"hidden_size": 8, "num_blocks": 2, "num_heads": 2, "intermediate_size": 8}
+    new = {"base": None, "tokenizer": str(folder / "base"), "architecture": sizes}
+    build.build_model(run_config(folder, "never", model={**new, **model}))
+    found = capsys.readouterr().err
+    assert said in found if said else not found
+    with pytest.raises(ConfigError, match="fusion mixes trained adapters, and a new model has non"):
+        build.build_model(run_config(folder, "never", model={**new, "variant": "fusion"}))
 
 
 def test_token_store_of_other_texts_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -78,6 +78,10 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
             "supports only the host's memory .*'nvme'.*device cpu",
         ),
+        (
+            {"zero_optimisation": {"stage": 3}},
+            "unknown key .*'zero_optimisation'.*zero_optimization",
+        ),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:

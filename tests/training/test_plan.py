@@ -192,3 +192,15 @@ def test_a_run_reads_a_share_of_its_papers_by_title(tmp_path: Path) -> None:
     share = np.mean([texts[0.4][row] != texts[0.0][row] for row in papers])
     # 60 papers: three standard deviations.
     assert share == pytest.approx(0.4, abs=0.19)
+
+
+@pytest.mark.parametrize(("pairs", "warned"), [(64, True), (4, False)])
+def test_a_batch_larger_than_a_source_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: int, warned: bool
+) -> None:
+    prepare_corpus(tmp_path)
+    config, plan = plan_of(tmp_path / "prepared", {"pairs_per_step": pairs})
+    smallest = min(len(stream) for stream in plan.streams)
+    build_sampler(config, plan, np.full(1000, 9, dtype=np.int32))
+    said = capsys.readouterr().err
+    assert (f"has {smallest} pairs, fewer than a micro-batch of 64" in said) == warned

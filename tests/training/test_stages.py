@@ -125,6 +125,19 @@ def test_overrides_without_effect_are_refused(tmp_path: Path, override: str, mes
         load_stages(write(tmp_path), [override])
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=true", "stage 'first'.*seed should be a number, not true or false"),
+        ("output=''", "stage 'first'.*output: String should have at least 1 character"),
+    ],
+)
+def test_what_a_stage_derives_is_checked_first(tmp_path: Path, override: str, message: str) -> None:
+    """Neither becomes a number, nor a folder below the current one."""
+    with pytest.raises(SciMultError, match=f"(?s){message}"):
+        load_stages(write(tmp_path), [override])
+
+
 def test_later_files_are_laid_over_stages_too(tmp_path: Path) -> None:
     """An overlay's keys win over a stage's; keys that only the stage sets stay."""
     stages = {**STAGES, "search": {**STAGES["search"], "optimizer": {"clip": 1.0}}}

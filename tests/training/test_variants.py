@@ -11,7 +11,7 @@ import torch
 
 from scimult import distributed
 from scimult.checkpoints import load_pretrained, save_pretrained
-from scimult.errors import SciMultError
+from scimult.errors import ConfigError, SciMultError
 from scimult.models import VARIANTS, embed_tokens
 from scimult.tasks import default_tasks
 from scimult.training import build
@@ -180,6 +180,36 @@ def test_routes_go_by_name_not_by_order(folder: Path, model: dict[str, Any]) -> 
             embedded = embed_tokens(second.model, rows, route=ours)
             assert np.array_equal(embedded, embed_tokens(first.model, rows, route=theirs)), name
     assert second.routes("search") != first.routes("search")
+
+
+@pytest.mark.parametrize(
+    ("base", "run", "fix"),
+    [
+        (
+            {"variant": "adapters", "options": {"width": 4}},
+            {"variant": "fusion", "options": {"width": 4, "placement": "houlsby"}},
+            "placement: pfeiffer",
+        ),
+        (
+            {"variant": "lora", "options": {"rank": 2, "alpha": 64}},
+            {"variant": "lora", "options": {"rank": 2}},
+            r"alpha: 64\.0",
+        ),
+        (
+            {"variant": "pals", "options": {"width": 8, "heads": 2}},
+            {"variant": "pals", "options": {"width": 8, "heads": 4, "activation": "gelu"}},
+            "heads: 2, activation: null",
+        ),
+    ],
+)
+def test_options_that_would_change_trained_weights_are_refused(
+    folder: Path, base: dict[str, Any], run: dict[str, Any], fix: str
+) -> None:
+    """Shapes agree, so the weights would load and compute something else."""
+    path = save_with_differing_routes(folder, f"kept-{base['variant']}", base)
+    with pytest.raises(ConfigError, match=rf"other model.options.*model.options: {{{fix}}}"):
+        build.build_model(run_config(folder, "unused", model={**run, "base": str(path)}))
+    assert build.build_model(run_config(folder, "unused", model={**base, "base": str(path)}))
 
 
 @pytest.mark.parametrize(
