@@ -92,7 +92,7 @@ def _ris_error(path: Path, number: int, line: str, problem: str) -> DataError:
 
 def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
     names = first(fields, "authors", "first_authors", "secondary_authors") or ()
-    venues = ("journal_name", "secondary_title", "alternate_title1", "alternate_title3")
+    venues = ("journal_name", "secondary_title", *(f"alternate_title{i}" for i in (1, 3, 2)))
     return {
         "id": first(fields, "id", "accession_number"),
         "title": first(fields, "title", "primary_title", "translated_title"),

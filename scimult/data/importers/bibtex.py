@@ -32,6 +32,16 @@ _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
+# Commands that stand for text and that pylatexenc drops.
+_COMMANDS = {
+    **{"textless": "<", "textgreater": ">", "textbar": "|", "textunderscore": "_"},
+    **{"textbraceleft": "{", "textbraceright": "}", "textquotedbl": '"', "textminus": "\u2212"},
+    **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
+    **{name: name for name in ("LaTeX", "TeX", "BibTeX")},
+    "LaTeXe": "LaTeX2e",
+    "degree": "°",
+    "checkmark": "✓",
+}
 
 
 def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -170,7 +180,7 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
     address = fields.get("url", "")
     return {
         "id": fields["key"],
-        "title": decode(fields.get("title", "")),
+        "title": decode(": ".join(filter(None, (fields.get("title"), fields.get("subtitle"))))),
         "abstract": decode(fields.get("abstract", "")),
         "authors": [name for name in names if name != "others"],
         "venue": decode(first(fields, *_VENUES) or ""),
@@ -197,17 +207,27 @@ def _latex_decoder() -> Callable[[str], str]:
 
     As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
     """
-    from pylatexenc.latex2text import LatexNodes2Text
-    from pylatexenc.latexwalker import get_default_latex_context_db
+    from pylatexenc import latex2text, latexwalker, macrospec
 
-    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
+    context = latexwalker.get_default_latex_context_db()
+    texts = latex2text.get_default_latex_context_db()
+    # It parses no arguments of \href, which it converts all the same.
+    context.add_context_category("links", macros=[macrospec.MacroSpec("href", "{{")])
+    named = {"href": "%(2)s", **_COMMANDS}
+    ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
+    texts.add_context_category("ours", prepend=True, macros=ours)
+    decoder = latex2text.LatexNodes2Text(latex_context=texts, math_mode="verbatim")
 
     def decoded(piece: str) -> str:
         if not _LATEX.search(piece):
             return piece.translate(_BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
         piece = _PERCENT.sub(r"\\%", piece)
-        return str(decoder.latex_to_text(piece, latex_context=context))
+        try:
+            return str(decoder.latex_to_text(piece, latex_context=context))
+        # It raises any of these where a command lacks its arguments.
+        except (ValueError, LookupError, AttributeError) as error:
+            raise ValueError(piece) from error
 
     return lambda text: " ".join(map(decoded, _pieces(text)))
 

@@ -110,3 +110,11 @@ def test_only_addresses_of_the_resolver_tell_the_doi(
     text = f"@misc{{k, title={{A}}, doi={{10.1/x}}, url={{{address}}}}}\n"
     (paper,) = read(written(tmp_path, "b.bib", text))
     assert paper.doi == "10.1/x"
+
+
+def test_a_subtitle_belongs_to_the_title(tmp_path: Path) -> None:
+    text = "@book{a, title = {Main}, subtitle = {What of it}}\n@misc{b, subtitle = {Alone}}"
+    assert [paper.title for paper in read(written(tmp_path, "a.bib", text))] == [
+        "Main: What of it",
+        "Alone",
+    ]
