@@ -17,6 +17,7 @@ from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
 
 if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
     from scimult.library.records import Paper
 
 library = typer.Typer(
@@ -56,7 +57,7 @@ def create(
         fix = "update it with scimult library sync, or choose another folder"
         raise StorageError("library already exists", path=folder, fix=fix)
     check_replaceable(folder)
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
         from scimult.library import Library
 
         created = Library.create(
@@ -101,14 +102,17 @@ def sync(
     vectors: opt.Vectors = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Make the library hold exactly these papers: encode changed ones, remove missing ones."""
+    """Make the library hold exactly these papers: encode changed ones, remove missing ones.
+
+    Papers whose records --skip-bad leaves out stay as they were.
+    """
     _change("sync", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 def _change(
     how: Literal["add", "sync"],
     folder: Path,
-    files: AbstractContextManager[Iterator[Paper]],
+    files: AbstractContextManager[tuple[Iterator[Paper], Rejects]],
     model: Path | None,
     device: str | None,
     vectors: Path | None,
@@ -116,9 +120,13 @@ def _change(
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    with files as read:
-        change = opened.add if how == "add" else opened.sync
-        changes = change(read, vectors=vectors, show_progress=True)
+    with files as (read, rejects):
+        if how == "add":
+            changes = opened.add(read, vectors=vectors, show_progress=True)
+        else:
+            changes = opened.sync(read, keep=rejects.left_out, vectors=vectors, show_progress=True)
+    if changes.kept and None in rejects.left_out:
+        echo("nothing was removed: a record without a readable id was left out", err=True)
     echo(f"{folder}: {len(opened):,} papers ({changes})")
 
 
@@ -329,15 +337,15 @@ def export(
 @contextmanager
 def incoming(
     files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
-) -> Iterator[Iterator[Paper]]:
-    """Yield the papers of files; report the skipped records at the end."""
+) -> Iterator[tuple[Iterator[Paper], Rejects]]:
+    """Yield the papers of files and the skipped records; report these at the end."""
     from scimult.data.importers.files import find_files
     from scimult.library.records import read_files
 
     find_files(files)
     columns = columns_of(column)
     with rejecting(skip_bad) as rejects:
-        yield read_files(files, rejects, format=form, columns=columns)
+        yield read_files(files, rejects, format=form, columns=columns), rejects
 
 
 def columns_of(specs: list[str] | None) -> dict[str, str | None]:

@@ -207,7 +207,7 @@ def tag(
     def suggest(texts: list[Text]) -> list[list[Any]]:
         return opened.tag(texts, show_progress=True, **options)
 
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
         pairs = ((one.id, one.text) for one in read)
         if out is not None:
             settings = {**options, "tagger": [sha256(folder / name) for name in (FILE, VOCABULARY)]}
@@ -224,7 +224,7 @@ def _tagged(
     papers: list[str], form: str | None, column: list[str] | None, skip_bad: bool
 ) -> list[dict[str, Any]]:
     """Return papers with their ``labels``, an empty list where there are none."""
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
         return [
             {
                 "id": one.id,

@@ -224,7 +224,7 @@ def read_files(
             fix = "keep one of them, or skip the others with --skip-bad"
             path, line = paper.location
             error = DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
-            rejects.reject(error)
+            rejects.reject(error, paper.id)
             continue
         seen.add(paper.id)
         known = {name: getattr(paper, name) or None for name in _IMPORTED}

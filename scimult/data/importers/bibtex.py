@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scimult.data.importers.paper import first, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.errors import DataError
 
 if TYPE_CHECKING:
     from bibtexparser.library import Library
@@ -73,7 +74,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
             yield Record(path, record.line, {**fields, **_bibtex_paper(fields, decode)})
         except ValueError as error:
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
-            rejects.reject(record.error(problem, value=str(error), fix=fix))
+            rejects.reject(record.error(problem, value=str(error), fix=fix), fields["key"] or None)
     if not entries and not library.failed_blocks:
         rejects.reject(empty_file(path))
 
@@ -88,6 +89,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
     for block in library.blocks:
         number = (block.start_line or 0) + 1
         if isinstance(block, ParsingFailedBlock):
+            key = getattr(block.ignore_error_block, "key", None)
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem = "key occurs twice in one file"
                 fix = "give one of them another key, or leave it out with --skip-bad"
@@ -99,7 +101,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
                 problem, fix = "entry is not valid BibTeX", "check its braces and commas"
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
-            rejects.refuse(problem, path, number, value=value, fix=fix)
+            rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix), key)
 
 
 def _resolve_values(library: Library) -> None:

@@ -191,6 +191,15 @@ def _identifier(
     return digest.hexdigest(), "text"
 
 
+def id_of(record: Record) -> str | None:
+    """Return the id that a record gives its paper, whatever else is wrong; None if it has none."""
+    try:
+        identifier, source = _identifier(record, short_doi(_line(record, "doi")), "", "")
+    except DataError:
+        return None
+    return None if source == "text" else identifier
+
+
 def _list(record: Record, name: str, separator: str) -> list[str]:
     """Return a list field, or a string field split at ``separator``; persons may be objects."""
     value = record.fields.get(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, find_files, guess_format
-from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
+from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
 from scimult.data.importers.shapes import SHAPES, at, has_text
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_parquet
@@ -66,7 +66,7 @@ def read_papers(
         )
         for kind, group in groups
     )
-    yield from rejects.keep(records, make)
+    yield from rejects.keep(records, make, id_of)
 
 
 def _read_group(
