@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, named_values, real_text
+from scimult.cli.checks import check_model, named_values, only_with, real_text
 from scimult.cli.common import rejecting
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
@@ -317,17 +317,23 @@ def export(
         str | None,
         typer.Option(callback=real_text, help='SQL condition, such as "year >= 2020".'),
     ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="With qdrant: delete all other points of the collection."),
+    ] = False,
 ) -> None:
     """Export papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
     if (out is None) == (url is None) or (url is not None and to != "qdrant"):
         fix = "give --out, or --url of a Qdrant server"
         raise DataError("exactly one target is needed", fix=fix)
+    if to != "qdrant":
+        only_with("--to qdrant", {"--prune": prune})
     from scimult.library import Library
     from scimult.library.feeds import feed_files, feed_qdrant
 
     feed = Library.open(folder).feed(task=task, where=where)
     if to == "qdrant":
-        count = feed_qdrant(feed, url or str(out), name)
+        count = feed_qdrant(feed, url or str(out), name, prune=prune)
     else:
         assert out is not None
         count = feed_files(feed, to, out, name)
