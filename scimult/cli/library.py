@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,11 +59,15 @@ def create(
         raise StorageError("library already exists", path=folder, fix=fix)
     check_replaceable(folder)
     with incoming(papers, form, column, skip_bad) as (read, _):
+        first = next(read, None)
+        if first is None:
+            fix = "check that they are the right files, and their format"
+            raise DataError("no paper in the files", value=", ".join(papers), fix=fix)
         from scimult.library import Library
 
         created = Library.create(
             folder,
-            read,
+            chain([first], read),
             model=model,
             tasks=task or (),
             precision=precision,

@@ -324,6 +324,9 @@ def read_lines(
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
-def empty_file(path: Path) -> DataError:
-    """Return the error for a file without records."""
+def empty_file(path: Path, missing: str = "") -> DataError:
+    """Return the error for a file without records; for one with other text, what is missing."""
+    if missing:
+        fix = "check that it is the right file, and its format"
+        return DataError(f"file has no {missing}", path=path, fix=fix)
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

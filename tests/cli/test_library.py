@@ -41,6 +41,11 @@ def _error(*arguments: object) -> str:
     return str(result.stderr)
 
 
+def _table(folder: Path, text: str) -> Path:
+    (folder / "papers.csv").write_text(text, encoding="utf-8")
+    return folder / "papers.csv"
+
+
 @pytest.fixture
 def library(model: Path, tmp_path: Path) -> Path:
     (tmp_path / "library.bib").write_text(BIB, encoding="utf-8")
@@ -105,6 +110,12 @@ def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) 
     bad.write_text('{"id": "1", "title": "One"}\n{"id": "2"}\n', encoding="utf-8")
     create = ("library", "create", tmp_path / "mine", "--model", model, "--papers")
     assert "bad.jsonl:2" in _error(*create, bad)
+    assert not (tmp_path / "mine").exists()
+    assert "no paper in the files (value: '" in _error(*create, _table(tmp_path, "id,title\n"))
+    bad.write_text('{"id": "1"}\n', encoding="utf-8")
+    skipped = _run(*create, bad, "--skip-bad")
+    assert skipped.exit_code == 1
+    assert "bad.jsonl:1: title and abstract are both empty" in skipped.stderr
     assert not (tmp_path / "mine").exists()
     bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
     assert _run(*create, bad).exit_code == 0

@@ -38,7 +38,7 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
     import rispy
 
     reference: list[str] = []
-    start = 0
+    start = number = 0
     has_references = is_strict = False
     for number, line in read_lines(path, rejects):
         tag = _ris_tag(line, strict=is_strict)
@@ -60,7 +60,7 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
     if reference:
         rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
     if not has_references:
-        rejects.reject(empty_file(path))
+        rejects.reject(empty_file(path, "RIS reference" if number else ""))
 
 
 def _ris_tag(line: str, *, strict: bool) -> re.Match[str] | None:

@@ -76,7 +76,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
             rejects.reject(record.error(problem, value=str(error), fix=fix), fields["key"] or None)
     if not entries and not library.failed_blocks:
-        rejects.reject(empty_file(path))
+        rejects.reject(empty_file(path, "BibTeX entry" if lines else ""))
 
 
 def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
