@@ -325,8 +325,8 @@ def read_lines(
 
 
 def empty_file(path: Path, missing: str = "") -> DataError:
-    """Return the error for a file without records; for one with other text, what is missing."""
-    if missing:
+    """Return the error for a file without records, which says what is missing if it has text."""
+    if missing and path.stat().st_size:
         fix = "check that it is the right file, and its format"
         return DataError(f"file has no {missing}", path=path, fix=fix)
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

@@ -58,7 +58,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
     lines = dict(read_lines(path, rejects, keep_blank=True))
-    text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
+    numbers = range(1, max(lines, default=0) + 1)
+    text = "\n".join(lines.get(number, "") for number in numbers)
+    unread = [number for number in numbers if number not in lines]
     # Its middleware for strings knows no "#": values are resolved here.
     library = parse_string(text, parse_stack=[])
     _refuse_failed(library, path, rejects)
@@ -68,15 +70,18 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
     decode = _latex_decoder()
     for entry in entries:
+        start = (entry.start_line or 0) + 1
+        if any(start <= number <= start + (entry.raw or "").count("\n") for number in unread):
+            continue  # one of its lines is no UTF-8, and was rejected
         fields = _with_parents(_fields(entry), by_key)
-        record = Record(path, (entry.start_line or 0) + 1, fields)
+        record = Record(path, start, fields)
         try:
             yield Record(path, record.line, {**fields, **_bibtex_paper(fields, decode)})
         except ValueError as error:
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
             rejects.reject(record.error(problem, value=str(error), fix=fix), fields["key"] or None)
     if not entries and not library.failed_blocks:
-        rejects.reject(empty_file(path, "BibTeX entry" if lines else ""))
+        rejects.reject(empty_file(path, "BibTeX entry"))
 
 
 def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
