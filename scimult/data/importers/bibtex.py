@@ -185,6 +185,7 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
     keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
     # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
+    doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")
     return {
         "id": fields["key"],
         "title": decode(": ".join(filter(None, (fields.get("title"), fields.get("subtitle"))))),
@@ -192,7 +193,8 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
         "authors": [name for name in names if name != "others"],
         "venue": decode(first(fields, *_VENUES) or ""),
         "year": year_in(first(fields, *_DATES)),
-        "doi": fields.get("doi") or (address if _DOI_ADDRESS.search(address) else None),
+        # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
+        "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
         "labels": [word for word in _KEYWORDS.split(keywords) if word],
     }
 
