@@ -112,10 +112,11 @@ def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) 
     assert "bad.jsonl:2" in _error(*create, bad)
     assert not (tmp_path / "mine").exists()
     assert "no paper in the files (value: '" in _error(*create, _table(tmp_path, "id,title\n"))
-    bad.write_text('{"id": "1"}\n', encoding="utf-8")
+    bad.write_text('{"id": "1"}\n{"id": "a\\nb", "title": "Two"}\n', encoding="utf-8")
     skipped = _run(*create, bad, "--skip-bad")
     assert skipped.exit_code == 1
     assert "bad.jsonl:1: title and abstract are both empty" in skipped.stderr
+    assert "bad.jsonl:2: id holds a line break or control character" in skipped.stderr
     assert not (tmp_path / "mine").exists()
     bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
     assert _run(*create, bad).exit_code == 0
