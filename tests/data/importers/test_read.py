@@ -368,3 +368,21 @@ def test_real_papers_are_those_that_pandas_reads(scimult_data: Path) -> None:
         papers = read(file)
         assert [paper.id for paper in papers] == frame["id"].astype(str).tolist()
         assert [paper.title for paper in papers] == frame["title"].tolist()
+
+
+def test_columns_of_ieee_lens_and_covidence_are_known(tmp_path: Path) -> None:
+    text = '"Document Title",Author/s,"Published Year",Abstract\nA,"Lee, Ann; Roe, J",2020,Of it\n'
+    (paper,) = read(written(tmp_path, "a.csv", text))
+    assert (paper.title, paper.authors, paper.year) == ("A", ["Lee, Ann", "Roe, J"], 2020)
+
+
+def test_a_table_without_titles_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path, "a.csv", "id,Titel,Abstract\n1,A,Of it\n")
+    (paper,) = read(path)
+    assert (paper.title, paper.abstract) == ("", "Of it")
+    (message,) = caplog.messages
+    assert "a.csv: papers have no title" in message
+    assert message.endswith("give title=NAME (id, Titel, Abstract)")
+    for columns in ({"title": "Titel"}, {"title": None}):
+        (paper,) = read(path, columns=columns)
+    assert len(caplog.messages) == 1
