@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from scimult.data.importers.bibtex import read_bibtex
-from scimult.data.importers.paper import first, year_in
+from scimult.data.importers.paper import first, known_text, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
@@ -206,7 +206,7 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     cited = element.iterfind("PubmedData/ReferenceList//Reference/ArticleIdList/ArticleId")
     return {
         "id": citation.findtext("PMID"),
-        "title": next(filter(None, (_text(article.find(name)) for name in titles)), ""),
+        "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),
         "abstract": " ".join(part for part in parts if part),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),

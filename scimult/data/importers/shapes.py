@@ -198,6 +198,8 @@ def plain(record: Fields) -> dict[str, Any]:
     """
     lower = {name.casefold().strip(): value for name, value in record.items()}
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
+    if "journal/book" in lower and isinstance(fields["authors"], str):  # PubMed: "Doe J, Roe K."
+        fields["authors"] = fields["authors"].rstrip(".").split(", ")
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields
