@@ -282,9 +282,11 @@ def check_choice(
     if method == "slerp" and len(models) != 2:
         raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
     if not all(map(math.isfinite, [*shares, sum(shares)])):
-        raise ConfigError("a share is not a finite number, or their sum", value=list(shares))
+        problem, fix = "a share is not a finite number, or their sum", "give finite numbers"
+        raise ConfigError(problem, value=list(shares), fix=fix)
     if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
-        raise ConfigError("shares must not be negative, nor all 0", value=list(shares))
+        fix = "give shares of at least 0, and one above it"
+        raise ConfigError("shares must not be negative, nor all 0", value=list(shares), fix=fix)
     if by_depth is not None and method != "task_vectors":
         fix = "use method task_vectors with the base, or leave the factors out"
         raise ConfigError("factors by depth scale task vectors only", value=method, fix=fix)

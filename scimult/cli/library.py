@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, named_values, real_text
+from scimult.cli.checks import check_model, named_values, only_with, real_text
 from scimult.cli.common import rejecting
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
 
 if TYPE_CHECKING:
+    from scimult.data.lines import Rejects
     from scimult.library.records import Paper
 
 library = typer.Typer(
@@ -56,12 +58,16 @@ def create(
         fix = "update it with scimult library sync, or choose another folder"
         raise StorageError("library already exists", path=folder, fix=fix)
     check_replaceable(folder)
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
+        first = next(read, None)
+        if first is None:
+            fix = "check that they are the right files, and their format"
+            raise DataError("no paper in the files", value=", ".join(papers), fix=fix)
         from scimult.library import Library
 
         created = Library.create(
             folder,
-            read,
+            chain([first], read),
             model=model,
             tasks=task or (),
             precision=precision,
@@ -101,14 +107,17 @@ def sync(
     vectors: opt.Vectors = None,
     skip_bad: opt.SkipBad = False,
 ) -> None:
-    """Make the library hold exactly these papers: encode changed ones, remove missing ones."""
+    """Make the library hold exactly these papers: encode changed ones, remove missing ones.
+
+    Papers whose records --skip-bad leaves out stay as they were.
+    """
     _change("sync", folder, incoming(papers, form, column, skip_bad), model, device, vectors)
 
 
 def _change(
     how: Literal["add", "sync"],
     folder: Path,
-    files: AbstractContextManager[Iterator[Paper]],
+    files: AbstractContextManager[tuple[Iterator[Paper], Rejects]],
     model: Path | None,
     device: str | None,
     vectors: Path | None,
@@ -116,9 +125,13 @@ def _change(
     from scimult.library import Library
 
     opened = Library.open(folder, model=model, device=device)
-    with files as read:
-        change = opened.add if how == "add" else opened.sync
-        changes = change(read, vectors=vectors, show_progress=True)
+    with files as (read, rejects):
+        if how == "add":
+            changes = opened.add(read, vectors=vectors, show_progress=True)
+        else:
+            changes = opened.sync(read, keep=rejects.left_out, vectors=vectors, show_progress=True)
+    if changes.kept and None in rejects.left_out:
+        echo("nothing was removed: a record without a readable id was left out", err=True)
     echo(f"{folder}: {len(opened):,} papers ({changes})")
 
 
@@ -309,17 +322,23 @@ def export(
         str | None,
         typer.Option(callback=real_text, help='SQL condition, such as "year >= 2020".'),
     ] = None,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="With qdrant: delete all other points of the collection."),
+    ] = False,
 ) -> None:
     """Export papers and vectors to Qdrant, Milvus, OpenSearch or PostgreSQL with pgvector."""
     if (out is None) == (url is None) or (url is not None and to != "qdrant"):
         fix = "give --out, or --url of a Qdrant server"
         raise DataError("exactly one target is needed", fix=fix)
+    if to != "qdrant":
+        only_with("--to qdrant", {"--prune": prune})
     from scimult.library import Library
     from scimult.library.feeds import feed_files, feed_qdrant
 
     feed = Library.open(folder).feed(task=task, where=where)
     if to == "qdrant":
-        count = feed_qdrant(feed, url or str(out), name)
+        count = feed_qdrant(feed, url or str(out), name, prune=prune)
     else:
         assert out is not None
         count = feed_files(feed, to, out, name)
@@ -329,15 +348,15 @@ def export(
 @contextmanager
 def incoming(
     files: list[str], form: str | None, column: list[str] | None, skip_bad: bool
-) -> Iterator[Iterator[Paper]]:
-    """Yield the papers of files; report the skipped records at the end."""
+) -> Iterator[tuple[Iterator[Paper], Rejects]]:
+    """Yield the papers of files and the skipped records; report these at the end."""
     from scimult.data.importers.files import find_files
     from scimult.library.records import read_files
 
     find_files(files)
     columns = columns_of(column)
     with rejecting(skip_bad) as rejects:
-        yield read_files(files, rejects, format=form, columns=columns)
+        yield read_files(files, rejects, format=form, columns=columns), rejects
 
 
 def columns_of(specs: list[str] | None) -> dict[str, str | None]:

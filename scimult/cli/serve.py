@@ -55,7 +55,9 @@ def serve(
     waiting: Annotated[
         int, typer.Option(min=1, help="Most requests at once; others are refused (429).")
     ] = 256,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to answer within (504).")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds to answer within (504).")
+    ] = 60.0,
     max_body: Annotated[
         int, typer.Option(min=1, max=1024, help="Largest request in megabytes (413).")
     ] = 8,

@@ -69,7 +69,7 @@ def train(
     dtype: opt.Dtype = "auto",
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     skip_bad: opt.SkipBad = False,
 ) -> None:
     """Train a tagger; repeat the command to resume, reusing the papers already encoded."""
@@ -166,7 +166,7 @@ def tag(
             help="Most tags per paper. Default: 5, or all that meet --threshold or --precision.",
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Lowest score.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Lowest score, from 0 to 1.")] = None,
     precision: Annotated[
         float | None,
         typer.Option(help="Target precision of the tags, instead of --threshold."),
@@ -207,7 +207,7 @@ def tag(
     def suggest(texts: list[Text]) -> list[list[Any]]:
         return opened.tag(texts, show_progress=True, **options)
 
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
         pairs = ((one.id, one.text) for one in read)
         if out is not None:
             settings = {**options, "tagger": [sha256(folder / name) for name in (FILE, VOCABULARY)]}
@@ -224,7 +224,7 @@ def _tagged(
     papers: list[str], form: str | None, column: list[str] | None, skip_bad: bool
 ) -> list[dict[str, Any]]:
     """Return papers with their ``labels``, an empty list where there are none."""
-    with incoming(papers, form, column, skip_bad) as read:
+    with incoming(papers, form, column, skip_bad) as (read, _):
         return [
             {
                 "id": one.id,

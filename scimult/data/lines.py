@@ -33,7 +33,8 @@ class Rejects:
     """Collects rejected records by reason.
 
     With ``skip_bad`` bad records are collected instead of raising at the first. ``log`` is a JSON
-    lines file for every rejected record: reason, file, line and value.
+    lines file for every rejected record: reason, file, line and value. ``left_out`` are the ids of
+    rejected papers; None is among them if one has no readable id.
     """
 
     def __init__(self, skip_bad: bool = False, log: Path | None = None) -> None:
@@ -41,11 +42,13 @@ class Rejects:
         self.log = log
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
+        self.left_out: set[str | None] = set()
 
-    def reject(self, error: DataError) -> None:
+    def reject(self, error: DataError, identifier: str | None = None) -> None:
         """Count ``error`` under its problem; raise it unless bad records are skipped."""
         if not self.skip_bad:
             raise error
+        self.left_out.add(identifier)
         self.counts[error.problem] += 1
         examples = self.examples.setdefault(error.problem, [])
         if len(examples) < EXAMPLES_PER_REASON:
@@ -66,13 +69,18 @@ class Rejects:
         """Reject a record with a new error; see ``reject``."""
         self.reject(DataError(problem, path=path, line=line, value=value, fix=fix))
 
-    def keep(self, records: Iterable[S], parse: Callable[[S], T]) -> Iterator[T]:
-        """Yield ``parse(record)`` for each record; reject those that it refuses."""
+    def keep(
+        self,
+        records: Iterable[S],
+        parse: Callable[[S], T],
+        identify: Callable[[S], str | None] = lambda record: None,
+    ) -> Iterator[T]:
+        """Yield ``parse(record)`` for each record; reject those that it refuses, by their id."""
         for record in records:
             try:
                 parsed = parse(record)
             except DataError as error:
-                self.reject(error)
+                self.reject(error, identify(record))
             else:
                 yield parsed
 
@@ -316,6 +324,9 @@ def read_lines(
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
 
 
-def empty_file(path: Path) -> DataError:
-    """Return the error for a file without records."""
+def empty_file(path: Path, missing: str = "") -> DataError:
+    """Return the error for a file without records, which says what is missing if it has text."""
+    if missing and path.stat().st_size:
+        fix = "check that it is the right file, and its format"
+        return DataError(f"file has no {missing}", path=path, fix=fix)
     return DataError("file is empty", path=path, fix="write the file again or leave it out")

@@ -124,12 +124,14 @@ def _rows(
                 values = _split(line[1], delimiter)
         except csv.Error as error:
             again.extendleft(reversed(used[1:]))
+            del used[1:]
             if delimiter != "\t" or len(line[1]) > FIELD_LIMIT:
                 fix = "close its quote, write a quote inside it twice, or shorten it"
                 rejects.refuse(f"line is not CSV: {error}", path, line[0], value=line[1], fix=fix)
                 continue
             values = _split(line[1], delimiter)
-        yield line[0], values
+        if used[-1][0] - line[0] < len(used):
+            yield line[0], values  # else one of its lines is no UTF-8, and was rejected
 
 
 def _split(line: str, delimiter: str | None) -> list[str]:

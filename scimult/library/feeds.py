@@ -5,11 +5,10 @@ Shape legend: N papers, D width.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from scimult.errors import ConfigError, SciMultError, StorageError, one_of
 from scimult.files import FolderKind, atomic_folder, write_json, write_text
 from scimult.library.filters import Where, quoted
 from scimult.library.state import State
+from scimult.progress import note
 from scimult.retrieval.shards import Space
 from scimult.types import FloatArray, IntArray
 
@@ -90,6 +90,8 @@ class Feed:
 
 _NAMESPACE = uuid.UUID("6f1c1f5e-7c58-4f5e-9a55-5c1a7a0f5b11")
 _OPENSEARCH = {"BIGINT": "long", "DOUBLE": "double", "BOOLEAN": "boolean"}
+# Lucene refuses keywords of over 32,766 bytes, and with them the paper; a letter may have 4 bytes.
+_KEYWORD = {"type": "keyword", "ignore_above": 32_766 // 4}
 _POSTGRES = {"BIGINT": "bigint", "DOUBLE": "double precision", "BOOLEAN": "boolean"}
 _SPACES = {
     "opensearch": {"cosine": "cosinesimil", "dot": "innerproduct", "l2": "l2"},
@@ -129,12 +131,14 @@ def feed_files(feed: Feed, target: str, folder: Path, name: str = "papers") -> i
 def _opensearch(feed: Feed, folder: Path, name: str) -> None:
     similarity = _SPACES["opensearch"][feed.space.similarity]
     method = {"name": "hnsw", "engine": "faiss", "space_type": similarity}
-    kinds = {column: _OPENSEARCH.get(kind, "keyword") for column, kind in feed.types.items()}
     properties: dict[str, Any] = {
         "id": {"type": "keyword"},
         "title": {"type": "text"},
         "abstract": {"type": "text"},
-        **{column: {"type": kind} for column, kind in kinds.items()},
+        **{
+            column: {"type": _OPENSEARCH[kind]} if kind in _OPENSEARCH else _KEYWORD
+            for column, kind in feed.types.items()
+        },
         "vector": {"type": "knn_vector", "dimension": feed.space.width, "method": method},
     }
     body = {"settings": {"index.knn": True}, "mappings": {"properties": properties}}
@@ -160,9 +164,8 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> None:
     for number, records in enumerate(feed.records()):
         parts.append(f"part-{number:05d}.csv")
         with (folder / parts[-1]).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
             for record in records:
-                writer.writerow([_cell(record.get(column)) for column in typed])
+                file.write(",".join(_cell(record.get(column)) for column in typed) + "\n")
     listed = ", ".join(quoted(column) for column in typed)
     table = quoted(name)  # may be a word of SQL, such as user
     copies = [f"\\copy {table} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
@@ -198,12 +201,13 @@ FILES: dict[str, Callable[[Feed, Path, str], None]] = {
 }
 
 
-def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
+def feed_qdrant(feed: Feed, where: str, name: str = "papers", *, prune: bool = False) -> int:
     """Fill a Qdrant collection through its client; return the number of papers.
 
     A point's id is a UUID derived from the paper's id, which is in the payload with the text and
-    the columns. Repeating the call replaces points. ``where`` is the URL of a server, or a folder
-    for Qdrant's local mode; ``name`` that of the collection.
+    the columns. Repeating the call replaces points, and deletes all others of the collection if
+    ``prune``. ``where`` is the URL of a server, or a folder for Qdrant's local mode; ``name`` that
+    of the collection.
 
     Raises
     ------
@@ -221,7 +225,11 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     try:
         client = QdrantClient(url=where) if remote else QdrantClient(path=where)
         try:
-            _fill(client, feed, name)
+            ids = _fill(client, feed, name)
+            if prune:
+                _prune(client, name, ids)
+            elif others := client.count(name).count - len(ids):
+                note(f"{others:,} points of {name} are of other papers; --prune deletes them")
         finally:
             client.close()
     except SciMultError:
@@ -233,8 +241,8 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers") -> int:
     return len(feed.rows)
 
 
-def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
-    """Create a collection unless it exists, and put the papers into it."""
+def _fill(client: QdrantClient, feed: Feed, name: str) -> set[str]:
+    """Create a collection unless it exists, put the papers into it, and return the points' ids."""
     from qdrant_client import models
 
     distance = models.Distance(_SPACES["qdrant"][feed.space.similarity])
@@ -246,6 +254,7 @@ def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
     if known != (wanted.size, wanted.distance):
         fix = "name another collection, or delete this one"
         raise ConfigError("collection holds other vectors", value=name, fix=fix)
+    ids: set[str] = set()
     for records in feed.records():
         points = [
             models.PointStruct(
@@ -256,14 +265,33 @@ def _fill(client: QdrantClient, feed: Feed, name: str) -> None:
             for record in records
         ]
         client.upsert(name, points)
+        ids.update(str(point.id) for point in points)
+    return ids
 
 
-def _cell(value: Any) -> Any:
-    """Format a value for COPY from CSV: lists as arrays, vectors in brackets, texts without NUL."""
+def _prune(client: QdrantClient, name: str, ids: Set[str]) -> None:
+    """Delete the points of a collection that do not have one of these ids."""
+    offset = None
+    while True:
+        points, offset = client.scroll(name, limit=ROWS, offset=offset, with_payload=False)
+        gone = [point.id for point in points if str(point.id) not in ids]
+        if gone:
+            client.delete(name, gone)
+        if offset is None:
+            return
+
+
+def _cell(value: Any) -> str:
+    """Format a value for COPY from CSV: lists as arrays, vectors in brackets, texts without NUL.
+
+    All are in quotes but NULL, which an empty text would be without them.
+    """
+    if value is None:
+        return ""
     if isinstance(value, list) and value and isinstance(value[0], float):
-        return json.dumps(value)
-    if isinstance(value, list):
+        value = json.dumps(value)
+    elif isinstance(value, list):
         escaped = (str(item).replace("\\", "\\\\").replace('"', '\\"') for item in value)
         value = "{" + ",".join(f'"{item}"' for item in escaped) + "}"
     # PostgreSQL cannot store the character, and would refuse all papers.
-    return value.replace("\0", "") if isinstance(value, str) else value
+    return '"' + str(value).replace("\0", "").replace('"', '""') + '"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -266,19 +266,20 @@ class Library:
         self,
         papers: Papers,
         *,
+        keep: Set[str | None] = frozenset(),
         vectors: Path | str | None = None,
         show_progress: bool = False,
     ) -> Changes:
         """Make the library hold exactly these papers: encode changes, remove the rest.
 
-        Resumes if repeated after a kill. Arguments are those of `add`.
+        Ids in ``keep``, read last, stay; all do if None is in it. Resumes if repeated after a kill.
         """
         with self._writer(self._opened.own, vectors) as writer:
             ids = writer.put(as_papers(papers), show_progress=show_progress)
             if not ids and len(self):
                 fix = "check the papers; remove takes ids, or delete the folder"
                 raise DataError("no paper is left: sync would empty the library", fix=fix)
-            writer.remove_others(ids)
+            writer.remove_others(ids, keep)
         return writer.changes
 
     def index(
@@ -330,8 +331,7 @@ class Library:
     ) -> Migrated:
         """Encode all papers with another model, then switch to it; resumes after a kill.
 
-        Until then the library is searched as before. Arguments are those of `create`; by
-        default the precision stays.
+        Until then searches are as before. Arguments are as in `create`; by default precision stays.
         """
         encoder = open_other(model, self._device, dtype, settings)
         with only_writer(self.path):

@@ -220,11 +220,15 @@ def read_files(
     """
     seen: set[str] = set()
     for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
-        if paper.id in seen:
-            fix = "keep one of them, or skip the others with --skip-bad"
+        problem = "id is given twice" if paper.id in seen else ""
+        fix = "keep one of them, or skip the others with --skip-bad"
+        if not is_one_line(paper.id):
+            problem = "id holds a line break or control character"
+            fix = "give it another id, or leave it out with --skip-bad"
+        if problem:
             path, line = paper.location
-            error = DataError("id is given twice", path=path, line=line, value=paper.id, fix=fix)
-            rejects.reject(error)
+            error = DataError(problem, path=path, line=line, value=paper.id, fix=fix)
+            rejects.reject(error, paper.id)
             continue
         seen.add(paper.id)
         known = {name: getattr(paper, name) or None for name in _IMPORTED}

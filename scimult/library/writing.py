@@ -8,7 +8,7 @@ paper is a new row and a removed one; if its text is unchanged its vectors are c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,8 @@ class Changes:
     ----------
     added, changed, unchanged, removed : int
         Papers; changed ones have another text or other columns.
+    kept : int
+        Papers that were not given but are to be kept.
     texts_encoded, tokens_encoded : int
         The model's work.
     """
@@ -59,11 +61,13 @@ class Changes:
     changed: int = 0
     unchanged: int = 0
     removed: int = 0
+    kept: int = 0
     texts_encoded: int = 0
     tokens_encoded: int = 0
 
     def __str__(self) -> str:
-        words = [f"{count:,} {name}" for name, count in vars(self).items() if "_" not in name]
+        counts = {name: count for name, count in vars(self).items() if "_" not in name}
+        words = [f"{count:,} {name}" for name, count in counts.items() if count or name != "kept"]
         return f"{', '.join(words)}; {self.texts_encoded:,} texts encoded"
 
 
@@ -153,9 +157,12 @@ class Writer:
         self.changes.removed += len(stored)
         self._commit([known.paper_hash for known in stored], [], {})
 
-    def remove_others(self, ids: set[str]) -> None:
-        """Remove all papers but these, unreadable ones included."""
-        self.remove([name for name in (*self._known, *self._lost.values()) if name not in ids])
+    def remove_others(self, ids: Set[str], keep: Set[str | None]) -> None:
+        """Remove all papers but these, unreadable ones included; all are kept if None is."""
+        others = [name for name in (*self._known, *self._lost.values()) if name not in ids]
+        gone = [] if None in keep else [name for name in others if name not in keep]
+        self.changes.kept += len(others) - len(gone)
+        self.remove(gone)
 
     def _new(
         self, papers: Iterable[Paper], seen: set[str], advance: Callable[[int], object]

@@ -263,7 +263,7 @@ class Tagger:
         k : int or None
             Most concepts per paper; None: all above the threshold, at most 50.
         threshold : float, optional
-            Lowest score.
+            Lowest score, from 0 to 1.
         precision : float, optional
             Instead of a threshold: use the lowest one that guarantees this share of right
             suggestions on papers like those of the training (one-sided, 95 %).
@@ -281,8 +281,8 @@ class Tagger:
         Raises
         ------
         ConfigError
-            If threshold and precision are both given, no threshold guarantees the precision, or
-            the tagger has no tagged papers to estimate it from.
+            If threshold or precision are not from 0 to 1 or both are given, no threshold
+            guarantees the precision, or there were no tagged papers to estimate it from.
         DataError
             If an excluded concept is not in the vocabulary, or a paper is invalid.
         """
@@ -356,6 +356,9 @@ class Tagger:
     ) -> float | None:
         if k is not None and k < 1:
             raise ConfigError("k is below 1", value=k, fix="request at least one tag")
+        if threshold is not None and not 0 <= threshold <= 1:
+            fix = "write a score, such as 0.5"
+            raise ConfigError("threshold is not between 0 and 1", value=threshold, fix=fix)
         if precision is None:
             return threshold
         if threshold is not None:

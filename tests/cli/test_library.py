@@ -41,6 +41,11 @@ def _error(*arguments: object) -> str:
     return str(result.stderr)
 
 
+def _table(folder: Path, text: str) -> Path:
+    (folder / "papers.csv").write_text(text, encoding="utf-8")
+    return folder / "papers.csv"
+
+
 @pytest.fixture
 def library(model: Path, tmp_path: Path) -> Path:
     (tmp_path / "library.bib").write_text(BIB, encoding="utf-8")
@@ -69,11 +74,49 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     assert "2 papers in 1 segment\n" in _run("library", "compact", library).stdout
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "@article{a1, title={}}",  # no text
+        "@article{a1, title={Deep}, title={Nets}}",
+        r"@article{a1, title={\sqrt}}",
+    ],
+)
+def test_sync_keeps_papers_whose_records_are_bad_today(library: Path, bad: str) -> None:
+    bib = library.parent / "library.bib"
+    bib.write_text(f"{bad}\n@article{{a3, title={{Protein folding with nets}}, year={{2020}}}}\n")
+    result = _run("library", "sync", library, "--papers", bib, "--skip-bad")
+    counts = "(0 added, 0 changed, 1 unchanged, 1 removed, 1 kept; 0 texts encoded)"
+    assert f"2 papers {counts}" in result.output
+    assert "nothing was removed" not in result.stderr
+    rows = _rows("search", "deep nets for graphs", "--library", library)
+    assert {row["id"] for row in rows} == {"a1", "a3"}
+    assert rows[0]["year"] == 2019
+
+
+def test_sync_removes_nothing_if_a_bad_record_has_no_readable_id(library: Path) -> None:
+    papers = library.parent / "papers.jsonl"
+    papers.write_text('{"id": "a3", "title": "New"}\n{"id": "a1", "title": "Dee\n')
+    sync = ("library", "sync", library, "--papers", papers, "--skip-bad")
+    result = _run(*sync)
+    assert "3 papers (0 added, 1 changed, 0 unchanged, 0 removed, 2 kept; " in result.output
+    assert "nothing was removed: a record without a readable id was left out" in result.stderr
+    papers.write_text('{"id": "a3", "title": "New"}\n{"id": "a3", "title": "Twice"}\n')
+    assert "1 papers (0 added, 0 changed, 1 unchanged, 2 removed; " in _run(*sync).output
+
+
 def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"id": "1", "title": "One"}\n{"id": "2"}\n', encoding="utf-8")
     create = ("library", "create", tmp_path / "mine", "--model", model, "--papers")
     assert "bad.jsonl:2" in _error(*create, bad)
+    assert not (tmp_path / "mine").exists()
+    assert "no paper in the files (value: '" in _error(*create, _table(tmp_path, "id,title\n"))
+    bad.write_text('{"id": "1"}\n{"id": "a\\nb", "title": "Two"}\n', encoding="utf-8")
+    skipped = _run(*create, bad, "--skip-bad")
+    assert skipped.exit_code == 1
+    assert "bad.jsonl:1: title and abstract are both empty" in skipped.stderr
+    assert "bad.jsonl:2: id holds a line break or control character" in skipped.stderr
     assert not (tmp_path / "mine").exists()
     bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
     assert _run(*create, bad).exit_code == 0

@@ -61,6 +61,13 @@ def test_an_address_in_use(tmp_path: Path) -> None:
     assert "in use" in found.output
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
+def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
+    found = CliRunner().invoke(app, ["serve", str(tmp_path), "--timeout", seconds])
+    assert found.exit_code == 2
+    assert "--timeout" in found.output
+
+
 def test_local_addresses() -> None:
     assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))

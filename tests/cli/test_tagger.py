@@ -180,6 +180,7 @@ def test_a_killed_training_encodes_no_paper_twice(
         ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "not a format of tags"),
         ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold guarantees"),
+        ("tag", ["T", "--papers", "new.jsonl", "--threshold", "nan"], "not between 0 and 1"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "new.jsonl"], "output is also an input"),
         ("tag", ["model", "--papers", "new.jsonl"], "model: not a tagger"),
         ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "a column is"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,30 @@ def test_qdrant_finds_what_the_library_finds(library: Library, tmp_path: Path) -
         found.close()
 
 
+def test_qdrant_names_or_deletes_points_of_other_papers(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = pytest.importorskip("qdrant_client")
+    where = str(tmp_path / "qdrant")
+    assert feed_qdrant(library.feed(), where) == 29
+    some = library.feed(where="year >= 2005")
+    with caplog.at_level("INFO", logger="scimult"):
+        assert feed_qdrant(some, where) == 14
+    assert "15 points of papers are of other papers; --prune deletes them" in caplog.messages
+    assert feed_qdrant(some, where, prune=True) == 14
+    found = client.QdrantClient(path=where)
+    points, _ = found.scroll("papers", limit=100)
+    found.close()
+    assert {point.payload["id"] for point in points} == set(library.ids(where="year >= 2005"))
+
+
 def test_opensearch_bulk_files(library: Library, tmp_path: Path) -> None:
     assert feed_files(library.feed(), "opensearch", tmp_path / "out") == 29
     mapping = json.loads((tmp_path / "out" / "index.json").read_text())["mappings"]["properties"]
     assert mapping["vector"]["dimension"] == 16
     assert mapping["vector"]["method"]["space_type"] == "cosinesimil"
     assert (mapping["year"]["type"], mapping["labels"]["type"]) == ("long", "keyword")
+    assert len("\U0001d4aa".encode() * mapping["labels"]["ignore_above"]) <= 32_766
     lines = (tmp_path / "out" / "part-00000.ndjson").read_text(encoding="utf-8").split("\n")
     actions, papers = ([json.loads(x) for x in lines[start:-1:2]] for start in (0, 1))
     assert [one["index"]["_id"] for one in actions] == [one["id"] for one in papers]
@@ -112,13 +132,18 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     assert '"vector" vector(16)' in sql
     assert '\\copy "works" (' in sql
     assert "USING hnsw (vector vector_cosine_ops)" in sql
-    with (tmp_path / "out" / "part-00000.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
+    text = (tmp_path / "out" / "part-00000.csv").read_text(encoding="utf-8")
+    rows = list(csv.reader(io.StringIO(text)))
     names = ["id", "title", "abstract", *library.state.manifest.columns, "vector"]
     papers = {row[0]: dict(zip(names, row, strict=True)) for row in rows}
     assert papers["p003"]["title"] == 'Of "quotes", commas,\nlines and \\ strokes'
     assert papers["p003"]["labels"] == r'{"a \"b\"","c\\d,e"}'
     assert papers["p004"]["abstract"] == "NUL here"
+    # PostgreSQL reads an empty value as NULL, unless it is in quotes.
+    line = next(row for row in text.splitlines() if row.startswith('"p000"'))
+    assert (papers["p000"]["abstract"], papers["p000"]["venue"]) == ("", "")
+    assert re.match(r'"p000","[^"]+","",', line)
+    assert line.split(",")[3 + list(library.state.manifest.columns).index("venue")] == ""
     for name, vector_D in _vectors(library).items():
         assert np.array_equal(np.float32(json.loads(papers[name]["vector"])), vector_D)
 

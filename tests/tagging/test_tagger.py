@@ -176,7 +176,10 @@ def test_no_paper_and_papers_without_words(tagger: Tagger) -> None:
     [
         ({"k": 0}, "k is below 1"),
         ({"threshold": 0.5, "precision": 0.5}, "mutually exclusive"),
-        ({"precision": 1.5}, "not between 0 and 1"),
+        ({"precision": 1.5}, "precision is not between 0 and 1"),
+        ({"threshold": 2}, "threshold is not between 0 and 1"),
+        ({"threshold": float("inf")}, "threshold is not between 0 and 1"),
+        ({"threshold": float("nan")}, "threshold is not between 0 and 1"),
         ({"exclude": ["Grap"]}, "did you mean 'Graph'"),
         ({"hierarchy": "closed"}, "trained with a flat"),
         ({"hierarchy": "round"}, "unknown hierarchy"),

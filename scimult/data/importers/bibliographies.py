@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from scimult.data.importers.bibtex import read_bibtex
-from scimult.data.importers.paper import first, year_in
+from scimult.data.importers.paper import first, known_text, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
@@ -35,12 +35,10 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
     DataError
         Through ``rejects``: a reference without an end, or a line outside a reference.
     """
-    import rispy
-
     reference: list[str] = []
     start = 0
     has_references = is_strict = False
-    for number, line in read_lines(path, rejects):
+    for number, line, unread in _ris_lines(path, rejects):
         tag = _ris_tag(line, strict=is_strict)
         if tag and tag[1] == "TY":
             has_references, is_strict = True, _is_strict(line)
@@ -54,13 +52,31 @@ def read_ris(path: Path, rejects: Rejects) -> Iterator[Record]:
         # Some exports have one space before the dash, or none after it: rispy needs two and one.
         reference.append(f"{tag[1]}  - {line[tag.end() :].strip()}" if tag else line)
         if tag and tag[1] == "ER":
-            for fields in rispy.loads("\n".join(reference) + "\n"):
-                yield Record(path, start, {**fields, **_ris_paper(fields)})
+            if unread < start:
+                yield from _ris_records(path, start, reference)
             reference, start, is_strict = [], 0, False
     if reference:
         rejects.reject(_ris_error(path, start, reference[0], "reference has no end"))
     if not has_references:
-        rejects.reject(empty_file(path))
+        rejects.reject(empty_file(path, "RIS reference"))
+
+
+def _ris_lines(path: Path, rejects: Rejects) -> Iterator[tuple[int, str, int]]:
+    """Yield number and text of lines, and the number of the last before them that is no UTF-8."""
+    last = unread = 0
+    for number, line in read_lines(path, rejects, keep_blank=True):
+        if number > last + 1:
+            unread = number - 1
+        last = number
+        if line.strip():
+            yield number, line, unread
+
+
+def _ris_records(path: Path, start: int, reference: Sequence[str]) -> Iterator[Record]:
+    import rispy
+
+    for fields in rispy.loads("\n".join(reference) + "\n"):
+        yield Record(path, start, {**fields, **_ris_paper(fields)})
 
 
 def _ris_tag(line: str, *, strict: bool) -> re.Match[str] | None:
@@ -92,7 +108,7 @@ def _ris_error(path: Path, number: int, line: str, problem: str) -> DataError:
 
 def _ris_paper(fields: dict[str, Any]) -> dict[str, Any]:
     names = first(fields, "authors", "first_authors", "secondary_authors") or ()
-    venues = ("journal_name", "secondary_title", "alternate_title1", "alternate_title3")
+    venues = ("journal_name", "secondary_title", *(f"alternate_title{i}" for i in (1, 3, 2)))
     return {
         "id": first(fields, "id", "accession_number"),
         "title": first(fields, "title", "primary_title", "translated_title"),
@@ -190,7 +206,7 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     cited = element.iterfind("PubmedData/ReferenceList//Reference/ArticleIdList/ArticleId")
     return {
         "id": citation.findtext("PMID"),
-        "title": next(filter(None, (_text(article.find(name)) for name in titles)), ""),
+        "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),
         "abstract": " ".join(part for part in parts if part),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scimult.data.importers.paper import first, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.errors import DataError
 
 if TYPE_CHECKING:
     from bibtexparser.library import Library
@@ -32,6 +33,16 @@ _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
 _KEYWORDS = re.compile(r"\s*[;,]\s*")
+# Commands that stand for text and that pylatexenc drops.
+_COMMANDS = {
+    **{"textless": "<", "textgreater": ">", "textbar": "|", "textunderscore": "_"},
+    **{"textbraceleft": "{", "textbraceright": "}", "textquotedbl": '"', "textminus": "\u2212"},
+    **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
+    **{name: name for name in ("LaTeX", "TeX", "BibTeX")},
+    "LaTeXe": "LaTeX2e",
+    "degree": "°",
+    "checkmark": "✓",
+}
 
 
 def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -47,7 +58,9 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
 
     logging.getLogger("bibtexparser").setLevel(logging.CRITICAL)  # our rejects name the line
     lines = dict(read_lines(path, rejects, keep_blank=True))
-    text = "\n".join(lines.get(number, "") for number in range(1, max(lines, default=0) + 1))
+    numbers = range(1, max(lines, default=0) + 1)
+    text = "\n".join(lines.get(number, "") for number in numbers)
+    unread = [number for number in numbers if number not in lines]
     # Its middleware for strings knows no "#": values are resolved here.
     library = parse_string(text, parse_stack=[])
     _refuse_failed(library, path, rejects)
@@ -57,15 +70,18 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
     decode = _latex_decoder()
     for entry in entries:
+        start = (entry.start_line or 0) + 1
+        if any(start <= number <= start + (entry.raw or "").count("\n") for number in unread):
+            continue  # one of its lines is no UTF-8, and was rejected
         fields = _with_parents(_fields(entry), by_key)
-        record = Record(path, (entry.start_line or 0) + 1, fields)
+        record = Record(path, start, fields)
         try:
             yield Record(path, record.line, {**fields, **_bibtex_paper(fields, decode)})
         except ValueError as error:
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
-            rejects.reject(record.error(problem, value=str(error), fix=fix))
+            rejects.reject(record.error(problem, value=str(error), fix=fix), fields["key"] or None)
     if not entries and not library.failed_blocks:
-        rejects.reject(empty_file(path))
+        rejects.reject(empty_file(path, "BibTeX entry"))
 
 
 def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
@@ -78,6 +94,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
     for block in library.blocks:
         number = (block.start_line or 0) + 1
         if isinstance(block, ParsingFailedBlock):
+            key = getattr(block.ignore_error_block, "key", None)
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem = "key occurs twice in one file"
                 fix = "give one of them another key, or leave it out with --skip-bad"
@@ -89,7 +106,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
                 problem, fix = "entry is not valid BibTeX", "check its braces and commas"
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
-            rejects.refuse(problem, path, number, value=value, fix=fix)
+            rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix), key)
 
 
 def _resolve_values(library: Library) -> None:
@@ -168,14 +185,16 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
     keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
     # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
+    doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")
     return {
         "id": fields["key"],
-        "title": decode(fields.get("title", "")),
+        "title": decode(": ".join(filter(None, (fields.get("title"), fields.get("subtitle"))))),
         "abstract": decode(fields.get("abstract", "")),
         "authors": [name for name in names if name != "others"],
         "venue": decode(first(fields, *_VENUES) or ""),
         "year": year_in(first(fields, *_DATES)),
-        "doi": fields.get("doi") or (address if _DOI_ADDRESS.search(address) else None),
+        # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
+        "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
         "labels": [word for word in _KEYWORDS.split(keywords) if word],
     }
 
@@ -197,17 +216,27 @@ def _latex_decoder() -> Callable[[str], str]:
 
     As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
     """
-    from pylatexenc.latex2text import LatexNodes2Text
-    from pylatexenc.latexwalker import get_default_latex_context_db
+    from pylatexenc import latex2text, latexwalker, macrospec
 
-    decoder, context = LatexNodes2Text(math_mode="verbatim"), get_default_latex_context_db()
+    context = latexwalker.get_default_latex_context_db()
+    texts = latex2text.get_default_latex_context_db()
+    # It parses no arguments of \href, which it converts all the same.
+    context.add_context_category("links", macros=[macrospec.MacroSpec("href", "{{")])
+    named = {"href": "%(2)s", **_COMMANDS}
+    ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
+    texts.add_context_category("ours", prepend=True, macros=ours)
+    decoder = latex2text.LatexNodes2Text(latex_context=texts, math_mode="verbatim")
 
     def decoded(piece: str) -> str:
         if not _LATEX.search(piece):
             return piece.translate(_BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
         piece = _PERCENT.sub(r"\\%", piece)
-        return str(decoder.latex_to_text(piece, latex_context=context))
+        try:
+            return str(decoder.latex_to_text(piece, latex_context=context))
+        # It raises any of these where a command lacks its arguments.
+        except (ValueError, LookupError, AttributeError) as error:
+            raise ValueError(piece) from error
 
     return lambda text: " ".join(map(decoded, _pieces(text)))
 

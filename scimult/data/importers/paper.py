@@ -30,6 +30,8 @@ _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
     re.I,
 )
+# What Scopus writes for an abstract, and PubMed for a title, that it does not have.
+_NO_TEXT = re.compile(r"\[(?:no abstract|not) available\.?\]\.?", re.I)
 _DOI = re.compile(r"10\.\d+(?:\.\d+)*/\S+")
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
 # complete.
@@ -109,7 +111,7 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
     """
     fields = record.fields
     title, abstract, venue = (
-        plain_text(_line(record, name)) for name in ("title", "abstract", "venue")
+        known_text(plain_text(_line(record, name))) for name in ("title", "abstract", "venue")
     )
     if has_text and not title and not abstract:
         raise record.error(
@@ -134,6 +136,11 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
         Location(record.path, record.line),
         source,
     )
+
+
+def known_text(text: str) -> str:
+    """Return ``text`` unless it says that there is none; then it is empty."""
+    return "" if _NO_TEXT.fullmatch(text) else text
 
 
 def short_doi(text: str) -> str:
@@ -189,6 +196,15 @@ def _identifier(
         return doi, "doi"
     digest = hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10)
     return digest.hexdigest(), "text"
+
+
+def id_of(record: Record) -> str | None:
+    """Return the id that a record gives its paper, whatever else is wrong; None if it has none."""
+    try:
+        identifier, source = _identifier(record, short_doi(_line(record, "doi")), "", "")
+    except DataError:
+        return None
+    return None if source == "text" else identifier
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, find_files, guess_format
-from scimult.data.importers.paper import FIELDS, ImportedPaper, make_paper
-from scimult.data.importers.shapes import SHAPES, at, has_text
+from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
+from scimult.data.importers.shapes import SHAPES, at, has_column
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_parquet
 from scimult.data.tables import delimiter_of, read_delimited
 from scimult.errors import DataError
+from scimult.progress import warn
 
 Columns = Mapping[str, str | None]
 _MOST_NAMED = 12
@@ -66,7 +67,7 @@ def read_papers(
         )
         for kind, group in groups
     )
-    yield from rejects.keep(records, make)
+    yield from rejects.keep(records, make, id_of)
 
 
 def _read_group(
@@ -120,8 +121,14 @@ def _read_group(
 
 
 def _check_text(first: Record, columns: Columns) -> None:
-    """Raise, with the column names, if no column of a table holds titles or abstracts."""
-    if has_text(first.fields) or columns.get("title") or columns.get("abstract"):
+    """Raise if no column of a table holds titles or abstracts; warn if none holds titles."""
+    if has_column(first.fields, "title") or columns.get("title"):
+        return
+    if has_column(first.fields, "abstract") or columns.get("abstract"):
+        if "title" not in columns:
+            names = ", ".join(list(first.fields)[:_MOST_NAMED])
+            problem = "papers have no title, as no column is called so"
+            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({names})")
         return
     raise DataError(
         "no column is called title or abstract",

@@ -169,9 +169,9 @@ def _without_heading(abstract: str) -> str:
 # Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
-    "title": ("title", "article title", "display_name"),
+    "title": ("title", "article title", "document title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
-    "authors": ("authors", "author", "author full names"),
+    "authors": ("authors", "author", "author full names", "author/s"),
     "venue": (
         "venue",
         "journal",
@@ -181,7 +181,10 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         "container-title",
         "booktitle",
     ),
-    "year": ("year", "publication year", "publication_year", "pubyear", "date"),
+    "year": (
+        *("year", "publication year", "publication_year", "published year", "pubyear"),
+        "date",
+    ),
     "doi": ("doi",),
     "references": ("references", "referenced_works", "citations"),
     "labels": ("labels", "keywords", "author keywords", "manual tags", "tags"),
@@ -195,15 +198,17 @@ def plain(record: Fields) -> dict[str, Any]:
     """
     lower = {name.casefold().strip(): value for name, value in record.items()}
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
+    if "journal/book" in lower and isinstance(fields["authors"], str):  # PubMed: "Doe J, Roe K."
+        fields["authors"] = fields["authors"].rstrip(".").split(", ")
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields
 
 
-def has_text(names: Iterable[str]) -> bool:
-    """Return whether a plain table's columns include one for titles or abstracts."""
+def has_column(names: Iterable[str], *fields: str) -> bool:
+    """Return whether a plain table's columns include one for any of these fields."""
     lower = {name.casefold().strip() for name in names}
-    return bool(lower & {*_SYNONYMS["title"], *_SYNONYMS["abstract"]})
+    return any(lower.intersection(_SYNONYMS[field]) for field in fields)
 
 
 SHAPES: Mapping[str, Shape] = {

@@ -49,6 +49,9 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.ris", "TY  - JOUR\nTI  - A\n", {}, r"a.ris:1: reference has no end"),
         ("a.ris", "TI  - A\n", {"format": "ris"}, r"a.ris:1: line is outside a reference"),
         ("part", "", {}, r"part: file is empty"),
+        ("a.bib", "", {}, r"a.bib: file is empty"),
+        ("a.bib", "TY  - JOUR\n", {}, r"a.bib: file has no BibTeX entry\. Fix: check"),
+        ("a.ris", "FN Clarivate\nPT J\n", {}, r"a.ris: file has no RIS reference\. Fix: check"),
         ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
         ("a.xml", "<html/>", {}, r"a.xml: XML file has no PubMed article"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
@@ -178,3 +181,30 @@ def test_entities_that_explode_are_refused(tmp_path: Path) -> None:
     text = f"<!DOCTYPE x [{entities}]><x>&a11;</x>"
     with pytest.raises(DataError, match="cut off or damaged"):
         read(written(tmp_path, "a.xml", text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.bib", "@misc{a,\n title={A},\n author={\xe9},\n year=2001}\n@misc{b,\n title={B}}\n"),
+        ("a.ris", "TY  - JOUR\nTI  - A\nAU  - \xe9\n\nER  - \n\nTY  - JOUR\nTI  - B\nER  - \n"),
+        ("a.csv", 'id,title\n1,"A\n\xe9\nof it"\n2,B\n'),
+        ("a.tsv", 'id\ttitle\n1\t"A\n\xe9\nof it"\n2\tB\n'),
+    ],
+)
+def test_a_record_with_a_line_that_is_no_utf8_is_left_out_as_a_whole(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode("latin-1"))
+    rejects = Rejects(skip_bad=True)
+    assert [paper.title for paper in read_papers([path], rejects=rejects)] == ["B"]
+    assert rejects.counts == {"line is not UTF-8": 1}
+    path.write_text(text, encoding="utf-8")
+    assert [paper.title[0] for paper in read(path)] == ["A", "B"]
+
+
+def test_a_row_whose_quotes_are_text_stays_beside_a_line_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b'id\ttitle\n1\tA 5" disk\n2\t"B\n3\t\xe9\n4\tD\n')
+    papers = read_papers([tmp_path / "a.tsv"], rejects=Rejects(skip_bad=True))
+    assert [paper.title for paper in papers] == ['A 5" disk', '"B', "D"]

@@ -32,6 +32,13 @@ ABSTRACT = (
 )
 
 
+def test_an_abbreviated_journal_is_the_venue_if_there_is_no_other(tmp_path: Path) -> None:
+    text = "TY  - JOUR\nT1  - A\nJA  - J. Abbr.\nER  - \n"
+    text += "TY  - JOUR\nT1  - B\nJA  - J. Abbr.\nJF  - Journal\nER  - \n"
+    venues = [paper.venue for paper in read(written(tmp_path, "a.ris", text))]
+    assert venues == ["J. Abbr.", "Journal"]
+
+
 def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
     """As in rispy, whose tags have two spaces."""
     (paper,) = read(written(tmp_path, "a.ris", WRAPPED))

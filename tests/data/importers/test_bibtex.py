@@ -110,3 +110,28 @@ def test_only_addresses_of_the_resolver_tell_the_doi(
     text = f"@misc{{k, title={{A}}, doi={{10.1/x}}, url={{{address}}}}}\n"
     (paper,) = read(written(tmp_path, "b.bib", text))
     assert paper.doi == "10.1/x"
+
+
+def test_a_subtitle_belongs_to_the_title(tmp_path: Path) -> None:
+    text = "@book{a, title = {Main}, subtitle = {What of it}}\n@misc{b, subtitle = {Alone}}"
+    assert [paper.title for paper in read(written(tmp_path, "a.bib", text))] == [
+        "Main: What of it",
+        "Alone",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "doi"),
+    [
+        (r"doi = {10.1007/978-3-319{\_}28}", "10.1007/978-3-319_28"),
+        (r"doi = {10.1000/a\_b\%2}", "10.1000/a_b%2"),
+        (r"doi = {\url{https://doi.org/10.1000/a_b}}", "10.1000/a_b"),
+        (r"doi = {{10.1000/A--b~c}}", "10.1000/a--b~c"),
+        (r"doi = {10.1002/(SICI){\textless}69::AID-A4{\textgreater}3.0.CO;2-O}",
+         "10.1002/(sici)<69::aid-a4>3.0.co;2-o"),
+        (r"url = {https://doi.org/10.1000/x{\_}y}", "10.1000/x_y"),
+    ],
+)  # fmt: skip
+def test_a_doi_is_read_without_its_latex(tmp_path: Path, field: str, doi: str) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {field}}}"))
+    assert paper.doi == doi

@@ -117,3 +117,37 @@ def test_a_lack_of_memory_or_disk_is_no_fault_of_the_file(
 
     with pytest.raises(wanted), engine.connected():
         list(engine.rows_of(Cursor(), Path("a.jsonl")))  # type: ignore[arg-type]
+
+
+def test_columns_of_ieee_lens_and_covidence_are_known(tmp_path: Path) -> None:
+    text = '"Document Title",Author/s,"Published Year",Abstract\nA,"Lee, Ann; Roe, J",2020,Of it\n'
+    (paper,) = read(written(tmp_path, "a.csv", text))
+    assert (paper.title, paper.authors, paper.year) == ("A", ["Lee, Ann", "Roe, J"], 2020)
+
+
+def test_a_table_without_titles_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path, "a.csv", "id,Titel,Abstract\n1,A,Of it\n")
+    (paper,) = read(path)
+    assert (paper.title, paper.abstract) == ("", "Of it")
+    (message,) = caplog.messages
+    assert "a.csv: papers have no title" in message
+    assert message.endswith("give title=NAME (id, Titel, Abstract)")
+    for columns in ({"title": "Titel"}, {"title": None}):
+        (paper,) = read(path, columns=columns)
+    assert len(caplog.messages) == 1
+
+
+def test_scopus_and_pubmed_say_what_they_do_not_have(tmp_path: Path) -> None:
+    text = "EID,Title,Abstract\n1,A,[No abstract available]\n2,B,[No abstract available] here\n"
+    scopus = read(written(tmp_path, "scopus.csv", text))
+    assert [paper.abstract for paper in scopus] == ["", "[No abstract available] here"]
+    title = "<ArticleTitle>[Not Available].</ArticleTitle><VernacularTitle>Das</VernacularTitle>"
+    article = f"<MedlineCitation><PMID>1</PMID><Article>{title}</Article></MedlineCitation>"
+    xml = f"<PubmedArticleSet><PubmedArticle>{article}</PubmedArticle></PubmedArticleSet>"
+    assert [paper.title for paper in read(written(tmp_path, "a.xml", xml))] == ["Das"]
+
+
+def test_authors_of_pubmeds_tables_are_several(tmp_path: Path) -> None:
+    text = 'PMID,Title,Authors,Journal/Book\n1,A,"Doe J, van Roe K.",Nature\n2,B,,Nature\n'
+    papers = read(written(tmp_path, "pubmed.csv", text))
+    assert [paper.authors for paper in papers] == [["Doe J", "van Roe K"], []]

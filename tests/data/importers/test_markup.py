@@ -9,6 +9,7 @@ import pytest
 from pylatexenc.latex2text import LatexNodes2Text
 
 from scimult.data.importers.bibtex import _latex_decoder
+from scimult.errors import DataError
 from tests.data.importers.written import lines, read, written
 
 
@@ -30,7 +31,7 @@ def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | N
 
 LATEX = [
     r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
-    r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \LaTeX{} \url{http://a_b c} 5\% of a~b",
+    r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \dots{} \url{http://a_b c} 5\% of a~b",
     r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
     r"unbalanced } and \textbf{never closed, costs $5",
 ]
@@ -40,6 +41,28 @@ LATEX = [
 def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
     whole = LatexNodes2Text(math_mode="verbatim").latex_to_text(text)
     assert _latex_decoder()(text).split() == whole.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        # As Zotero writes "<i>E. coli</i>" and "p > 0.05".
+        (r"{\textless}i{\textgreater}E. coli{\textless}/i{\textgreater}", "E. coli"),
+        (r"p {\textgreater} 0.05 {\textbar} a{\textunderscore}b", "p > 0.05 | a_b"),
+        (r"See \href{https://a.b/c d}{the \emph{long} text} of \LaTeX{} at 5\degree C",
+         "See the long text of LaTeX at 5°C"),
+    ],
+)  # fmt: skip
+def test_commands_that_stand_for_text_are_kept(tmp_path: Path, text: str, plain: str) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{{text}}}}}"))
+    assert paper.title == plain
+
+
+@pytest.mark.parametrize("text", [r"\href", r"\href{x}", r"The \sqrt", r"\textcolor{a}"])
+def test_commands_without_their_arguments_are_told(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}}}\n@misc{{b, title = {{{text}}}}}")
+    with pytest.raises(DataError, match=r"a\.bib:2: entry cannot be decoded \(value: .*LaTeX"):
+        read(path)
 
 
 def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
