@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import resource
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, SciMultError
 
 # Dense bfloat16 and float16 tensor-core rates from data sheets, in TFLOP/s, by a part of the
 # device's name; the first match counts. (Hopper and Ada data sheets give twice this, with
@@ -32,8 +33,33 @@ _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
+# From torch's messages of full memory: of CPUs, and of all devices.
+_NO_MEMORY = "can't allocate memory"
+_WANTED = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
 # Held while a thread has changed how all threads multiply.
 _PRODUCTS = threading.RLock()
+
+
+class MemoryFullError(SciMultError):
+    """A device has no memory left for what was to be computed."""
+
+
+@contextmanager
+def naming_full_memory(fix: str) -> Iterator[None]:
+    """Raise what torch raises where memory is full as `MemoryFullError`, which tells ``fix``."""
+    try:
+        yield
+    except RuntimeError as error:
+        # CPUs have no type of error for it.
+        if not (isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error)):
+            raise
+        where = "GPU" if isinstance(error, torch.OutOfMemoryError) else "main"
+        wanted = ""
+        if found := _WANTED.search(str(error)):
+            number, unit = found.groups()
+            size = f"{int(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
+            wanted = f": {size} more were needed"
+        raise MemoryFullError(f"{where} memory is full{wanted}", fix=fix) from error
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:

@@ -11,7 +11,13 @@ import torch
 
 from scimult import hardware
 from scimult.errors import ConfigError
-from scimult.hardware import full_precision_products, products_in_tf32, usable_device
+from scimult.hardware import (
+    MemoryFullError,
+    full_precision_products,
+    naming_full_memory,
+    products_in_tf32,
+    usable_device,
+)
 from scimult.training import deepspeed_config
 
 CPU = torch.device("cpu")
@@ -96,3 +102,30 @@ def test_a_device_that_is_not_there_is_one_short_line(name: str) -> None:
 
 def test_the_cpu_is_a_device() -> None:
     assert usable_device("cpu") == CPU
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ..."
+            ),
+            "GPU memory is full: 2.50 GiB more were needed. Fix: buy more",
+        ),
+        (torch.OutOfMemoryError("out of memory"), "GPU memory is full. Fix: buy more"),
+    ],
+)
+def test_full_memory_of_a_gpu_is_named(error: RuntimeError, message: str) -> None:
+    with pytest.raises(MemoryFullError) as caught, naming_full_memory("buy more"):
+        raise error
+    assert str(caught.value) == message
+    assert caught.value.__cause__ is error
+
+
+def test_full_memory_of_a_cpu_is_named_and_other_errors_stay() -> None:
+    message = "main memory is full: 16,777,216.00 GiB more were needed. Fix: buy more"
+    with pytest.raises(MemoryFullError, match=message), naming_full_memory("buy more"):
+        torch.empty(1 << 52)
+    with pytest.raises(RuntimeError, match="shapes"), naming_full_memory("buy more"):
+        torch.mm(torch.ones(1, 2), torch.ones(3, 1))

@@ -19,6 +19,7 @@ from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
     keep_freed_memory,
     multiplies_bfloat16,
+    naming_full_memory,
     products_in_tf32,
     usable_device,
 )
@@ -42,6 +43,7 @@ from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Similarity, Text, TokenIds
 
 _CUDA_TEXTS = 1 << 11  # tokenised at once, while a GPU embeds those before
+_LESS_MEMORY = "free it, give SciMult a lower max_tokens_per_batch, or use another device"
 # Texts in memory, and sorted by length, together in `encode_blocks`.
 BLOCK = 1 << 16
 
@@ -348,7 +350,7 @@ class SciMult(Configured):
         show_progress: bool = False,
     ) -> FloatArray:
         """Return the embeddings of token ids for each route, in the model's type."""
-        with products_in_tf32(self._dtype == TF32):
+        with products_in_tf32(self._dtype == TF32), naming_full_memory(_LESS_MEMORY):
             return embed_tokens_each(
                 self._model,
                 tokens,

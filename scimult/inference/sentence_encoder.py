@@ -156,19 +156,22 @@ class SentenceEncoder:
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
         """Return float32 embeddings of shape ``(N, D)``."""
+        from scimult.hardware import naming_full_memory
+
         if not texts:
             width = self._model.get_embedding_dimension() or 0
             return np.zeros((0, width), dtype=np.float32)
         if self.spec.adapters:
             self._switch(_most_specific(self.spec.adapters, task, role))
         prefix = _most_specific(self.spec.prefixes, task, role) or ""
-        embeddings_ND = self._model.encode(
-            [prefix + self._format(text) for text in texts],
-            batch_size=self.spec.batch_size,
-            normalize_embeddings=self.spec.unit_vectors,
-            show_progress_bar=show_progress and is_watched(),
-            convert_to_numpy=True,
-        )
+        with naming_full_memory("lower batch_size of this encoder, or use another device"):
+            embeddings_ND = self._model.encode(
+                [prefix + self._format(text) for text in texts],
+                batch_size=self.spec.batch_size,
+                normalize_embeddings=self.spec.unit_vectors,
+                show_progress_bar=show_progress and is_watched(),
+                convert_to_numpy=True,
+            )
         vectors_ND = np.asarray(embeddings_ND, dtype=np.float32)
         # The library scales in 16 bits, where lengths, and so cosines, are up to 0.4 % off.
         return unit_rows(vectors_ND) if self._half_unit_vectors else vectors_ND

@@ -13,6 +13,7 @@ from scimult import distributed
 from scimult.checkpoints import Pretrained
 from scimult.data.batches import BatchBuilder
 from scimult.data.token_store import TokenStore
+from scimult.hardware import naming_full_memory
 from scimult.models.compiled import compile_blocks
 from scimult.progress import note, warn
 from scimult.tasks import tells_sides
@@ -40,6 +41,10 @@ from scimult.training.stopping import StopRequest
 from scimult.training.taught import TaughtObjective
 from scimult.training.weighting import Weighting
 
+_LESS_MEMORY = (
+    "lower batch.chunk_tokens, or set it, which changes no result but in rounding; or set "
+    "engine.activation_checkpointing, or lower batch.pairs_per_step; the last checkpoint is intact"
+)
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -105,7 +110,7 @@ def pretrain(
             [*callbacks, FailureFile(run.path, plan.data.texts.ids_at), watchdog],
             reports_late=device.type != "cpu",
         )
-        with recorded(run.path, steps):
+        with recorded(run.path, steps), naming_full_memory(_LESS_MEMORY):
             with stop_request.listening(), watchdog.watching():
                 last_step = trainer.run(first_step, steps)
             run.export(module.engine, selection, last_step, pretrained, plan.heads)

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scimult.errors import ConfigError, DataError, SciMultError, StorageError
+from scimult.hardware import MemoryFullError
 from scimult.training import build
 from scimult.training.config import PretrainConfig
+from scimult.training.module import TrainModule
+from scimult.training.record import read_record
 from scimult.training.run import pretrain
 from scimult.training.state import CheckpointStore
 from tests.training.corpus import prepare_corpus, run_config
@@ -245,3 +249,14 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         "step-0000003",
         "step-0000004",
     ]
+
+
+def test_a_run_whose_memory_is_full_says_what_needs_less(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainModule, "launch", lambda *_: torch.empty(1 << 50))
+    with pytest.raises(MemoryFullError, match=r"memory is full: .*Fix: lower batch\.chunk_tokens"):
+        pretrain(run_config(folder, "full"))
+    record = read_record(folder / "full")
+    assert record["state"] == "failed"
+    assert record["message"].startswith("main memory is full")
