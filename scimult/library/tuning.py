@@ -55,11 +55,12 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     StorageError
         If another process is writing.
     """
-    known = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
-    known = [one for one in known if len(one[1]) and one[0].strip()]
+    given = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
+    known = [one for one in given if len(one[1]) and one[0].strip()]
     if len(known) < LEAST:
         fix = f"give at least {LEAST}, with ids of papers in the library"
-        raise DataError("too few queries with papers of the library", value=len(known), fix=fix)
+        problem = f"too few queries: {len(known)} of {len(given)} have papers of the library"
+        raise DataError(problem, fix=fix)
     queries_QD = opened.queries(task, [words for words, _, _ in known])
     vectors, _ = opened.searcher(task).vectors(queries_QD, FUSED, state.live_N)
     words = [opened.words.best(text, FUSED, state.live_N) for text, _, _ in known]

@@ -290,7 +290,7 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     wanted = library.search("code7 graph", words=tuned.share)
     found = opened.search("code7 graph", words="tuned")
     assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
-    with pytest.raises(DataError, match="too few queries with papers of the library"):
+    with pytest.raises(DataError, match="too few queries: 0 of 30 have papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
     # A share tuned with other vectors does not apply to a new model's.
     newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
