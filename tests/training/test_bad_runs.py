@@ -18,7 +18,7 @@ from scimult.training.module import TrainModule
 from scimult.training.record import read_record
 from scimult.training.run import pretrain
 from scimult.training.state import CheckpointStore
-from tests.training.corpus import prepare_corpus, run_config
+from tests.training.corpus import metrics, prepare_corpus, run_config
 
 
 @pytest.fixture(scope="module")
@@ -251,12 +251,23 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_whose_memory_is_full_says_what_needs_less(
+def test_a_run_whose_memory_is_full_says_what_it_continues_with(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TrainModule, "launch", lambda *_: torch.empty(1 << 50))
-    with pytest.raises(MemoryFullError, match=r"memory is full: .*Fix: lower batch\.chunk_tokens"):
-        pretrain(run_config(folder, "full"))
+    launch = TrainModule.launch
+
+    def full_at_step_5(module: TrainModule, done: int, *others: Any) -> Any:
+        return torch.empty(1 << 50) if done == 4 else launch(module, done, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainModule, "launch", full_at_step_5)
+        fix = r"memory is full: .*Fix: set engine\.activation_checkpointing"
+        with pytest.raises(MemoryFullError, match=fix):
+            pretrain(run_config(folder, "full"))
     record = read_record(folder / "full")
     assert record["state"] == "failed"
     assert record["message"].startswith("main memory is full")
+
+    pretrain(run_config(folder, "full", engine={"activation_checkpointing": True}))
+    assert [line["step"] for line in metrics(folder / "full")][-3:] == [4, 5, 6]
+    assert read_record(folder / "full")["state"] == "finished"
