@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
 
 PackedT = TypeVar("PackedT")
@@ -249,9 +250,10 @@ class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
 
     def _pack(self) -> tuple[ByteMatrix, Tensor]:
         weight_MD, bias = self._linear.weight.detach(), self._linear.bias
-        # Pickled on another CPU, which may multiply larger numbers.
-        largest = min(self._largest, largest_weight() or self._largest)
-        steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / largest
+        if self._largest > (largest_weight() or 0):
+            problem = "an int8 model of another CPU: its products would be wrong on this one"
+            raise ConfigError(problem, fix="load the model here instead of copying it")
+        steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / self._largest
         numbers_MD = (weight_MD / steps_M[:, None]).round().to(torch.int8)
         zeros_M = torch.zeros_like(steps_M)
         matrix = ByteMatrix.of(numbers_MD, steps_M / 127, zeros_M)

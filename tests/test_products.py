@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult import products as module
+from scimult.errors import ConfigError
 from scimult.products import (
     FEW,
     largest_weight,
@@ -115,6 +116,19 @@ def test_packed_linears_can_be_copied_and_sent(
     # It has its own weights, and sends them once.
     assert other[0].forward._linear is other[0]
     assert len(pickle.dumps(model)) < 4 * 48 * 33 + 4_000
+
+
+@has_bytes
+def test_a_rounded_model_is_refused_where_its_products_would_be_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(48, 33)).requires_grad_(False)
+    round_linears(model, 64)
+    sent = pickle.dumps(model)
+    monkeypatch.setattr("scimult.products.largest_weight", lambda: None)
+    model(_rows(3, 48, 12))  # packed on the right CPU
+    with pytest.raises(ConfigError, match="int8 model of another CPU.*load the model here"):
+        pickle.loads(sent)(_rows(3, 48, 12))
 
 
 # Weights of eight bits need units of their own; those of seven are right on any CPU.

@@ -43,7 +43,7 @@ from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Similarity, Text, TokenIds
 
 _CUDA_TEXTS = 1 << 11  # tokenised at once, while a GPU embeds those before
-_LESS_MEMORY = "free it, give SciMult a lower max_tokens_per_batch, or use another device"
+_LESS_MEMORY = "free it, use another device, or construct SciMult with fewer max_tokens_per_batch"
 # Texts in memory, and sorted by length, together in `encode_blocks`.
 BLOCK = 1 << 16
 
