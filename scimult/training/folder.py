@@ -62,6 +62,9 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
         Naming the sections that differ, or a key that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
+    # The embedding cache gives the gradient of one pass.
+    batch = before.batch.model_copy(update={"chunk_tokens": config.batch.chunk_tokens})
+    before = before.model_copy(update={"batch": batch})
     changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
     if changed:
         raise ConfigError(
@@ -163,6 +166,14 @@ class RunFolder:
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:
         check_same_config(saved, self._config)
+        before = load_config(PretrainConfig, saved).batch.chunk_tokens
+        now = self._config.batch.chunk_tokens
+        if now != before:
+            masks = " and dropout masks differ" if drops else ""
+            note(
+                f"resuming with batch.chunk_tokens {now or 'off'}, saved with {before or 'off'}: "
+                f"sums round differently{masks}"
+            )
         for name, value in self._state.items():
             saved_value = checkpoint.info.get(name)
             if saved_value == value:

@@ -42,8 +42,8 @@ from scimult.training.taught import TaughtObjective
 from scimult.training.weighting import Weighting
 
 _LESS_MEMORY = (
-    "set engine.activation_checkpointing, with which this run continues; or in another output "
-    "lower batch.chunk_tokens, or set it, or lower batch.pairs_per_step"
+    "set engine.activation_checkpointing or a lower batch.chunk_tokens, with which this run "
+    "continues; or in another output lower batch.pairs_per_step"
 )
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -252,7 +252,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_memory_is_full_says_what_it_continues_with(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     launch = TrainModule.launch
 
@@ -268,6 +268,9 @@ def test_a_run_whose_memory_is_full_says_what_it_continues_with(
     assert record["state"] == "failed"
     assert record["message"].startswith("main memory is full")
 
-    pretrain(run_config(folder, "full", engine={"activation_checkpointing": True}))
+    less = {"engine": {"activation_checkpointing": True}, "batch": {"chunk_tokens": 64}}
+    pretrain(run_config(folder, "full", **less))
+    changed = "batch.chunk_tokens 64, saved with auto: sums round differently and dropout masks"
+    assert changed in capsys.readouterr().err
     assert [line["step"] for line in metrics(folder / "full")][-3:] == [4, 5, 6]
     assert read_record(folder / "full")["state"] == "finished"
