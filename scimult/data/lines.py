@@ -8,8 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from scimult.data.formats import (
     HEAD_BYTES,
@@ -303,7 +304,7 @@ def read_lines(
     number = 0
     try:
         with open_binary(path) as file:
-            for number, raw in enumerate(file, start=1):
+            for number, raw in enumerate(_split(file), start=1):
                 if number == 1:
                     refuse_binary(path, raw)
                 try:
@@ -322,6 +323,18 @@ def read_lines(
     except OSError as error:
         problem = f"file cannot be read: {error.strerror}"
         raise DataError(problem, path=path, fix="check the disk and its permissions") from error
+
+
+def _split(file: BinaryIO) -> Iterable[bytes]:
+    """Return a file's lines; they also end in carriage returns if its first one does.
+
+    Old programs for the Mac write them so, and line feeds within values.
+    """
+    first = file.readline()
+    lines = chain((first,) if first else (), file)
+    if b"\r" in first.rstrip(b"\r\n"):
+        return chain.from_iterable(map(bytes.splitlines, lines))
+    return lines
 
 
 def empty_file(path: Path, missing: str = "") -> DataError:

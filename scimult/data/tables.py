@@ -93,7 +93,10 @@ def read_delimited(
     for number, values in _rows(path, delimiter, rejects, quoted=quoted):
         if not names:
             names = check_columns(path, number, values, columns)
-        elif len(values) != len(names):
+            continue
+        if len(values) == len(names) + 1 and not values[-1]:
+            del values[-1]  # some exports, as Web of Science's, end rows with a delimiter
+        if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
             text = (delimiter or " ").join(values)
             rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
