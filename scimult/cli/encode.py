@@ -22,9 +22,10 @@ def encode(
     texts: Annotated[
         list[Path],
         typer.Argument(
-            help="Papers: JSON lines or one JSON array, CSV, TSV, Parquet, BibTeX, RIS, dumps of "
-            "OpenAlex and others (.gz; patterns such as 'works/*.gz'), or a folder. Labels or "
-            "queries: JSON lines (labels also CSV or TSV), or a folder of them."
+            help="Papers: JSON lines or one JSON array, CSV, TSV, Parquet, BibTeX, RIS, .nbib, "
+            ".enw, Web of Science, dumps of OpenAlex and others (.gz; patterns such as "
+            "'works/*.gz'), or a folder. Labels or queries: JSON lines (labels also CSV or TSV), "
+            "or a folder of them."
         ),
     ],
     model: opt.Model,

@@ -59,7 +59,7 @@ AnyPapers = Annotated[
     typer.Option(
         "--papers",
         help="File (.gz too), glob or folder of papers: JSON lines, CSV, Parquet, BibTeX, RIS, "
-        "Zotero, OpenAlex, Semantic Scholar, Crossref, PubMed.",
+        "EndNote, Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed.",
         show_default=False,
     ),
 ]
@@ -99,8 +99,8 @@ Files = Annotated[
     list[str],
     typer.Option(
         "--papers",
-        help="Files (.gz too), globs or folders: JSON lines, CSV, Parquet, BibTeX, RIS, Zotero, "
-        "OpenAlex, Semantic Scholar, Crossref, PubMed (repeatable).",
+        help="Files (.gz too), globs or folders: JSON lines, CSV, Parquet, BibTeX, RIS, EndNote, "
+        "Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed (repeatable).",
         show_default=False,
     ),
 ]

@@ -9,9 +9,9 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from scimult.data.packed import unpacked_name
 from scimult.errors import DataError
@@ -44,17 +44,34 @@ _BINARY = {
     b"\xff\xfe": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
     b"\xfe\xff": ("UTF-16", "save the file as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"),
 }
-# Formats that ``scimult prepare table`` converts (``importers``), with their file names' endings.
-_IMPORTED = {
-    "BibTeX": (re.compile(r"\A(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"), ".bib"),
-    "RIS": (re.compile(r"\A\s*TY  - "), ".ris"),
-    "PubMed's XML": (re.compile(r"\A\s*(?:<[?!][^>]*>\s*)*<PubmedArticle"), ".xml"),
-}
-_OTHER = {
-    "a MEDLINE export": (
-        re.compile(r"\A\s*PMID- "),
-        "import it into a reference manager and export CSL JSON, which is read directly",
+
+
+class TextFormat(NamedTuple):
+    """A format that ``importers`` read: its name, how a file starts, and how names end."""
+
+    what: str
+    start: re.Pattern[str]
+    endings: tuple[str, ...]
+
+
+IMPORTED: Mapping[str, TextFormat] = {
+    "bibtex": TextFormat(
+        "BibTeX", re.compile(r"(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"), (".bib", ".bibtex")
     ),
+    "ris": TextFormat("RIS", re.compile(r"\s*TY\s+-"), (".ris",)),
+    "nbib": TextFormat("PubMed's .nbib", re.compile(r"\s*(?:PMID|OWN )- "), (".nbib",)),
+    "enw": TextFormat("EndNote's .enw", re.compile(r"\s*%0 "), (".enw",)),
+    "wos": TextFormat(
+        "Web of Science's", re.compile(r"\s*(?:FN \S[^\n\r]*\s+VR |PT [A-Z]\s)"), (".ciw",)
+    ),
+    "pubmed": TextFormat(
+        "PubMed's XML", re.compile(r"\s*(?:<[?!][^>]*>\s*)*<Pubmed\w*Article"), (".xml",)
+    ),
+}
+"""Formats of text that ``scimult prepare table`` converts."""
+WOS_COLUMNS = {"PT", "TI", "UT"}
+"""Columns that tell Web of Science's tab-delimited export."""
+_OTHER = {
     "a web page": (
         re.compile(r"\A\s*<(?:!doctype html|html)", re.I),
         "download the file itself, not the page that shows it",
@@ -102,9 +119,9 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
             fix = f"jq -c . {_quoted(path)} > {_quoted(path.with_suffix('.jsonl'))}"
             raise _other_format(path, "JSON objects over several lines each", text, fix)
         return None
-    for what, (pattern, suffix) in _IMPORTED.items():
+    for what, pattern, endings in IMPORTED.values():
         if pattern.match(text):
-            renamed, rename = _with_suffix(path, suffix)
+            renamed, rename = _with_suffix(path, endings[0])
             fix = rename + _prepare_command(renamed, f"papers.file={_quoted(renamed.name)}")
             raise _other_format(path, what, text, fix)
     for what, (pattern, fix) in _OTHER.items():
@@ -209,7 +226,8 @@ def _refuse_table(path: Path, text: str) -> None:
         if len(rows[0] if rows else ()) < 2:
             continue
         names = [name.strip() for name in rows[0]]
-        if not all(_COLUMN.fullmatch(name) for name in names) or len(rows[-1]) > len(names):
+        most = len(names) + (rows[-1][-1] == "")  # rows may end with a separator
+        if not all(_COLUMN.fullmatch(name) for name in names) or len(rows[-1]) > most:
             continue
         raise DataError(
             f"expected JSON lines, this is {what}",
@@ -244,7 +262,9 @@ def _prepare_command(path: Path, files: str) -> str:
 
 def _column_options(names: Sequence[str]) -> str:
     """Return the options that map this table's columns to ours."""
-    options = []
+    options: list[str] = []
+    if set(names) >= WOS_COLUMNS:
+        return ""
     for ours, words in _COLUMN_WORDS.items():
         matches = [name for name in names if words & set(name.casefold().split())]
         if ours not in names and (matches or ours != "abstract"):

@@ -45,7 +45,10 @@ def _read(path: Path, *, skip_bad: bool = False) -> list[dict[str, Any]]:
         ("a.ris", "TY  - JOUR\nTI  - A\nER  - \n", "RIS", "papers.file=a.ris, then use "),
         ("a.xml", layouts.PUBMED, "PubMed's XML", "papers.file=a.xml, then use "),
         ("a.txt", layouts.BIBTEX, "BibTeX", "rename it to a.bib; scimult prepare table"),
-        ("a.nbib", "PMID- 1\nTI  - A\n", "MEDLINE", "CSL JSON"),
+        ("a.nbib", layouts.NBIB, "PubMed's .nbib", "papers.file=a.nbib, then use "),
+        ("a.enw", layouts.ENW, "EndNote's .enw", "papers.file=a.enw, then use "),
+        ("a.txt", layouts.WOS, "Web of Science's", "rename it to a.ciw; scimult prepare table"),
+        ("a.txt", layouts.WOS_TABLE, "is a table", "papers.file=a.tsv, then use "),
         ("a.xml", '<?xml version="1.0"?>\n<a/>\n', "XML", "one line per paper"),
         ("a.json", "<!DOCTYPE html>\n<html>\n", "web page", "download the file itself"),
         ("a.json", '{\n  "id": "1",\n  "title": "A"\n}\n', "several lines", "jq -c . "),
@@ -71,6 +74,8 @@ def test_another_format_is_named_with_what_reads_it(
         ("csv", "id;title\n1;A, b\n"),
         ("bib", "@misc{1, title={A}}\n"),
         ("ris", "TY  - JOUR\nTI  - A\nER  - \n"),
+        ("enw", "%0 Book\n%T A\n"),
+        ("tsv", "PT\tTI\tUT\nJ\tA\tWOS:1\n"),
     ],
 )
 def test_the_command_of_the_message_reads_the_table(

@@ -9,8 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from scimult.data.formats import HEAD_BYTES, refuse_binary
+from scimult.data.formats import HEAD_BYTES, IMPORTED, WOS_COLUMNS, refuse_binary
 from scimult.data.importers.shapes import guess_shape
+from scimult.data.importers.tagged import LAYOUTS
 from scimult.data.lines import Rejects, empty_file, read_jsonl
 from scimult.data.packed import open_binary, unpacked_name
 from scimult.data.rows import read_parquet
@@ -25,14 +26,15 @@ class Format(NamedTuple):
     shape: str
 
 
-# Format names for users. Without a container, the file decides between JSON and Parquet.
+# Format names for users. Without a container, the file decides, as between JSON and Parquet.
 FORMATS: dict[str, Format] = {
     "jsonl": Format("json", "plain"),
     "csv": Format("csv", "plain"),
     "tsv": Format("tsv", "plain"),
     "parquet": Format("parquet", "plain"),
     "bibtex": Format("bibtex", ""),
-    "ris": Format("ris", ""),
+    **{name: Format(name, name) for name in ("ris", "nbib", "enw")},
+    "wos": Format("", "wos"),
     "zotero": Format("csv", "plain"),
     "openalex": Format("", "openalex"),
     "s2ag": Format("", "s2ag"),
@@ -49,17 +51,9 @@ _SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
-    ".bib": "bibtex",
-    ".bibtex": "bibtex",
-    ".ris": "ris",
-    ".xml": "pubmed",
+    **{ending: name for name, kind in IMPORTED.items() for ending in kind.endings},
 }
-_STARTS = {
-    "bibtex": re.compile(r"(?:\s*%[^\n]*\n)*\s*@\w+\s*[{(]"),
-    "ris": re.compile(r"\s*TY\s+-"),
-    "pubmed": re.compile(r"\s*<(?:\?xml|!DOCTYPE Pubmed|Pubmed)"),
-    "json": re.compile(r"\s*[\[{]"),
-}
+_JSON = re.compile(r"\s*[\[{]")
 
 
 def find_files(files: Sequence[Path | str]) -> list[Path]:
@@ -104,11 +98,14 @@ def guess_format(path: Path, named: str | None = None) -> Format:
     if named is not None:
         chosen = FORMATS[one_of("format of papers", named, FORMATS)]
     container = chosen.container or _container(path)
-    if chosen.shape or container not in ("json", "parquet", "csv", "tsv"):
+    if container in IMPORTED or container == "prepared":
+        return Format(container, container if container in LAYOUTS else "")
+    if chosen.shape:
         return Format(container, chosen.shape)
     if container in ("json", "parquet"):
         return Format(container, _shape(path, container) or "plain")
-    return Format(container, "plain")
+    columns = re.split(r"[\t,;]", _header(read_start(path)))
+    return Format(container, "wos" if WOS_COLUMNS.issubset(columns) else "plain")
 
 
 def _container(path: Path) -> str:
@@ -124,10 +121,12 @@ def _container(path: Path) -> str:
         return "parquet"
     refuse_binary(path, start)
     text = start.decode("utf-8-sig", errors="replace")
-    for container, pattern in _STARTS.items():
-        if pattern.match(text):
+    for container, kind in IMPORTED.items():
+        if kind.start.match(text):
             return container
-    header = text.partition("\n")[0]
+    if _JSON.match(text):
+        return "json"
+    header = _header(start)
     if "\t" in header or "," in header:
         return "tsv" if header.count("\t") >= header.count(",") else "csv"
     fix = f"end its name in {', '.join(_SUFFIXES)}, or give its format: {', '.join(FORMATS)}"
@@ -141,6 +140,11 @@ def _shape(path: Path, container: str) -> str | None:
     rows = read_jsonl(path, rejects) if is_json else read_parquet(path, (), rejects)
     record = next(rows, None)
     return None if record is None else guess_shape(record.fields)
+
+
+def _header(start: bytes) -> str:
+    """Return the first line."""
+    return re.split("[\r\n]", start.decode("utf-8-sig", errors="replace"), maxsplit=1)[0]
 
 
 def read_start(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -12,6 +12,7 @@ from scimult.data.importers.columns import TABLES, is_expression
 from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
 from scimult.data.importers.shapes import SHAPES, at, has_column
+from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_parquet
 from scimult.data.tables import delimiter_of, read_delimited
@@ -111,7 +112,7 @@ def _read_group(
             yield from _renamed(records, shape, columns, rejects)
             return
     if container == "pubmed":
-        from scimult.data.importers.bibliographies import read_pubmed_files
+        from scimult.data.importers.pubmed import read_pubmed_files
 
         # Together, as an update deletes papers of earlier files.
         yield from _renamed(read_pubmed_files(paths, rejects), shape, columns, rejects)
@@ -152,13 +153,11 @@ def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
         from scimult.data.importers.prepared import read_prepared
 
         return read_prepared(path)
-    from scimult.data.importers import bibliographies
+    if container == "bibtex":
+        from scimult.data.importers.bibtex import read_bibtex
 
-    readers: dict[str, Callable[[Path, Rejects], Iterator[Record]]] = {
-        "bibtex": bibliographies.read_bibtex,
-        "ris": bibliographies.read_ris,
-    }
-    return readers[container](path, rejects)
+        return read_bibtex(path, rejects)
+    return read_tagged(path, rejects, LAYOUTS[container])
 
 
 def _renamed(

@@ -12,10 +12,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
-from scimult.data.importers.paper import first, person, plain_text, short_doi, year_in
+from scimult.data.importers.paper import (
+    first,
+    first_name_first,
+    person,
+    plain_text,
+    short_doi,
+    year_in,
+)
+from scimult.data.importers.tagged import LAYOUTS, paper_of
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
@@ -171,7 +180,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
     "title": ("title", "article title", "document title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
-    "authors": ("authors", "author", "author full names", "author/s"),
+    "authors": ("author full names", "authors", "author", "author/s"),
     "venue": (
         "venue",
         "journal",
@@ -191,6 +200,10 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+# Columns of Zotero, Scopus and Web of Science, whose authors are "Doe, Jane; Roe, Karl".
+_FAMILY_FIRST = {"item type", "author full names"}
+
+
 def plain(record: Fields) -> dict[str, Any]:
     """Convert a row of a user's table, with common column names in any case.
 
@@ -198,8 +211,11 @@ def plain(record: Fields) -> dict[str, Any]:
     """
     lower = {name.casefold().strip(): value for name, value in record.items()}
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
-    if "journal/book" in lower and isinstance(fields["authors"], str):  # PubMed: "Doe J, Roe K."
-        fields["authors"] = fields["authors"].rstrip(".").split(", ")
+    authors = fields["authors"]
+    if isinstance(authors, str) and "journal/book" in lower:  # PubMed: "Doe J, Roe K."
+        fields["authors"] = authors.rstrip(".").split(", ")
+    elif isinstance(authors, str) and _FAMILY_FIRST & lower.keys():
+        fields["authors"] = [first_name_first(name) for name in authors.split(";")]
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields
@@ -218,6 +234,7 @@ SHAPES: Mapping[str, Shape] = {
     "crossref": crossref,
     "arxiv": arxiv,
     "plain": plain,
+    **{name: partial(paper_of, layout) for name, layout in LAYOUTS.items()},
 }
 
 

@@ -272,7 +272,7 @@ def _paper(paper: ImportedPaper, options: TableOptions, raw: RawSource) -> None:
 
 TABLE = PublicSource(
     name="table",
-    title="your own files: JSONL, CSV, TSV, Parquet, BibTeX, RIS, OpenAlex, ...",
+    title="your own files: JSONL, CSV, TSV, Parquet, BibTeX, RIS, .nbib, .enw, OpenAlex, ...",
     url="(yours)",
     licence="(yours)",
     files=("named by papers.file, labels.file, citations.file, ...; globs are expanded",),

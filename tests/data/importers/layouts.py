@@ -180,6 +180,8 @@ PUBMED = """<?xml version="1.0" ?>
   </Article>
   <MeshHeadingList><MeshHeading><DescriptorName UI="D051379">Mice</DescriptorName>
   <QualifierName>physiology</QualifierName></MeshHeading></MeshHeadingList>
+  <KeywordList Owner="NOTNLM"><Keyword MajorTopicYN="N">carbon <i>dioxide</i></Keyword>
+  </KeywordList>
  </MedlineCitation>
  <PubmedData>
   <ArticleIdList><ArticleId IdType="pubmed">12345</ArticleId></ArticleIdList>
@@ -229,6 +231,105 @@ T1  - Only a title
 JF  - Proceedings
 Y1  - 2021//
 ER  - \n"""
+# The same article as PUBMED, by the tags of https://www.nlm.nih.gov/bsd/mms/medlineelements.html.
+NBIB = """
+PMID- 12345
+OWN - NLM
+STAT- MEDLINE
+DP  - 1998 Dec-1999 Jan
+TI  - Effects of CO2 on
+      mice.
+LID - S0140-6736(98)00001-2 [pii]
+LID - 10.1234/ABC.1 [doi]
+AB  - BACKGROUND: Mice breathe.
+      RESULTS: They do.
+FAU - Núñez, Ana
+AU  - Núñez A
+AD  - Institute of Mice, City.
+CN  - The Group
+LA  - eng
+TA  - Lancet
+JT  - The Lancet
+MH  - *Mice/genetics/*physiology
+OT  - *carbon dioxide
+AID - 10.1234/ABC.1 [doi]
+SO  - Lancet. 1998 Dec-1999 Jan;1(1):1-2. doi: 10.1234/ABC.1.
+
+PMID- 12346
+TI  - Second.
+"""
+# By EndNote's list of tags; keywords as it writes them, one a line.
+ENW = """%0 Journal Article
+%A Núñez, Ana
+%A Bo Li
+%T Graphs of papers
+%J Journal of Graphs
+%D 2012
+%R 10.1234/ABC.1
+%X We draw graphs,
+in two lines.
+%K graphs
+Models, Theoretical
+
+%0 Conference Paper
+%A Li, Bo
+%T Only a title
+%B Proceedings
+%D 2021
+%K graphs, citation analysis
+"""
+# By Clarivate's list of field tags.
+WOS = """\ufeffFN Clarivate Analytics Web of Science
+VR 1.0
+PT J
+AU Núñez, A
+   Li, B
+AF Núñez, Ana
+   Li, Bo
+CA The Group
+TI Graphs of
+   papers
+SO JOURNAL OF GRAPHS
+DE graphs; citation
+   analysis
+ID NETWORKS
+AB We draw graphs.
+CR Li B, 1999, J GRAPHS, V2, P1, DOI 10.1234/OLD
+   Doe J, 2001, A book
+   Roe K, 2002, J GRAPHS, V3, P1, DOI [arXiv:0201.1, 10.1002/(SICI)1<1::AID-X>3.0.CO;2-Z]
+PY 2012
+DI 10.1234/ABC.1
+UT WOS:000000000000001
+ER
+
+PT C
+AU Li, B
+TI An old one
+SO PROCEEDINGS
+ID NETWORKS
+EA MAY 1999
+DI 10.1234/OLD
+UT WOS:000000000000002
+ER
+
+PT J
+AU [Anonymous]
+TI Without a DOI
+UT WOS:000000000000003
+ER
+
+EF"""
+WOS_TABLE = (
+    "\ufeffPT\tAU\tAF\tCA\tTI\tSO\tDE\tID\tAB\tCR\tPY\tEA\tDI\tUT\n"
+    "J\tNúñez, A; Li, B\tNúñez, Ana; Li, Bo\tThe Group\tGraphs of papers\tJOURNAL OF GRAPHS\t"
+    "graphs; citation analysis\tNETWORKS\tWe draw graphs.\tLi B, 1999, J GRAPHS, V2, P1, "
+    "DOI 10.1234/OLD; Doe J, 2001, A book; Roe K, 2002, J GRAPHS, V3, P1, "
+    "DOI [arXiv:0201.1, 10.1002/(SICI)1<1::AID-X>3.0.CO;2-Z]\t2012\t\t10.1234/ABC.1\t"
+    "WOS:000000000000001\t\n"
+    "C\tLi, B\t\t\tAn old one\tPROCEEDINGS\t\tNETWORKS\t\t\t\tMAY 1999\t10.1234/OLD\t"
+    "WOS:000000000000002\t\n"
+    "J\t[Anonymous]\t\t\tWithout a DOI\t\t\t\t\t\t\t\t\tWOS:000000000000003\t\n"
+)
 ZOTERO = (
     '\ufeff"Key","Item Type","Publication Year","Author","Title","Publication Title","DOI",'
     '"Abstract Note","Manual Tags"\n'

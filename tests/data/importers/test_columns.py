@@ -122,7 +122,7 @@ def test_a_lack_of_memory_or_disk_is_no_fault_of_the_file(
 def test_columns_of_ieee_lens_and_covidence_are_known(tmp_path: Path) -> None:
     text = '"Document Title",Author/s,"Published Year",Abstract\nA,"Lee, Ann; Roe, J",2020,Of it\n'
     (paper,) = read(written(tmp_path, "a.csv", text))
-    assert (paper.title, paper.authors, paper.year) == ("A", ["Lee, Ann", "Roe, J"], 2020)
+    assert (paper.title, paper.authors, paper.year) == ("A", ["Ann Lee", "J Roe"], 2020)
 
 
 def test_a_table_without_titles_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,3 +151,37 @@ def test_authors_of_pubmeds_tables_are_several(tmp_path: Path) -> None:
     text = 'PMID,Title,Authors,Journal/Book\n1,A,"Doe J, van Roe K.",Nature\n2,B,,Nature\n'
     papers = read(written(tmp_path, "pubmed.csv", text))
     assert [paper.authors for paper in papers] == [["Doe J", "van Roe K"], []]
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell", "authors"),
+    [
+        (
+            "authors",
+            "Doe, Jane; van Roe, Karl, Jr.; Bo Li",
+            ["Jane Doe", "Karl van Roe Jr.", "Bo Li"],
+        ),
+        ("authors", "Doe, Jane A.", ["Jane A. Doe"]),
+        ("authors", "Jane A. Doe, Bo Li", ["Jane A. Doe, Bo Li"]),  # of two authors
+        ("authors", "Doe J., Roe K., Li B.", ["Doe J., Roe K., Li B."]),
+        ("item type,author", "book,García Pérez, Ana María", ["Ana María García Pérez"]),
+        ("authors,author full names", "Doe J.,Doe, Jane (57200001122)", ["Jane Doe"]),
+    ],
+)
+def test_authors_in_one_text_have_their_given_names_first(
+    tmp_path: Path, columns: str, cell: str, authors: list[str]
+) -> None:
+    first, _, last = ("", "", cell) if "," not in columns else cell.partition(",")
+    text = f'title,{columns}\nA,{first}{"," * bool(first)}"{last}"\n'
+    (paper,) = read(written(tmp_path, "a.csv", text))
+    assert paper.authors == authors
+
+
+def test_rows_may_end_with_a_delimiter_and_lines_in_carriage_returns(tmp_path: Path) -> None:
+    """Excel for the old Mac also writes line feeds, within values."""
+    text = 'id,title,abstract\r1,A,"Of\nit",\r2,B,,\r'
+    papers = read(written(tmp_path, "a.csv", text))
+    assert [(paper.id, paper.abstract, paper.location.line) for paper in papers] == [
+        ("1", "Of it", 2),
+        ("2", "", 4),
+    ]

@@ -19,6 +19,17 @@ from tests.data.importers.written import lines, read, written
 from tests.raw_corpus import CITATIONS, LABELS, PAPERS, raw_config, write_raw
 
 # File name, content, and what its first paper is; the format is guessed.
+WOS_FIRST = {
+    "id": "10.1234/abc.1",
+    "title": "Graphs of papers",
+    "abstract": "We draw graphs.",
+    "authors": ["Ana Núñez", "Bo Li", "The Group"],
+    "venue": "JOURNAL OF GRAPHS",
+    "year": 2012,
+    "doi": "10.1234/abc.1",
+    "references": ["10.1234/old", "10.1002/(sici)1<1::aid-x>3.0.co;2-z"],
+    "labels": ["graphs", "citation analysis"],
+}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "openalex": (
         "part_000.gz",
@@ -151,9 +162,39 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "year": 1998,
             "doi": "10.1234/abc.1",
             "references": ["999"],
-            "labels": ["Mice"],
+            "labels": ["Mice", "carbon dioxide"],
         },
     ),
+    "nbib": (
+        "pubmed-mice-set.txt",
+        layouts.NBIB,
+        {
+            "id": "12345",
+            "title": "Effects of CO2 on mice.",
+            "abstract": "BACKGROUND: Mice breathe. RESULTS: They do.",
+            "authors": ["Ana Núñez", "The Group"],
+            "venue": "The Lancet",
+            "year": 1998,
+            "doi": "10.1234/abc.1",
+            "labels": ["Mice", "carbon dioxide"],
+        },
+    ),
+    "enw": (
+        "scholar.enw",
+        layouts.ENW,
+        {
+            "id": "10.1234/abc.1",
+            "title": "Graphs of papers",
+            "abstract": "We draw graphs, in two lines.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "Journal of Graphs",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "labels": ["graphs", "Models, Theoretical"],
+        },
+    ),
+    "wos": ("savedrecs.txt", layouts.WOS, WOS_FIRST),
+    "wos table": ("savedrecs.txt", layouts.WOS_TABLE, WOS_FIRST),
     "bibtex": (
         "library.bib",
         layouts.BIBTEX,
@@ -188,7 +229,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "id": "K1",
             "abstract": "We draw graphs.",
-            "authors": ["Núñez, Ana", "Li, Bo"],
+            "authors": ["Ana Núñez", "Bo Li"],
             "venue": "Journal of Graphs",
             "year": 2012,
             "labels": ["graphs", "citation analysis"],
@@ -210,7 +251,8 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.location.file.name == name
-    assert first.location.line == {"bibtex": 4, "zotero": 2}.get(case, 2 if name in _HEADED else 1)
+    lines_before = {"bibtex": 3, "zotero": 1, "nbib": 1, "wos": 2, "wos table": 1}
+    assert first.location.line == 1 + lines_before.get(case, int(name in _HEADED))
 
 
 ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -253,6 +295,10 @@ _HEADED = ("table.csv", "papers")
         ("pubmed", 2, {"id": "12346", "title": "Second.", "year": None}),
         ("bibtex", 2, {"id": "li2021", "year": 2021, "venue": "Proceedings", "authors": []}),
         ("ris", 2, {"title": "Only a title", "year": 2021, "id_from": "text"}),
+        ("nbib", 2, {"id": "12346", "title": "Second.", "year": None}),
+        ("enw", 2, {"venue": "Proceedings", "labels": ["graphs", "citation analysis"]}),
+        ("wos", 3, {"id": "WOS:000000000000003", "authors": ["[Anonymous]"], "doi": ""}),
+        ("wos table", 3, {"id": "WOS:000000000000003", "authors": ["[Anonymous]"]}),
     ],
 )
 def test_the_bare_paper_of_each_layout(
@@ -270,7 +316,10 @@ def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: li
     assert paper.year is None
 
 
-@pytest.mark.parametrize("named", ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex"])
+@pytest.mark.parametrize(
+    "named",
+    ["openalex", "s2ag", "aminer", "crossref", "pubmed", "bibtex", "ris", "nbib", "enw", "wos"],
+)
 def test_a_named_format_reads_as_the_guessed_one(tmp_path: Path, named: str) -> None:
     case = {"s2ag": "s2orc", "aminer": "aminer v12"}.get(named, named)
     path = written(tmp_path, *CASES[case][:2])

@@ -72,6 +72,9 @@ def _downloads(folder: Path, edges: bool) -> None:
         "LIBRARY/library.bib": layouts.BIBTEX,
         "LIBRARY/library.ris": layouts.RIS,
         "LIBRARY/library.csv": layouts.ZOTERO,
+        "LIBRARY/pubmed.nbib": layouts.NBIB,
+        "LIBRARY/scholar.enw": layouts.ENW,
+        "LIBRARY/savedrecs (1).txt": layouts.WOS,
         "TABLES/scopus.csv": SCOPUS,
     }
     for name, text in files.items():
@@ -91,7 +94,10 @@ EXPECTED = {
     "s2orc": (2, 1, {"classification": 2, "link_prediction": 1}),
     "aminer": (2, 1, {"classification": 1}),
     "crossref": (2, 1, {"classification": 2, "link_prediction": 1}),
-    "pubmed": (2, 1, {"classification": 1}),
+    "pubmed": (2, 2, {"classification": 2}),
+    "nbib": (2, 2, {"classification": 2}),
+    "enw": (2, 3, {"classification": 4}),
+    "wos": (3, 3, {"classification": 3, "link_prediction": 1}),
     "arxiv": (1, 2, {"classification": 2}),
     "bibtex": (2, 2, {"classification": 2}),
     "ris": (2, 2, {"classification": 2}),

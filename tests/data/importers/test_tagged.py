@@ -1,0 +1,171 @@
+"""Tagged lines: what looks like a tag and is text, where records end, names, keywords."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import rispy
+
+from scimult.data.importers import read_papers
+from scimult.data.lines import Rejects
+from tests.data.importers import layouts
+from tests.data.importers.written import read, written
+
+WRAPPED = """TY  - JOUR
+TI  - Spectra of
+ER - positive cells
+AB  - First line.
+UV - visible spectroscopy is used.
+AB - blood groups.
+Second line - with a dash
+TY - the unit
+AU  - Smith, John, Jr.
+AU  - Lee, Ann
+AU  - Consortium
+KW  - spectra
+ER  - \n"""
+ABSTRACT = (
+    "First line. UV - visible spectroscopy is used. AB - blood groups. "
+    "Second line - with a dash TY - the unit"
+)
+
+
+def test_an_abbreviated_journal_is_the_venue_if_there_is_no_other(tmp_path: Path) -> None:
+    text = "TY  - JOUR\nT1  - A\nJA  - J. Abbr.\nER  - \n"
+    text += "TY  - JOUR\nT1  - B\nJA  - J. Abbr.\nJF  - Journal\nER  - \n"
+    venues = [paper.venue for paper in read(written(tmp_path, "a.ris", text))]
+    assert venues == ["J. Abbr.", "Journal"]
+
+
+def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
+    """As in rispy, whose tags have two spaces."""
+    (paper,) = read(written(tmp_path, "a.ris", WRAPPED))
+    (reference,) = rispy.loads(WRAPPED)
+    assert (paper.title, paper.abstract) == (reference["title"], reference["abstract"])
+    assert (paper.title, paper.abstract) == ("Spectra of ER - positive cells", ABSTRACT)
+    assert paper.authors == ["John Smith Jr.", "Ann Lee", "Consortium"]
+
+
+@pytest.mark.parametrize("dash", [" - ", "- "])
+def test_the_loose_form_of_known_tags_is_read_where_a_reference_uses_it(
+    tmp_path: Path, dash: str
+) -> None:
+    text = WRAPPED.replace("AB - blood groups.\n", "").replace("TY - the unit\n", "")
+    loose = text.replace("  - ", dash).replace(f"KW{dash}", f"U1{dash}\nKW{dash}")
+    (paper,) = read(written(tmp_path, "a.ris", loose))
+    assert paper.title == "Spectra of ER - positive cells"
+    assert paper.abstract == ABSTRACT.replace("AB - blood groups. ", "").removesuffix(
+        " TY - the unit"
+    )
+    assert (paper.authors[0], paper.labels) == ("John Smith Jr.", ["spectra"])
+
+
+def test_references_of_both_forms_in_one_file(tmp_path: Path) -> None:
+    strict = "TY  - JOUR\nTI  - A\nER -\n"
+    loose = "TY - JOUR\nTI - B\nER - \n"
+    papers = read(written(tmp_path, "a.ris", strict + loose + strict.replace("A", "C")))
+    assert [paper.title for paper in papers] == ["A", "B", "C"]
+
+
+def test_web_of_science_is_read_as_rispy_reads_it(tmp_path: Path) -> None:
+    papers = read(written(tmp_path, "a.txt", layouts.WOS))
+    records = rispy.loads(layouts.WOS.lstrip("\ufeff"), implementation=rispy.WokParser)
+    assert [paper.title for paper in papers] == [record["document_title"] for record in records]
+    assert papers[0].abstract == records[0]["abstract"]
+
+
+def test_both_exports_of_web_of_science_are_one(tmp_path: Path) -> None:
+    tagged = read(written(tmp_path, "a.ciw", layouts.WOS))
+    table = read(written(tmp_path, "a.tsv", layouts.WOS_TABLE))
+    assert [replace(paper, location=tagged[0].location) for paper in table] == [
+        replace(paper, location=tagged[0].location) for paper in tagged
+    ]
+    assert [paper.year for paper in tagged] == [2012, 1999, None]
+    assert tagged[1].id in tagged[0].references
+    assert tagged[1].labels == ["NETWORKS"]
+    (tmp_path / "a.txt").write_bytes((tmp_path / "a.ciw").read_bytes())
+    assert read(tmp_path / "a.txt", columns={"labels": "ID"})[0].labels == ["NETWORKS"]
+
+
+def test_the_export_of_an_article_says_what_its_xml_does(tmp_path: Path) -> None:
+    (exported, *_), (article, *_) = (
+        read(written(tmp_path, name, text))
+        for name, text in {"a.nbib": layouts.NBIB, "a.xml": layouts.PUBMED}.items()
+    )
+    assert replace(exported, location=article.location, references=["999"]) == article
+
+
+@pytest.mark.parametrize(
+    ("full", "name"),
+    [("Doe, Jane A", "Jane A Doe"), ("Doe, John A Jr", "John A Doe Jr"), ("Doe, IV", "IV Doe")],
+)
+def test_names_of_medline(tmp_path: Path, full: str, name: str) -> None:
+    text = f"PMID- 1\nTI  - [Not Available].\nTT  - Le titre\nFAU - {full}\nCN  - Group, A\n"
+    (paper,) = read(written(tmp_path, "a.nbib", text))
+    assert (paper.title, paper.authors) == ("Le titre", [name, "Group, A"])
+
+
+def test_records_without_a_first_tag_end_at_blank_lines(tmp_path: Path) -> None:
+    """ERIC's .nbib has no PMID; refer has no type. In a record with a first tag, they are text."""
+    eric = "OWN - ERIC\nTI  - A\nAU  - Doe, Jane\nOID - EJ1\n\nOWN - ERIC\nTI  - B\nOID - EJ2\n"
+    papers = read(written(tmp_path, "a.nbib", eric))
+    assert [(paper.id, paper.title) for paper in papers] == [("EJ1", "A"), ("EJ2", "B")]
+    refer = "%T A\n%A Jane Doe\n\n%T B\n%0 Book\n%T C\n%X One.\n\nTwo.\n\n%D 2001\n"
+    papers = read(written(tmp_path, "a.enw", refer))
+    assert [(paper.title, paper.abstract, paper.year) for paper in papers] == [
+        ("A", "", None),
+        ("B", "", None),
+        ("C", "One. Two.", 2001),
+    ]
+    assert [paper.location.line for paper in papers] == [1, 4, 5]
+
+
+def test_unknown_tags_are_columns(tmp_path: Path) -> None:
+    text = layouts.ENW.replace("%D 2012", "%D 2012\n%! Graphs\n%9 a\n%9 b")
+    paper = read(written(tmp_path, "a.enw", text), columns={"short": "%!", "kinds": "%9"})[0]
+    assert paper.extra == {"short": "Graphs", "kinds": ["a", "b"]}
+    assert paper.title == "Graphs of papers"
+
+
+@pytest.mark.parametrize("name", ["a.ris", "a.ciw", "a.nbib", "a.enw"])
+def test_lines_may_end_in_carriage_returns(tmp_path: Path, name: str) -> None:
+    text = {
+        "a.ris": layouts.RIS,
+        "a.ciw": layouts.WOS,
+        "a.nbib": layouts.NBIB.lstrip(),
+        "a.enw": layouts.ENW,
+    }[name]
+    papers = [
+        read(written(tmp_path, name, text.replace("\n", end))) for end in ("\n", "\r\n", "\r")
+    ]
+    assert len(papers[0]) > 1
+    assert papers[0] == papers[1] == papers[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("a.ris", "TY  - JOUR\nTI  - {}\nER  - \n", "TY  - JOUR\nTI  - Cut\n"),
+        ("a.ciw", "FN X\nVR 1.0\nPT J\nTI {}\nER\n", "PT J\nTI Cut\n"),
+        ("a.nbib", "PMID- 1\nTI  - {}\n\n", "PMID- 2\nAB  - \n\n"),
+        ("a.enw", "%0 Book\n%T {}\n\n", "%0 Book\n%A Doe, Jane\n\n"),
+        ("a.ris", "TY  - JOUR\nTI  - {}\nER  - \n", "AU  - Doe, Jane\n"),
+        ("a.ciw", "PT J\nTI {}\nER\n", "PT J\nTI Nu\xf1ez\nER\n"),
+        ("a.nbib", "PMID- 1\nTI  - {}\n\n", "PMID- 2\nTI  - C\nAB  - Nu\xf1ez\n\n"),
+        ("a.enw", "%0 Book\n%T {}\n\n", "%0 Book\n%T C\n%X Nu\xf1ez\n\n"),
+    ],
+)
+def test_a_bad_record_alone_is_left_out(tmp_path: Path, name: str, good: str, bad: str) -> None:
+    (tmp_path / name).write_bytes((good.format("A") + bad + good.format("B")).encode("latin-1"))
+    rejects = Rejects(skip_bad=True)
+    papers = list(read_papers([tmp_path / name], rejects=rejects))
+    assert [paper.title for paper in papers] == ["A", "B"]
+    assert sum(rejects.counts.values()) == 1
+    assert f"{name}:" in rejects.summary()
+    assert "Fix: " in rejects.summary()
+    # Also where the file ends with it.
+    (tmp_path / name).write_bytes((good.format("A") + bad).encode("latin-1"))
+    papers = list(read_papers([tmp_path / name], rejects=Rejects(skip_bad=True)))
+    assert [paper.title for paper in papers] == ["A"]
