@@ -281,9 +281,21 @@ def _describe(schema: type[BaseModel], detail: Any) -> str:
         known = _known_keys(schema, detail["loc"][:-1])
         hint = suggest(str(detail["loc"][-1]), known)
         return f"{location}: unknown key{hint}; known keys: {', '.join(sorted(known)) or 'none'}"
+    context = detail.get("ctx", {})
+    if detail["type"] == "union_tag_not_found":
+        return f"{location}: key {context['discriminator']} is required"
+    if detail["type"] == "union_tag_invalid":
+        known = context["expected_tags"].replace("'", "").split(", ")
+        hint = suggest(context["tag"], known)
+        key = context["discriminator"].strip("'")
+        return (
+            f"{location}.{key}: unknown {key} {context['tag']!r}{hint}; known: {', '.join(known)}"
+        )
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("missing", "value_error"):
         return f"{location}: {message}"
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "Input should be a mapping of keys to values"
     if detail["type"] == "string_type" and isinstance(detail["input"], (bool, int, float)):
         message += ": put words that YAML takes for numbers, yes or no in quotes"
     return f"{location}: {message} (value: {shown(detail['input'])})"

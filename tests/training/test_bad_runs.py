@@ -62,6 +62,14 @@ BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
         ({"optimizer": {"betas": [0.9, 1.5]}}, r"optimizer\.betas\.1.*less than 1"),
         ({"engine": {"precision": "fp8"}}, r"engine\.precision.*'fp32', 'bf16' or 'fp16'"),
         ({"loss": {"temperature": 0}}, r"loss\.temperature.*greater than 0"),
+        (
+            {"loss": {"by_task": {"search": {"name": "triplt"}}}},
+            r"loss\.by_task\.search\.name: unknown name 'triplt' \(did you mean 'triplet'\?\); kno",
+        ),
+        (
+            {"loss": {"by_task": {"search": {"temperature": 0.1}}}},
+            r"loss\.by_task\.search: key 'name' is required",
+        ),
         ({"loss": {"name": "triplet", "temperature": 0.1}}, "loss.name triplet has no temperature"),
         ({"loss": {"margin": 1.0, "negatives": "all"}}, "info_nce has no margin or negatives"),
         (
