@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.data.importers.paper import first, year_in
+from scimult.data.importers.paper import KEYWORDS, first, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
@@ -32,7 +32,6 @@ _OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\["
 _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
-_KEYWORDS = re.compile(r"\s*[;,]\s*")
 # Commands that stand for text and that pylatexenc drops.
 _COMMANDS = {
     **{"textless": "<", "textgreater": ">", "textbar": "|", "textunderscore": "_"},
@@ -195,7 +194,7 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
         "year": year_in(first(fields, *_DATES)),
         # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
         "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
-        "labels": [word for word in _KEYWORDS.split(keywords) if word],
+        "labels": [word for word in KEYWORDS.split(keywords) if word],
     }
 
 

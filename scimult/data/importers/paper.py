@@ -25,6 +25,8 @@ FIELDS = (
     "labels",
 )
 _LISTS = ("authors", "references", "labels")
+KEYWORDS = re.compile(r"\s*[;,]\s*")
+"""What separates keywords that are in one text."""
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scimult.data.importers.paper import first, first_name_first, known_text, short_doi, year_in
+from scimult.data.importers.paper import (
+    KEYWORDS,
+    first,
+    first_name_first,
+    known_text,
+    short_doi,
+    year_in,
+)
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
@@ -143,7 +150,6 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
 }
 _SEMICOLON = re.compile(r";\s+")
-_KEYWORDS = re.compile(r"\s*[;,]\s*")
 
 
 @dataclass
@@ -269,7 +275,7 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
 
     labels = several("labels")
     if layout.comma and len(labels) == 1:
-        labels = _KEYWORDS.split(labels[0])
+        labels = KEYWORDS.split(labels[0])
     paper = {
         **{name: next(iter(texts(name)), "") for name in ("id", "abstract", "venue")},
         "title": next(filter(known_text, texts("title")), ""),

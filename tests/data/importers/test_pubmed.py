@@ -67,3 +67,19 @@ def test_mesh_or_keywords_alone_can_be_the_labels(tmp_path: Path) -> None:
     path = written(tmp_path, "a.xml", layouts.PUBMED)
     for column, labels in {"mesh": ["Mice"], "keywords": ["carbon dioxide"]}.items():
         assert read(path, columns={"labels": column})[0].labels == labels
+
+
+def test_books_among_pubmed_articles_are_read(tmp_path: Path) -> None:
+    book = """<PubmedBookArticle><BookDocument><PMID>3</PMID>
+    <ArticleIdList><ArticleId IdType="doi">10.1234/ABC.3</ArticleId></ArticleIdList>
+    <Book><BookTitle>Pearls</BookTitle><PubDate><Year>2020</Year></PubDate></Book>{}
+    <AuthorList><Author><LastName>Li</LastName><ForeName>Bo</ForeName></Author></AuthorList>
+    <Abstract><AbstractText>Of mice.</AbstractText></Abstract>
+    </BookDocument></PubmedBookArticle>"""
+    chapter = "<ArticleTitle>A chapter</ArticleTitle>"
+    end = "</PubmedArticleSet>"
+    xml = layouts.PUBMED.replace(end, book.format(chapter) + book.format("") + end)
+    papers = read(written(tmp_path, "a.xml", xml))
+    assert [paper.title for paper in papers[2:]] == ["A chapter", "Pearls"]
+    assert (papers[2].id, papers[2].abstract, papers[2].authors) == ("3", "Of mice.", ["Bo Li"])
+    assert (papers[2].venue, papers[2].year, papers[2].doi) == ("Pearls", 2020, "10.1234/abc.3")

@@ -341,30 +341,6 @@ def test_a_percent_sign_ends_no_text_of_bibtex(tmp_path: Path) -> None:
     assert (paper.title, paper.abstract) == ("5% of $n$ or 6% more", "One in 10% of all.")
 
 
-def test_books_among_pubmed_articles_are_read(tmp_path: Path) -> None:
-    book = """<PubmedBookArticle><BookDocument><PMID>3</PMID>
-    <ArticleIdList><ArticleId IdType="doi">10.1234/ABC.3</ArticleId></ArticleIdList>
-    <Book><BookTitle>Pearls</BookTitle><PubDate><Year>2020</Year></PubDate></Book>{}
-    <AuthorList><Author><LastName>Li</LastName><ForeName>Bo</ForeName></Author></AuthorList>
-    <Abstract><AbstractText>Of mice.</AbstractText></Abstract>
-    </BookDocument></PubmedBookArticle>"""
-    chapter = "<ArticleTitle>A chapter</ArticleTitle>"
-    end = "</PubmedArticleSet>"
-    xml = layouts.PUBMED.replace(end, book.format(chapter) + book.format("") + end)
-    papers = read(written(tmp_path, "a.xml", xml))
-    assert [paper.title for paper in papers[2:]] == ["A chapter", "Pearls"]
-    assert (papers[2].id, papers[2].abstract, papers[2].authors) == ("3", "Of mice.", ["Bo Li"])
-    assert (papers[2].venue, papers[2].year, papers[2].doi) == ("Pearls", 2020, "10.1234/abc.3")
-
-
-def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
-    numbered = "Exported today\n1.\n" + layouts.RIS.replace("TY  - CONF", "2.\nTY  - CONF")
-    plain = read(written(tmp_path, "a.ris", layouts.RIS))
-    found = read(written(tmp_path, "b.ris", numbered))
-    assert [paper.title for paper in found] == [paper.title for paper in plain]
-    assert [paper.location.line for paper in found] == [3, 18]
-
-
 def test_ids_come_from_a_doi_or_the_text_where_there_is_none(tmp_path: Path) -> None:
     rows = [{"title": "A", "doi": "doi:10.1234/ABC."}, {"title": "A"}, {"title": "B"}]
     first, second, third = read(written(tmp_path, "a.jsonl", lines(*rows)))

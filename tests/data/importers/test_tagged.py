@@ -62,6 +62,14 @@ def test_the_loose_form_of_known_tags_is_read_where_a_reference_uses_it(
     assert (paper.authors[0], paper.labels) == ("John Smith Jr.", ["spectra"])
 
 
+def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
+    numbered = "Exported today\n1.\n" + layouts.RIS.replace("TY  - CONF", "2.\nTY  - CONF")
+    plain = read(written(tmp_path, "a.ris", layouts.RIS))
+    found = read(written(tmp_path, "b.ris", numbered))
+    assert [paper.title for paper in found] == [paper.title for paper in plain]
+    assert [paper.location.line for paper in found] == [3, 18]
+
+
 def test_references_of_both_forms_in_one_file(tmp_path: Path) -> None:
     strict = "TY  - JOUR\nTI  - A\nER -\n"
     loose = "TY - JOUR\nTI - B\nER - \n"
