@@ -22,7 +22,7 @@ test: $(READY)
 	$(PYTEST)
 
 slow: $(READY)
-	$(PYTEST) -m slow
+	$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile thorough
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -18,7 +19,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 # A busy machine must not fail a test, and a failure must come back at the next run.
-settings.register_profile("house", deadline=None, derandomize=True)
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=50)
+# For `make slow`: other examples each time.
+settings.register_profile("thorough", deadline=None, max_examples=300, print_blob=True)
 settings.load_profile("house")
 
 # Tests read messages where users of the command line do.
@@ -32,6 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marks = ("ranks", "timeout")
     long = {item.path for item in items if any(map(item.get_closest_marker, marks))}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests imported out of garbage collection: a twentieth of their time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

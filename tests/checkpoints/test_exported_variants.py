@@ -205,7 +205,8 @@ def test_our_module_in_sentence_transformers(tmp_path: Path) -> None:
 
 
 # XLM-R is RoBERTa under another name; BERT has tests of its own.
-@pytest.mark.parametrize("family", [pytest.param("roberta", marks=pytest.mark.slow), "modernbert"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
 def test_onnx_of_other_families(tmp_path: Path, family: str) -> None:
     last = {"pooling": "position", "pooling_position": -1}
     model = routed_model(tmp_path, "mha_expert", family=family, routing="task_and_side", **last)

@@ -19,16 +19,9 @@ MODERN = {
     "token_types": 0,
     "modern": {"global_blocks": [0, 3], "local_window": 4},
 }
-CASES = [
-    "shared norms",
-    "instruction",
-    "prefix",
-    "control codes",
-    "Houlsby adapters",
-    "fusion",
-    "LoRA everywhere",
-    "PALs",
-]
+CASES = ["shared norms", "prefix", "PALs"]
+# Of the same parts as the others.
+SLOW_CASES = ["instruction", "control codes", "Houlsby adapters", "fusion", "LoRA everywhere"]
 
 
 def relative_error(ours: torch.Tensor | None, exact: torch.Tensor | None) -> float:
@@ -80,7 +73,12 @@ def many_rows() -> tuple[list[np.ndarray], list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("case", "changes"), [*((case, {}) for case in CASES), ("mha_expert", MODERN)]
+    ("case", "changes"),
+    [
+        *((case, {}) for case in CASES),
+        ("mha_expert", MODERN),
+        *(pytest.param(case, {}, marks=pytest.mark.slow) for case in SLOW_CASES),
+    ],
 )
 def test_every_parameter_of_a_model(case: str, changes: dict[str, object]) -> None:
     """With equal weights, so that only rounding inside the model remains."""

@@ -20,6 +20,7 @@ from scimult.errors import ConfigError, DataError, StorageError, UnknownNameErro
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
+from scimult.preparation.prepare import prepare
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw
 
 
@@ -84,7 +85,9 @@ def test_a_bad_record(
     assert "Fix: " in message
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
-    data, rejects = build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
+    (tmp_path / "out").mkdir()
+    rejects = prepare(raw_config(root), tmp_path / "out", skip_bad=True)
+    data = PreparedData.open(tmp_path / "out")
     assert rejects.counts[problem] == 1
     assert data.manifest.rejects[problem] == 1
     logged = [

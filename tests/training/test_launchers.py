@@ -78,7 +78,8 @@ def test_a_launcher_starts_the_run_of_two_ranks(
     assert losses_of(folder / f"beside_{launcher[0]}") == losses
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("deepspeed", marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
 def test_a_job_of_two_ranks_has_many_groups_and_two_runs(
     folder: Path, repository: Path, launcher: str
 ) -> None:
