@@ -94,8 +94,9 @@ def read_delimited(
         if not names:
             names = check_columns(path, number, values, columns)
             continue
-        if len(values) == len(names) + 1 and not values[-1]:
-            del values[-1]  # some exports, as Web of Science's, end rows with a delimiter
+        # Some exports, as Web of Science's, end rows with a tab. A comma would be a text's, cut.
+        if delimiter == "\t" and len(values) == len(names) + 1 and not values[-1]:
+            del values[-1]
         if len(values) != len(names):
             fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
             text = (delimiter or " ").join(values)

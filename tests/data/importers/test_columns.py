@@ -177,11 +177,17 @@ def test_authors_in_one_text_have_their_given_names_first(
     assert paper.authors == authors
 
 
-def test_rows_may_end_with_a_delimiter_and_lines_in_carriage_returns(tmp_path: Path) -> None:
+def test_rows_may_end_with_a_tab_and_lines_in_carriage_returns(tmp_path: Path) -> None:
     """Excel for the old Mac also writes line feeds, within values."""
     text = 'id,title,abstract\r1,A,"Of\nit",\r2,B,,\r'
-    papers = read(written(tmp_path, "a.csv", text))
+    papers = read(written(tmp_path, "a.tsv", text.replace(",", "\t")))
     assert [(paper.id, paper.abstract, paper.location.line) for paper in papers] == [
         ("1", "Of it", 2),
         ("2", "", 4),
     ]
+
+
+def test_a_comma_at_the_end_of_a_row_hides_no_comma_of_a_title(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "id,title,abstract\n1,Cats, dogs,\n")
+    with pytest.raises(DataError, match=r"a\.csv:2: wrong number of values"):
+        read(path)
