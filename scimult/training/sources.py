@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.targets import TargetFile
-from scimult.errors import ConfigError, one_of
+from scimult.errors import ConfigError, one_of, suggest
 from scimult.tasks import TaskSet
 from scimult.training.config import DataConfig
 from scimult.training.loss_config import HeadConfig
@@ -25,7 +25,7 @@ def select_sources(
     Raises
     ------
     UnknownNameError, ConfigError
-        If a source is not in the prepared folder, a task is not in the run's ``tasks``,
+        If a source is not in the prepared folder, its task is not in the run's ``tasks``,
         or heads and targets do not match.
     """
     files: list[PairFile | TargetFile] = [*data.pairs("train"), *data.targets("train")]
@@ -48,7 +48,15 @@ def select_sources(
         and (section.sources is None or {file.name, file.source} & set(section.sources))
     ]
     for file in trained:
-        one_of(f"task of source {file.source!r}", file.task, tasks.names)
+        if file.task not in tasks.names:
+            known = ", ".join(tasks.names)
+            raise ConfigError(
+                f"source {file.source!r} has pairs or targets of a task that is not among tasks "
+                f"({known}{suggest(file.task, tasks.names)})",
+                path=data.folder,
+                value=file.task,
+                fix=f"add {{name: {file.task}}} to tasks, or list other sources in data.sources",
+            )
     if section.sampling == "sequential" and section.sources is not None:
         order = section.sources
         trained.sort(

@@ -163,7 +163,10 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             {"model": {"variant": "vanilla"}, "optimizer": {"added_lr": 1e-3}},
             "variant vanilla adds no parameters",
         ),
-        ({"tasks": [{"name": "search"}]}, "unknown task of source 'world'.*'classification'"),
+        (
+            {"tasks": [{"name": "search"}]},
+            "not among tasks .*'classification'.*add {name: classification} to tasks",
+        ),
         (
             {"engine": {"deepspeed": {"optimizer": {"type": "Adam"}}}},
             "the DeepSpeed configuration must not set optimizer",

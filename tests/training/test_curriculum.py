@@ -216,7 +216,7 @@ def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
             {"model": {"variant": "mha_expert", "freeze": ["blocks.9.*"]}},
             "stage 'search'.*matches no parameter",
         ),
-        ({"tasks": [{"name": "search"}]}, "stage 'search': unknown task of source"),
+        ({"tasks": [{"name": "search"}]}, "stage 'search'.*source 'world' has pairs"),
         (
             {"engine": {"deepspeed": {"gradient_clipping": 7.0}}},
             "stage 'search'.*gradient_clipping",
