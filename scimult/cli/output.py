@@ -66,15 +66,20 @@ def print_table(table: Table) -> None:
 
 
 def print_records(rows: list[dict[str, Any]], title: str) -> None:
-    """Print rows with the same keys as a table, numbers right-aligned."""
+    """Print rows with the same keys as a table, numbers right-aligned; ``None`` stays blank."""
     table = RichTable(title=Text(visible(title)), title_justify="left", box=box.SIMPLE)
-    for name, value in rows[0].items() if rows else ():
-        numeric = isinstance(value, (int, float))
+    for name in rows[0] if rows else ():
+        numeric = any(isinstance(row[name], (int, float)) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
-        table.add_row(*(Text(visible(cell)) for cell in cells))
+        table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
     Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def print_prepared(data: PreparedData) -> None:

@@ -64,6 +64,9 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     )
     result = _run("library", "sync", library, "--papers", bib)
     assert "4 papers (1 added, 1 changed, 2 unchanged, 0 removed; 2 texts encoded)" in result.output
+    shown = _run("search", "nets", "--library", library).stdout
+    assert "2019" in shown
+    assert "None" not in shown  # the year of a4
     result = _run("library", "remove", library, "a1", "a9")
     assert "1 of 2 ids are not in the library" in result.stderr
     assert "3 papers" in result.stdout
