@@ -8,7 +8,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,8 @@ _HALF_PRECISION_TFLOPS = (
 )
 _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+# How much larger a process may grow by the gaps between its blocks.
+_LARGEST_GROWTH = 1.5
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
 # From torch's messages of full memory: of CPUs, and of all devices.
@@ -170,15 +172,56 @@ def share_heaps(count: int) -> None:
     _tell_allocator({_M_ARENA_MAX: count})
 
 
-def _tell_allocator(settings: Mapping[int, int]) -> None:
-    if not sys.platform.startswith("linux"):
-        return
+class HeapGaps:
+    """Gives freed memory back once the gaps between blocks have become a third of it.
+
+    After `keep_freed_memory`, blocks of ever new sizes leave gaps that no later block fits, so the
+    process would grow for hundreds of steps. Given back after every step, all memory would be
+    cleared and mapped anew each time.
+    """
+
+    def __init__(self) -> None:
+        self._without_gaps = 0
+        self._is_fresh = True
+
+    def after_step(self) -> None:
+        """Compare the memory held with the most that a step took on a heap without gaps."""
+        held = _own_memory()
+        if self._is_fresh:
+            self._without_gaps = max(self._without_gaps, held)
+            self._is_fresh = False
+        elif held > _LARGEST_GROWTH * self._without_gaps:
+            trim = _allocator("malloc_trim")
+            if trim is not None:
+                trim(0)
+            self._is_fresh = True
+
+
+def _own_memory() -> int:
+    """Return this process's memory without mapped files, in bytes; 0 where it is not known."""
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    except OSError:
+        return 0
+    return (resident - shared) * resource.getpagesize()
+
+
+def _tell_allocator(settings: Mapping[int, int]) -> None:
+    mallopt = _allocator("mallopt")
+    if mallopt is not None:
+        for name, value in settings.items():
+            mallopt(name, value)
+
+
+def _allocator(function: str) -> Callable[..., int] | None:
+    """Return a function of glibc's allocator; ``None`` where there is none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), function)
     except (OSError, AttributeError):
-        return
-    for name, value in settings.items():
-        mallopt(name, value)
+        return None
+    return found
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
