@@ -6,13 +6,20 @@ Shape legend: P pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.types import FloatArray
 
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
+
+
+_CLASSIFIER = "ForSequenceClassification"
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
@@ -28,7 +35,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     Raises
     ------
     ConfigError
-        If the model cannot be loaded, or gives more than one score per pair.
+        If the model cannot be loaded, is a text encoder, whose scores of pairs would be random, or
+        gives more than one score per pair.
     DataError
         From the scorer, if a score is not finite.
     """
@@ -39,6 +47,9 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     except (OSError, ValueError) as error:
         fix = "name a folder or a model with one score per pair"
         raise ConfigError(f"cannot load cross-encoder: {error}", value=model, fix=fix) from error
+    if _has_random_head(encoder):
+        fix = "name a cross-encoder, which reads a query and a document together"
+        raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
@@ -53,3 +64,13 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         return scores_P
 
     return score
+
+
+def _has_random_head(encoder: CrossEncoder) -> bool:
+    """Return whether the library has added a head to a model saved without one; it only warns."""
+    model = encoder.transformers_model
+    is_classifier = type(model).__name__.endswith(_CLASSIFIER)
+    if model is None or not is_classifier or hasattr(model, "peft_config"):
+        return False
+    saved = model.config.architectures or []
+    return not any(name.endswith(_CLASSIFIER) for name in saved)
