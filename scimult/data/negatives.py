@@ -102,6 +102,8 @@ def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
         if np.abs(factors_R - 1).max() < _TOLERANCE:
             break
         weights_R *= factors_R
+        # Towards an unattainable share they would grow for ever; a power of two rounds nothing.
+        weights_R = np.ldexp(weights_R, -np.frexp(weights_R.max())[1])
         weights_R = np.maximum(weights_R, _MIN_WEIGHT * weights_R.max() * (target_R > 0))
     return weights_R
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scimult.data.negatives import NO_NEGATIVE, NegativeDraws, draw_weights, drawn_by_rule
@@ -59,6 +59,7 @@ def naive_chances(file: PairFile, weights: tuple[float, float]) -> list[list[flo
 
 
 @given(COUNTS, SHARES)
+@example([(0, 0, 1), (0, 1, 0), (0, 1, 0)], (3.0, 1.0))  # the first rule finds far too little
 def test_rules_are_drawn_by_their_shares_where_pools_allow_it(
     counts: list[tuple[int, int, int]], shares: tuple[float, float]
 ) -> None:

@@ -216,7 +216,7 @@ def test_bad_targets_are_left_out_one_by_one(tmp_path: Path) -> None:
         ([YEAR | {"column": "n"}], "column needs a file"),
         ([YEAR | {"min_papers": 3}], "min_papers: unknown key"),
         ([VENUE | {"scale": "log"}], "scale: unknown key"),
-        ([VENUE | {"kind": "classes"}], "'multi_class', 'multi_label'.*classes"),
+        ([VENUE | {"kind": "classes"}], "unknown kind 'classes'.*multi_class, multi_label"),
         ([VENUE, VENUE | {"field": "size"}], "lists a target task twice"),
         ([YEAR | {"times_mean_of": "venue"}, VENUE], "must name another regression"),
         ([YEAR | {"task": "a.b"}], "task.*should match pattern"),

@@ -50,7 +50,6 @@ _NEVER_CLOSED = {"br", "hr", "img"}
 # "Doe, John A Jr", as MEDLINE writes it; "Doe, John (57204001122)", as Scopus does.
 _GIVEN_SUFFIX = re.compile(r"(.+?)\s+((?:[JS]r|I{2,3}|IV|2nd|3rd|[4-9]th)\.?)")
 _SCOPUS_ID = re.compile(r"\s*\(\d{6,}\)$")
-_ONE_NAME = re.compile(r"[^\s,]+(?:\s[^\s,]\.?)*")
 
 
 class Location(NamedTuple):
@@ -218,27 +217,12 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     value = record.fields.get(name)
     if isinstance(value, str):
         value = value.split(separator)
-        if name == "authors":
-            value = _names(value)
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
         value = [person(item) or item for item in value if item is not None]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
-
-
-def _names(names: list[str]) -> list[str]:
-    """Return the authors that a table writes in one text, given names first.
-
-    One alone may be several with commas between them: it stays unless either side of its comma is
-    one name, but for initials.
-    """
-    if len(names) == 1:
-        parts = [part.strip() for part in names[0].split(",")]
-        if len(parts) != 2 or not any(map(_ONE_NAME.fullmatch, parts)):
-            return names
-    return [first_name_first(name) for name in names]
 
 
 def first_name_first(name: str) -> str:
