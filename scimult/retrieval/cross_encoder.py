@@ -6,13 +6,18 @@ Shape legend: P pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.types import FloatArray
 
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
+_HEAD = "ForSequenceClassification"
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
@@ -28,7 +33,7 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     Raises
     ------
     ConfigError
-        If the model cannot be loaded, or gives more than one score per pair.
+        If the model cannot be loaded, has no trained scores, or gives several per pair.
     DataError
         From the scorer, if a score is not finite.
     """
@@ -36,13 +41,20 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
 
     try:
         encoder = CrossEncoder(model, device=device)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
+        problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
         fix = "name a folder or a model with one score per pair"
-        raise ConfigError(f"cannot load cross-encoder: {error}", value=model, fix=fix) from error
+        raise ConfigError(problem, value=model, fix=fix) from error
+    if _has_new_head(encoder):
+        problem = "the model encodes texts one by one: as a cross-encoder, its scores are random"
+        fix = "name a cross-encoder, one trained to score pairs of texts"
+        raise ConfigError(problem, value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
         raise ConfigError(problem, value=model, fix=fix)
+    if encoder.device.type == "cpu":
+        encoder.float()  # saved in bfloat16, near scores would be equal, and take longer
 
     def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
         predicted = encoder.predict(list(pairs), show_progress_bar=False) if pairs else []
@@ -53,3 +65,10 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         return scores_P
 
     return score
+
+
+def _has_new_head(encoder: CrossEncoder) -> bool:
+    """Return whether the layer that scores was not in the files: it is drawn at random then."""
+    made = type(getattr(encoder[0], "model", None)).__name__
+    saved = getattr(encoder.config, "architectures", None) or [made]
+    return made.endswith(_HEAD) and not any(name.endswith(_HEAD) for name in saved)
