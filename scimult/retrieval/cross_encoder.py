@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
-_HEAD = "ForSequenceClassification"
+
+
+_CLASSIFIER = "ForSequenceClassification"
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
@@ -33,7 +35,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     Raises
     ------
     ConfigError
-        If the model cannot be loaded, has no trained scores, or gives several per pair.
+        If the model cannot be loaded, is a text encoder, whose scores of pairs would be random, or
+        gives more than one score per pair.
     DataError
         From the scorer, if a score is not finite.
     """
@@ -45,10 +48,9 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
         fix = "name a folder or a model with one score per pair"
         raise ConfigError(problem, value=model, fix=fix) from error
-    if _has_new_head(encoder):
-        problem = "the model encodes texts one by one: as a cross-encoder, its scores are random"
-        fix = "name a cross-encoder, one trained to score pairs of texts"
-        raise ConfigError(problem, value=model, fix=fix)
+    if _has_random_head(encoder):
+        fix = "name a cross-encoder, which reads a query and a document together"
+        raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
@@ -67,8 +69,11 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     return score
 
 
-def _has_new_head(encoder: CrossEncoder) -> bool:
-    """Return whether the layer that scores was not in the files: it is drawn at random then."""
-    made = type(getattr(encoder[0], "model", None)).__name__
-    saved = getattr(encoder.config, "architectures", None) or [made]
-    return made.endswith(_HEAD) and not any(name.endswith(_HEAD) for name in saved)
+def _has_random_head(encoder: CrossEncoder) -> bool:
+    """Return whether the library has added a head to a model saved without one; it only warns."""
+    model = encoder.transformers_model
+    is_classifier = type(model).__name__.endswith(_CLASSIFIER)
+    if model is None or not is_classifier or hasattr(model, "peft_config"):
+        return False
+    saved = model.config.architectures or []
+    return not any(name.endswith(_CLASSIFIER) for name in saved)

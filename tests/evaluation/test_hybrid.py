@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BertForSequenceClassification
 
 from scimult.data.lines import Rejects
 from scimult.data.ragged import Ragged
@@ -188,6 +190,15 @@ def test_members_that_do_not_know_a_task_take_the_fallback(tmp_path: Path) -> No
     assert FusedSystem("hybrid", [BM25System()] * 2).task_for("rare", "search") is None
     reranked = RerankedSystem("better", words, save_cross_encoder(tmp_path / "cross"))
     assert reranked.task_for("rare", "search") == "search"
+
+
+def test_a_text_encoder_is_no_cross_encoder(tmp_path: Path) -> None:
+    """sentence-transformers gives it a random head, whose scores differ from call to call."""
+    model = save_cross_encoder(tmp_path / "cross")
+    BertForSequenceClassification.from_pretrained(model).bert.save_pretrained(tmp_path / "text")
+    shutil.copy(model / "tokenizer.json", tmp_path / "text")
+    with pytest.raises(ConfigError, match="no cross-encoder.*Fix: name a cross-encoder"):
+        RerankedSystem("better", BM25System(), tmp_path / "text")
 
 
 def test_a_cross_encoder_has_one_score(tmp_path: Path) -> None:
