@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vocabulary:
     """Read the concepts of a SKOS file, in the order of their URIs.
 
-    The label is ``skos:prefLabel`` in ``language`` (``en`` or ``en-GB``), else without one; ``altLabel`` and
-    ``hiddenLabel`` are synonyms; the description is ``definition``, else ``scopeNote``.
+    The label is ``skos:prefLabel`` in ``language`` (``en`` or ``en-GB``), else without one;
+    ``altLabel`` and ``hiddenLabel`` are synonyms; the description is ``definition``, else
+    ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
     label. ``format`` is rdflib's name: xml, turtle or nt.
