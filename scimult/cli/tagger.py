@@ -257,6 +257,9 @@ def _show(facts: dict[str, Any], title: str) -> None:
 
 
 def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
+    bare = sum(not row["tags"] for row in rows)
+    if bare:
+        echo(f"no tag reaches the threshold for {bare:,} of {len(rows):,} papers", err=True)
     if as_json:
         show_list(rows, "", as_json=True)
         return

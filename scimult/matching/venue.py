@@ -9,13 +9,14 @@ are ``{"value": ...}``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from scimult.data.importers import read_papers
+from scimult.data.importers.paper import first_name_first
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_members
 from scimult.data.tables import read_delimited
@@ -135,26 +136,41 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
             rejects.reject(error)
     columns = {"reviewer": "reviewer"}
     for paper in read_papers([publications], columns=columns, rejects=rejects):
-        reviewer = str(paper.extra["reviewer"] or "").strip()
-        if not reviewer:
+        value = paper.extra["reviewer"]
+        reviewer = "" if value is None else str(value).strip()
+        if not reviewer or isinstance(value, (list, dict)):
             record = Record(*paper.location, {})
-            problem = "column 'reviewer' is empty"
-            fix = "enter the reviewer, or remove the row"
-            rejects.reject(record.error(problem, value=paper.id, fix=fix))
+            problem = "column 'reviewer' is empty" if not reviewer else "not a reviewer's id"
+            fix = "write one reviewer per row, and a row for each who wrote it, or remove the row"
+            rejects.reject(record.error(problem, value=value or paper.id, fix=fix))
             continue
         text = Text("paper", paper.title, paper.abstract)
         venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))
     venue.check(publications)
+    # Names of authors are read with the given name first; a reviewer's id is left as it is.
+    reviewer_of = {first_name_first(name): name for name in venue.reviewers}
+    reviewer_of |= {name: name for name in venue.reviewers}
     venue.authors = {
-        name: [one for author in authors for one in _reviewers_in(author, venue.reviewers)]
+        name: [one for author in authors for one in _reviewers_in(author, reviewer_of)]
         for name, authors in venue.authors.items()
     }
     return venue
 
 
-def _reviewers_in(author: str, reviewers: Collection[str]) -> list[str]:
-    """Return an author, or several that a table separates by commas instead of semicolons."""
-    return [author] if author in reviewers else [part.strip() for part in author.split(",")]
+def _reviewers_in(author: str, reviewer_of: Mapping[str, str]) -> list[str]:
+    """Return an author, or several that a table separates by commas instead of semicolons.
+
+    Readers of papers take two with a comma between for a family and a given name, and swap them.
+    """
+    if author in reviewer_of:
+        return [reviewer_of[author]]
+    words = author.split()
+    for end in range(1, len(words)):
+        pair = " ".join(words[end:]), " ".join(words[:end])
+        if any(name in reviewer_of for name in pair):
+            return [reviewer_of.get(name, name) for name in pair]
+    names = (part.strip() for part in author.split(","))
+    return [reviewer_of.get(name, name) for name in names]
 
 
 def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str, str]]:
@@ -188,16 +204,20 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
 
 
 def _columns(path: Path, delimiter: str) -> int:
-    """Return the number of columns in the first line of a conflict table."""
+    """Return the number of columns in the first filled line of a conflict table."""
     try:
         # Other encodings are refused when the rows are read, with the line.
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            width = file.readline().count(delimiter) + 1
+            first = next((row for row in enumerate(file, start=1) if row[1].strip()), None)
     except OSError as error:
         raise DataError("cannot read file", path=path, fix="check the path") from error
+    fix = "write submission,reviewer on each line, or submission,reviewer,-1"
+    if first is None:
+        fix += "; leave the file out if there are no conflicts"
+        raise DataError("conflict table is empty", path=path, fix=fix)
+    line, width = first[0], first[1].count(delimiter) + 1
     if width not in (2, 3):
-        fix = "write submission,reviewer on each line, or submission,reviewer,-1"
-        raise DataError(f"conflict table has {width} columns", path=path, line=1, fix=fix)
+        raise DataError(f"conflict table has {width} columns", path=path, line=line, fix=fix)
     return width
 
 

@@ -44,9 +44,10 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
 
     try:
         encoder = CrossEncoder(model, device=device)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
+        problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
         fix = "name a folder or a model with one score per pair"
-        raise ConfigError(f"cannot load cross-encoder: {error}", value=model, fix=fix) from error
+        raise ConfigError(problem, value=model, fix=fix) from error
     if _has_random_head(encoder):
         fix = "name a cross-encoder, which reads a query and a document together"
         raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
@@ -54,6 +55,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
         raise ConfigError(problem, value=model, fix=fix)
+    if encoder.device.type == "cpu":
+        encoder.float()  # saved in bfloat16, near scores would be equal, and take longer
 
     def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
         predicted = encoder.predict(list(pairs), show_progress_bar=False) if pairs else []

@@ -192,7 +192,8 @@ def _suggested(
     if not rows or not limit:
         return subjects
     papers = [_paper(texts[row]) for row in rows]
-    lists = project.tags().suggest(papers, k=limit, threshold=threshold, exclude=())
+    # Annif returns no sentences, and to find them takes longer than the labels.
+    lists = project.tags().suggest(papers, k=limit, threshold=threshold, exclude=(), evidence=False)
     for row, suggestions in zip(rows, lists, strict=True):
         subjects[row] = [_subject(one) for one in suggestions]
     return subjects

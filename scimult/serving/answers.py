@@ -281,7 +281,13 @@ def _match_candidates(
         scores_QK = index.shown_scores(queries_ND, ranking)
         return _matches("papers", SCORES[model.similarity], ids, ranking.rows_QK, scores_QK)
     names = sorted({str(name) for name in reviewers})
-    entries = sorted((names.index(str(name)), row) for row, name in enumerate(reviewers))
+    # A publication counts once per reviewer; of two copies, the one with an abstract.
+    rows: dict[str, int] = {}
+    for row, one in enumerate(candidates):
+        known = rows.setdefault(one.id, row)
+        if one.abstract and not candidates[known].abstract:
+            rows[one.id] = row
+    entries = sorted({(names.index(str(one.reviewer)), rows[one.id]) for one in candidates})
     counts = [len(list(group)) for _, group in itertools.groupby(entries, lambda entry: entry[0])]
     publications = Ragged(np.array([row for _, row in entries]), offsets_of(np.array(counts)))
     blocks = affinities(unit_rows(queries_ND), unit_rows(candidates_CD), publications, rule)

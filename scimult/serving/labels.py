@@ -23,9 +23,15 @@ class Tags(Protocol):
     def __len__(self) -> int: ...
 
     def suggest(
-        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+        self,
+        papers: Sequence[Text],
+        *,
+        k: int,
+        threshold: float | None,
+        exclude: Sequence[str],
+        evidence: bool = True,
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of each paper, best first."""
+        """Return the best ``k`` labels of each paper, best first, with sentences if known."""
         ...
 
 
@@ -64,9 +70,15 @@ class LabelSpace(LabelIndex):
         return other
 
     def suggest(
-        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+        self,
+        papers: Sequence[Text],
+        *,
+        k: int,
+        threshold: float | None,
+        exclude: Sequence[str],
+        evidence: bool = True,
     ) -> list[list[SuggestedTag]]:
-        """Return the best ``k`` labels of each paper.
+        """Return the best ``k`` labels of each paper, without sentences.
 
         Raises
         ------
@@ -100,7 +112,13 @@ class TaggerLabels:
         return len(self._tagger.vocabulary)
 
     def suggest(
-        self, papers: Sequence[Text], *, k: int, threshold: float | None, exclude: Sequence[str]
+        self,
+        papers: Sequence[Text],
+        *,
+        k: int,
+        threshold: float | None,
+        exclude: Sequence[str],
+        evidence: bool = True,
     ) -> list[list[SuggestedTag]]:
         """Return the best ``k`` labels of each paper, with the sentence that supports each."""
-        return self._tagger.tag(papers, k, threshold, exclude=exclude)
+        return self._tagger.tag(papers, k, threshold, exclude=exclude, evidence=evidence)

@@ -159,7 +159,7 @@ class Tag(Strict):
         Annotated[list[Words | LabelIn], Field(min_length=1, max_length=MOST_RESULTS)] | None
     ) = Field(None, description="Instead of the labels that the service was started with.")
     k: K = 5
-    threshold: float | None = None
+    threshold: float | None = Field(None, allow_inf_nan=False)
     exclude: Ids = Field([], description="Ids of labels to leave out.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from scimult.errors import DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
@@ -110,7 +111,7 @@ def load_state(folder: Path) -> TaggerState:
         raise DataError(problem, path=folder, value=value, fix=fix)
     try:
         return _load(folder, content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         if isinstance(error, DataError):
             raise
         fix = "train the tagger again, or copy the folder again"

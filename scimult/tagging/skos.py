@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vocabulary:
     """Read the concepts of a SKOS file, in the order of their URIs.
 
-    The label is ``skos:prefLabel`` in ``language``, else without a language; ``altLabel`` and
-    ``hiddenLabel`` are synonyms; the description is ``definition``, else ``scopeNote``.
+    The label is ``skos:prefLabel`` in ``language`` (``en`` or ``en-GB``), else without one;
+    ``altLabel`` and ``hiddenLabel`` are synonyms; the description is ``definition``, else
+    ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
     label. ``format`` is rdflib's name: xml, turtle or nt.
@@ -109,14 +110,22 @@ def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
 
 
 def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:
-    """Return a node's literals in a language, or else those without a language."""
+    """Return a node's literals in a language, or else those without a language.
+
+    ``en`` takes ``en-GB`` as well; ``en-GB`` takes that first, then whatever English there is.
+    """
     from rdflib import Literal
 
     literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
-    for code in (language.casefold(), ""):
-        words = [
-            word for word in literals if (word.language or "").casefold().split("-")[0] == code
-        ]
+    tags = [(word.language or "").casefold() for word in literals]
+    wanted = language.casefold()
+    plain = wanted.split("-")[0]
+    for fitting in (
+        [tag == wanted and tag != plain for tag in tags],
+        [tag.split("-")[0] == plain for tag in tags],
+        [not tag for tag in tags],
+    ):
+        words = [word for word, fits in zip(literals, fitting, strict=True) if fits]
         if words:
             return sorted({" ".join(str(word).split()) for word in words} - {""})
     return []

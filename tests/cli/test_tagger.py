@@ -93,6 +93,14 @@ def test_a_table_json_and_exclusions(workspace: Path, tmp_path: Path) -> None:
     assert "c/plasma" not in [tag["id"] for tag in row["tags"]]
 
 
+def test_papers_without_a_tag_are_counted(workspace: Path) -> None:
+    options = ("--papers", workspace / "new.jsonl", "--threshold", 1)
+    shown = call("tag", workspace / "tagger", *options)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout == ""
+    assert shown.stderr == "no tag reaches the threshold for 60 of 60 papers\n"
+
+
 def test_evaluate_measures_the_requested_precision(workspace: Path, tmp_path: Path) -> None:
     options = (
         "--papers",

@@ -148,3 +148,36 @@ def test_bad_conflicts(tmp_path: Path, text: str, message: str, line: int) -> No
     with pytest.raises(DataError, match=message) as refused:
         read_conflicts(path, venue, Rejects())
     assert refused.value.line == line
+
+
+def test_a_reviewer_may_be_a_number_but_not_a_list(tmp_path: Path) -> None:
+    (tmp_path / "papers.csv").write_text("id,title\ns1,Graphs\n")
+    path = tmp_path / "written.jsonl"
+    path.write_text(json.dumps({"id": "p1", "title": "Nodes", "reviewer": 0}) + "\n")
+    venue = read_tables(tmp_path / "papers.csv", path, Rejects())
+    assert venue.reviewers == {"0": ["p1"]}
+    path.write_text(json.dumps({"id": "p1", "title": "Nodes", "reviewer": ["ada", "bob"]}) + "\n")
+    with pytest.raises(DataError, match="not a reviewer's id.*a row for each"):
+        read_tables(tmp_path / "papers.csv", path, Rejects())
+
+
+def test_a_conflict_table_may_begin_with_an_empty_line(tmp_path: Path) -> None:
+    venue = read_openreview(write_venue(tmp_path), Rejects())
+    path = tmp_path / "conflicts.csv"
+    path.write_text("\ns1,~Ada_L1\n")
+    assert read_conflicts(path, venue, Rejects()) == {("s1", "~Ada_L1")}
+    path.write_text("\n")
+    with pytest.raises(DataError, match="conflict table is empty"):
+        read_conflicts(path, venue, Rejects())
+
+
+def test_two_ids_with_a_comma_between_are_both_authors(tmp_path: Path) -> None:
+    # A reader of papers takes them for a family and a given name, and swaps them.
+    rows = ['s1,Graphs,"~Ada_L1, ~Bob_M1"', 's2,Trees,"ada@a.org,eve@e.org"']
+    (tmp_path / "papers.csv").write_text("\n".join(["id,title,authors", *rows]) + "\n")
+    names = ["~Ada_L1", "~Bob_M1", "ada@a.org"]
+    lines = [{"reviewer": name, "id": name, "title": "Nodes"} for name in names]
+    path = tmp_path / "publications.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    venue = read_tables(tmp_path / "papers.csv", path, Rejects())
+    assert venue.authors == {"s1": ["~Ada_L1", "~Bob_M1"], "s2": ["ada@a.org", "eve@e.org"]}

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from pydantic import ValidationError
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from scimult.serving import schemas
 from tests.serving.conftest import Running
 
 PATHS = [
@@ -71,3 +73,9 @@ def test_answers_are_as_documented(
             assert 400 <= answer.status_code < 500, case.as_curl_command()
 
     check()
+
+
+def test_a_threshold_is_finite() -> None:
+    # JSON's NaN, which Python reads, is above no score: papers had no labels.
+    with pytest.raises(ValidationError, match="finite"):
+        schemas.Tag.model_validate_json('{"threshold": NaN}')

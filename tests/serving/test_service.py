@@ -149,6 +149,10 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
     assert found["of"] == "reviewers"
     got = {one["id"]: one["score"] for one in found["matches"][0]}
     assert got == pytest.approx(expected, abs=TOLERANCE)
+    bare = [{**one, "title": "of two copies the one with an abstract counts"} for one in candidates]
+    full = [{**one, "title": "", "abstract": one["title"]} for one in candidates]
+    once, twice = (server.post("/match", {**body, "candidates": c}) for c in (full, bare + full))
+    assert twice.json()["matches"] == once.json()["matches"]
     papers = [{k: v for k, v in one.items() if k != "reviewer"} for one in candidates]
     found = server.post("/match", {**body, "candidates": papers, "k": 2}).json()
     assert found["of"] == "papers"

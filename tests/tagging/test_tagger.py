@@ -251,9 +251,13 @@ def test_another_model_and_damage_are_reported(
     copy.mkdir()
     for file in folder.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
-    (copy / "labels.npz").write_bytes(b"PK")
-    with pytest.raises(DataError, match="is damaged"):
-        Tagger.open(copy, model=model)
+    for name in ("papers.npz", "labels.npz"):
+        (copy / name).write_bytes((folder / name).read_bytes()[:200])  # a copy that was cut off
+        with pytest.raises(DataError, match="is damaged"):
+            Tagger.open(copy, model=model)
+        (copy / name).write_bytes(b"PK")
+        with pytest.raises(DataError, match="is damaged"):
+            Tagger.open(copy, model=model)
     kept = json.loads((copy / "tagger.json").read_text())
     absent = {key: value for key, value in kept.items() if key != "version"}
     (copy / "tagger.json").write_text(json.dumps(absent))

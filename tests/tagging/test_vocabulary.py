@@ -211,3 +211,15 @@ e:upper skos:prefLabel "Upper"@EN ; skos:altLabel "Top"@En-gb, "Oben"@de .
     upper = Concept("http://example.org/upper", "Upper", ("Top",))
     assert list(vocabulary) == sorted([*usual, upper], key=lambda concept: concept.id)
     assert list(read_vocabulary(tmp_path / "v.ttl", language="EN")) == list(vocabulary)
+
+
+def test_a_region_comes_first_and_its_language_serves_where_it_is_missing(tmp_path: Path) -> None:
+    lines = [
+        "@prefix skos: <http://www.w3.org/2004/02/skos/core#> .",
+        '<e:1> a skos:Concept ; skos:prefLabel "color"@en-US, "colour"@en-GB, "Farbe"@de .',
+        '<e:2> a skos:Concept ; skos:prefLabel "red"@en, "rot"@de .',
+    ]
+    (tmp_path / "v.ttl").write_text("\n".join(lines))
+    for language, labels in (("en-GB", ["colour", "red"]), ("en", ["color", "red"])):
+        vocabulary = read_vocabulary(tmp_path / "v.ttl", language=language)
+        assert [concept.label for concept in vocabulary] == labels
