@@ -147,7 +147,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         text = Text("paper", paper.title, paper.abstract)
         venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))
     venue.check(publications)
-    # Names of authors are read with the given name first; a reviewer's id is left as it is.
+    # Readers of some tables put given names first; ids stay as they are.
     reviewer_of = {first_name_first(name): name for name in venue.reviewers}
     reviewer_of |= {name: name for name in venue.reviewers}
     venue.authors = {
@@ -158,17 +158,9 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
 
 
 def _reviewers_in(author: str, reviewer_of: Mapping[str, str]) -> list[str]:
-    """Return an author, or several that a table separates by commas instead of semicolons.
-
-    Readers of papers take two with a comma between for a family and a given name, and swap them.
-    """
+    """Return an author, or several that a table separates by commas instead of semicolons."""
     if author in reviewer_of:
         return [reviewer_of[author]]
-    words = author.split()
-    for end in range(1, len(words)):
-        pair = " ".join(words[end:]), " ".join(words[:end])
-        if any(name in reviewer_of for name in pair):
-            return [reviewer_of.get(name, name) for name in pair]
     names = (part.strip() for part in author.split(","))
     return [reviewer_of.get(name, name) for name in names]
 

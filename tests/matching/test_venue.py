@@ -172,7 +172,7 @@ def test_a_conflict_table_may_begin_with_an_empty_line(tmp_path: Path) -> None:
 
 
 def test_two_ids_with_a_comma_between_are_both_authors(tmp_path: Path) -> None:
-    # A reader of papers takes them for a family and a given name, and swaps them.
+    # They are no family name and given name.
     rows = ['s1,Graphs,"~Ada_L1, ~Bob_M1"', 's2,Trees,"ada@a.org,eve@e.org"']
     (tmp_path / "papers.csv").write_text("\n".join(["id,title,authors", *rows]) + "\n")
     names = ["~Ada_L1", "~Bob_M1", "ada@a.org"]
