@@ -51,8 +51,8 @@ def has_checkpoint(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("step-*"))
 
 
-def check_same_config(saved: Path, config: PretrainConfig) -> None:
-    """Check that ``config`` gives the same batches and numbers as the saved one.
+def check_same_config(saved: Path, config: PretrainConfig) -> PretrainConfig:
+    """Check that ``config`` gives the same batches and numbers as the saved one; return that.
 
     Keys that an older version did not write have their defaults.
 
@@ -64,14 +64,15 @@ def check_same_config(saved: Path, config: PretrainConfig) -> None:
     before = load_config(PretrainConfig, saved)
     # The embedding cache gives the gradient of one pass.
     batch = before.batch.model_copy(update={"chunk_tokens": config.batch.chunk_tokens})
-    before = before.model_copy(update={"batch": batch})
-    changed = [name for name in _FIXED_AT_RESUME if getattr(before, name) != getattr(config, name)]
+    same = before.model_copy(update={"batch": batch})
+    changed = [name for name in _FIXED_AT_RESUME if getattr(same, name) != getattr(config, name)]
     if changed:
         raise ConfigError(
             f"the run here was started with a different {', '.join(changed)}",
             path=saved,
             fix="resume with the saved config, or choose another output",
         )
+    return before
 
 
 def check_nothing_foreign(folder: Path) -> None:
@@ -165,8 +166,7 @@ class RunFolder:
         require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:
-        check_same_config(saved, self._config)
-        before = load_config(PretrainConfig, saved).batch.chunk_tokens
+        before = check_same_config(saved, self._config).batch.chunk_tokens
         now = self._config.batch.chunk_tokens
         if now != before:
             masks = " and dropout masks differ" if drops else ""

@@ -171,13 +171,11 @@ def test_a_conflict_table_may_begin_with_an_empty_line(tmp_path: Path) -> None:
         read_conflicts(path, venue, Rejects())
 
 
-def test_two_ids_with_a_comma_between_are_both_authors(tmp_path: Path) -> None:
-    # They are no family name and given name.
-    rows = ['s1,Graphs,"~Ada_L1, ~Bob_M1"', 's2,Trees,"ada@a.org,eve@e.org"']
-    (tmp_path / "papers.csv").write_text("\n".join(["id,title,authors", *rows]) + "\n")
-    names = ["~Ada_L1", "~Bob_M1", "ada@a.org"]
-    lines = [{"reviewer": name, "id": name, "title": "Nodes"} for name in names]
+def test_reviewers_are_found_where_a_reader_puts_given_names_first(tmp_path: Path) -> None:
+    """As in tables of Zotero, whose authors are family names first."""
+    table = 'id,title,item type,authors\ns1,Graphs,book,"Lovelace, Ada; Doe, Bo"\n'
+    (tmp_path / "papers.csv").write_text(table)
     path = tmp_path / "publications.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text(json.dumps({"reviewer": "Lovelace, Ada", "id": "p", "title": "Nodes"}) + "\n")
     venue = read_tables(tmp_path / "papers.csv", path, Rejects())
-    assert venue.authors == {"s1": ["~Ada_L1", "~Bob_M1"], "s2": ["ada@a.org", "eve@e.org"]}
+    assert venue.authors == {"s1": ["Lovelace, Ada", "Bo Doe"]}
