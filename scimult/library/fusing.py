@@ -11,7 +11,7 @@ import numpy as np
 
 from scimult.library.exact import IdsOf, RowScores, ranked
 from scimult.library.manifest import Share
-from scimult.retrieval.cross_encoder import load_cross_encoder
+from scimult.retrieval.cross_encoder import PairScorer
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Ranking, id_order, places_of
 from scimult.types import Text
@@ -54,16 +54,8 @@ def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> 
 
 
 def reranked(
-    hits: RowScores, query: str, texts: Sequence[Text], model: str, device: str, ids_of: IdsOf
+    hits: RowScores, query: str, texts: Sequence[Text], score: PairScorer, ids_of: IdsOf
 ) -> RowScores:
-    """Rank listed papers by the scores of a cross-encoder.
-
-    Raises
-    ------
-    ConfigError, DataError
-        See `scimult.retrieval.cross_encoder.load_cross_encoder`.
-    """
-    if not texts:
-        return hits
-    scores = load_cross_encoder(model, device)([(query, text.joined) for text in texts])
+    """Rank listed papers, with their ``texts``, by the scores of a cross-encoder."""
+    scores = score([(query, text.joined) for text in texts])
     return ranked(hits[0], scores, ids_of)

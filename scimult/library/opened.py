@@ -1,4 +1,4 @@
-"""An opened library's model, searchers and word index, each opened on first use."""
+"""An opened library's models, searchers and word index, each opened on first use."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scimult.library.state import State
 from scimult.library.words import WordIndex
 from scimult.library.writing import check_model
 from scimult.progress import warn
+from scimult.retrieval.cross_encoder import PairScorer, load_cross_encoder
 from scimult.types import FloatArray
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Opened:
     ) -> None:
         self._state, self._given, self._device, self._is_light = state, given, device, light
         self._searchers: dict[str, Searcher] = {}
+        self._cross_encoders: dict[str, PairScorer] = {}
         for problem in state.damage():
             warn(f"skipping papers: {problem}")
 
@@ -84,6 +86,18 @@ class Opened:
     def words(self) -> WordIndex:
         """BM25 over the papers."""
         return WordIndex(self._state)
+
+    def cross_encoder(self, name: str) -> PairScorer:
+        """Return the scorer of a sentence-transformers cross-encoder; the last one stays open.
+
+        Raises
+        ------
+        ConfigError
+            See `scimult.retrieval.cross_encoder.load_cross_encoder`.
+        """
+        if name not in self._cross_encoders:
+            self._cross_encoders = {name: load_cross_encoder(name, str(self.model.device))}
+        return self._cross_encoders[name]
 
     @cached_property
     def encoder(self) -> SciMult | QueryEncoder:

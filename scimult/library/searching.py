@@ -70,8 +70,9 @@ class Searcher:
         if request.rerank is not None:
             top = hits[0][: request.first], hits[1][: request.first]
             texts = self._state.papers.texts_of(top[0])
-            device = str(self._opened.model.device)
-            hits = reranked(top, request.text, texts, request.rerank, device, ids_of)
+            if texts:
+                scorer = self._opened.cross_encoder(request.rerank)
+                hits = reranked(top, request.text, texts, scorer, ids_of)
             score = "cross-encoder"
         page = hits[0][request.page], hits[1][request.page]
         return self._hits(page, request, query_D, score, exact)

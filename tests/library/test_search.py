@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,8 @@ def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) ->
     scores = CrossEncoder(str(folder)).predict([("graph", text.joined) for text in first.texts])
     assert found.ids == [first.ids[place] for place in np.argsort(-scores)]
     assert found.score == "cross-encoder"
-    # A page beyond rerank_top is reranked too, not cut off.
+    # Gone from the disk: it is opened once. A page beyond rerank_top is reranked too, not cut off.
+    shutil.rmtree(folder)
     beyond = library.search("graph", rerank=str(folder), rerank_top=2, k=6)
     assert beyond.ids == found.ids
 
