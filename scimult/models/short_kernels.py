@@ -7,7 +7,7 @@ Shape legend: M queries and N keys of a tile, K width of a head.
 """
 # Triton reads annotations and upper-case parameters: they are compile-time constants.
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, D103, N803, N806, PLR0913, PLR0915
+# ruff: noqa: C901, PLR0915
 
 import triton
 import triton.language as tl
@@ -24,9 +24,7 @@ def _tile(base, first, length, STRIDE: tl.constexpr, SIZE: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def _store(
-    base, x, first, length, STRIDE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr
-):
+def _store(base, x, first, length, STRIDE: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
     at = first + tl.arange(0, SIZE)
     where = at[:, None] * STRIDE + tl.arange(0, WIDTH)[None, :]
     tl.store(base + where, x.to(base.dtype.element_ty), mask=at[:, None] < length)
@@ -34,7 +32,7 @@ def _store(
 
 @triton.jit
 def _mix(x):
-    """Return 32 bits, each of which depends on all bits of ``x`` (the constants are lowbias32's)."""
+    """Return 32 bits that each depend on all bits of ``x``, by the constants of lowbias32."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -51,7 +49,7 @@ def _draw_queries(seed, first_token, head, SIZE: tl.constexpr):
 
 @triton.jit
 def _kept(queries, keys, threshold):
-    """Return which weights dropout keeps; one hash per weight, as Philox took more than all else."""
+    """Return which weights dropout keeps, by one hash each: Philox takes far longer."""
     return (_mix(queries + keys.to(tl.uint32) * 0x9E3779B1) >> 8).to(tl.int32) >= threshold
 
 
@@ -123,7 +121,9 @@ def backward(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     SINGLE: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of ``qkv``; ``grad_q`` is float32 scratch, unused if SINGLE.
+    """Write the gradient of ``qkv``.
+
+    ``grad_q`` (float32) and the second half of ``lse`` are scratch, unused if SINGLE.
 
     Scores are computed with keys first: weights and their gradients then are operands of the
     products for keys and values in the registers where they are made.
@@ -144,6 +144,16 @@ def backward(
     grad_base = grad + start * OUT_STRIDE + head * WIDTH
     part_base = grad_q + start * OUT_STRIDE + head * WIDTH
     lse_base = lse + head.to(tl.int64) * tokens + start
+    mean_base = lse_base + HEADS * tokens.to(tl.int64)
+    if not SINGLE:
+        # The means of the weights' gradients, over all keys.
+        for first in range(0, length, M):
+            at_M = first + tl.arange(0, M)
+            o_MK = _tile(out_base, first, length, OUT_STRIDE, M, WIDTH).to(tl.float32)
+            g_MK = _tile(grad_base, first, length, OUT_STRIDE, M, WIDTH).to(tl.float32)
+            tl.store(mean_base + at_M, tl.sum(o_MK * g_MK, 1), mask=at_M < length)
+        # Another thread may read a number than wrote it; so below.
+        tl.debug_barrier()
     factor = scale * 0.6931471805599453
     for first_key in range(0, N if SINGLE else length, N):
         keys_N = first_key + tl.arange(0, N)
@@ -171,9 +181,7 @@ def backward(
             if SINGLE:
                 mean_M = tl.sum(weights_NM * grad_weights_NM, 0)
             else:
-                # The same sum, over all keys.
-                o_MK = _tile(out_base, first, length, OUT_STRIDE, M, WIDTH)
-                mean_M = tl.sum(o_MK.to(tl.float32) * g_MK.to(tl.float32), 1)
+                mean_M = tl.load(mean_base + at_M, mask=at_M < length, other=0.0)
             grad_scores_NM = (weights_NM * (grad_weights_NM - mean_M[None, :])).to(q_MK.dtype)
             grad_k_NK = tl.dot(grad_scores_NM, q_MK, grad_k_NK)
             grad_q_MK = tl.dot(tl.trans(grad_scores_NM), k_NK) * factor
@@ -181,12 +189,12 @@ def backward(
                 _store(grad_q_base, grad_q_MK, first, length, STRIDE, M, WIDTH)
             else:
                 # Sums over the key tiles go through memory, which is this program's alone.
-                before = tl.where(first_key > 0, length, 0)
-                grad_q_MK += _tile(part_base, first, before, OUT_STRIDE, M, WIDTH)
-                last = first_key + N >= length
-                done, more = tl.where(last, length, 0), tl.where(last, 0, length)
-                _store(grad_q_base, grad_q_MK, first, done, STRIDE, M, WIDTH)
-                _store(part_base, grad_q_MK, first, more, OUT_STRIDE, M, WIDTH)
+                if first_key > 0:
+                    grad_q_MK += _tile(part_base, first, length, OUT_STRIDE, M, WIDTH)
+                if first_key + N >= length:
+                    _store(grad_q_base, grad_q_MK, first, length, STRIDE, M, WIDTH)
+                else:
+                    _store(part_base, grad_q_MK, first, length, OUT_STRIDE, M, WIDTH)
         _store(grad_k_base, grad_k_NK * factor, first_key, length, STRIDE, N, WIDTH)
         _store(grad_v_base, grad_v_NK, first_key, length, STRIDE, N, WIDTH)
         if not SINGLE:
