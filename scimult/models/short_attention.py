@@ -59,8 +59,8 @@ CLASSES = (
     LengthClass(16, Tiles(16, 16, True, 1, 1), Tiles(16, 16, True, 1, 1)),
     LengthClass(32, Tiles(32, 32, True, 2, 1), Tiles(32, 32, True, 2, 1)),
     LengthClass(64, Tiles(64, 64, True, 4, 1), Tiles(64, 64, True, 4, 1)),
-    LengthClass(128, Tiles(64, 128, True, 4, 1), Tiles(32, 128, True, 8, 2, 128)),
-    LengthClass(LONGEST, Tiles(64, 64, False, 4, 2), Tiles(32, 64, False, 4, 2, 168)),
+    LengthClass(128, Tiles(64, 128, True, 4, 1), Tiles(32, 128, True, 8, 3, 128)),
+    LengthClass(LONGEST, Tiles(64, 64, False, 4, 3, 128), Tiles(32, 64, False, 4, 3, 168)),
 )
 
 # Rows of each class that has any: start and length, int32 of shape ``(R, 2)``.
