@@ -14,6 +14,7 @@ from torch import Tensor
 from scimult.models.dropout import apply_dropout
 from scimult.models.packed_attention import MOST_ROWS, attend_packed, reads_packed_rows
 from scimult.models.packing import AttentionGroup, PackingPlan
+from scimult.models.short_attention import LONGEST, attend_short, reads_short_rows
 
 # Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``.
 Context = dict[int, Tensor]
@@ -48,6 +49,9 @@ def attend(
     if window is not None and plan.longest <= window + 1:
         window = None
     device, dtype, width = qkv_T3HK.device, qkv_T3HK.dtype, qkv_T3HK.shape[-1]
+    short = window is None and context is None and plan.longest <= LONGEST
+    if short and reads_short_rows(device, dtype, width):
+        return attend_short(qkv_T3HK, plan.rows_by_length, dropout)
     fits = context is None and len(plan.lengths) <= MOST_ROWS
     if fits and reads_packed_rows(device, dtype, width):
         return attend_packed(qkv_T3HK, plan.bounds, plan.longest, dropout, window)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from scimult.hardware import send
+from scimult.models.short_attention import Tables, tables
 from scimult.types import IntArray, TokenIds
 
 # Attention pads a group of rows to its longest; rows this much longer than the group's shortest
@@ -170,6 +171,11 @@ class PackingPlan:
             groups.append(self._group(first, last, slice(start, stop)))
             start = stop
         return groups
+
+    @cached_property
+    def rows_by_length(self) -> Tables:
+        """The rows by classes of length, for attention over short rows."""
+        return tables(self.lengths, self.bounds.device)
 
     def _group(self, first: int, last: int, tokens: slice) -> AttentionGroup:
         longest = int(self.lengths[last - 1])

@@ -1,0 +1,165 @@
+"""Attention within packed rows that are mostly short, by kernels of our own in Triton.
+
+FlashAttention reads rows in tiles of 128 tokens, adds up the queries' gradients atomically, and
+leaves it to others to join the gradients. Here rows are launched by length, in tiles that fit.
+
+Shape legend: T tokens of all rows, B rows, R rows of one class, H heads, K width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.hardware import send
+
+if TYPE_CHECKING:
+    from scimult.types import IntArray
+
+# At 128 the backward pass would spill registers.
+_WIDTHS = (16, 32, 64)
+# Longer rows are left to FlashAttention: here one program would work through each of their heads.
+LONGEST = 1024
+# log2(e): the kernels use powers of 2.
+_LOG2_E = 1.4426950408889634
+_DRAWS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a class of rows is cut: queries and keys of a tile, and a program's warps and stages.
+
+    ``single`` says that one tile holds all keys of a row; ``registers`` limits those of a thread.
+    """
+
+    queries: int
+    keys: int
+    single: bool
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+@dataclass(frozen=True)
+class LengthClass:
+    """Rows up to some length, and how both passes cut them."""
+
+    longest: int
+    forward: Tiles
+    backward: Tiles
+
+
+CLASSES = (
+    LengthClass(16, Tiles(16, 16, True, 1, 1), Tiles(16, 16, True, 1, 1)),
+    LengthClass(32, Tiles(32, 32, True, 2, 1), Tiles(32, 32, True, 2, 1)),
+    LengthClass(64, Tiles(64, 64, True, 4, 1), Tiles(64, 64, True, 4, 1)),
+    LengthClass(128, Tiles(64, 128, True, 4, 1), Tiles(32, 128, True, 8, 3, 128)),
+    LengthClass(LONGEST, Tiles(64, 64, False, 4, 3, 128), Tiles(32, 64, False, 4, 3, 168)),
+)
+
+# Rows of each class that has any: start and length, int32 of shape ``(R, 2)``.
+Tables = list[tuple[LengthClass, Tensor]]
+
+
+@cache
+def reads_short_rows(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    """Return whether the kernels are available: half precision, an NVIDIA card of 8.0 on."""
+    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    built = torch.version.cuda is not None and find_spec("triton") is not None
+    return built and head_width in _WIDTHS and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def tables(lengths: IntArray, device: torch.device | str) -> Tables:
+    """Return the rows of each class, longest first, so that no long one starts last."""
+    lengths_B = np.asarray(lengths, dtype=np.int64)
+    starts_B = np.cumsum(lengths_B) - lengths_B
+    order_B = np.argsort(-lengths_B, kind="stable")
+    chosen, arrays, shortest = [], [], 1
+    for kind in CLASSES:
+        sorted_B = lengths_B[order_B]
+        rows_R = order_B[(sorted_B >= shortest) & (sorted_B <= kind.longest)]
+        if len(rows_R):
+            chosen.append(kind)
+            arrays.append(np.stack([starts_B[rows_R], lengths_B[rows_R]], 1).astype(np.int32))
+        shortest = kind.longest + 1
+    sent = send([torch.from_numpy(array) for array in arrays], device) if arrays else []
+    # Long rows take longest: their last programs finish beside the next class's.
+    return list(zip(chosen, sent, strict=True))[::-1]
+
+
+def attend_short(qkv_T3HK: Tensor, rows: Tables, dropout: float = 0.0) -> Tensor:
+    """Let every token attend to the tokens of its own row, shape ``(T, H, K)``.
+
+    Parameters
+    ----------
+    qkv_T3HK : Tensor
+        Queries, keys and values of the packed tokens, shape ``(T, 3, H, K)``.
+    rows : Tables
+        Every row, none longer than ``LONGEST``; see `tables`.
+    dropout : float
+        Dropout probability on the attention weights.
+    """
+    output_THK: Tensor = _ShortAttention.apply(qkv_T3HK, rows, dropout)  # type: ignore[no-untyped-call]
+    return output_THK
+
+
+class _ShortAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv_T3HK: Tensor, rows: Tables, dropout: float) -> Tensor:
+        qkv_T3HK = qkv_T3HK.contiguous()
+        tokens, _, heads, width = qkv_T3HK.shape
+        output_THK = qkv_T3HK.new_empty(tokens, heads, width)
+        # Its second half is the backward pass's.
+        lse_2HT = qkv_T3HK.new_empty(2, heads, tokens, dtype=torch.float32)
+        # Drawn on the device: the host need not wait for it.
+        seed = torch.randint(1 << 62, (1,), device=qkv_T3HK.device) if dropout else lse_2HT
+        ctx.rows, ctx.dropout = rows, dropout
+        ctx.save_for_backward(qkv_T3HK, output_THK, lse_2HT, seed)
+        tensors = (qkv_T3HK, output_THK, lse_2HT)
+        _launch("forward", rows, tensors, seed, dropout, heads, width, tokens)
+        return output_THK
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        qkv_T3HK, output_THK, lse_2HT, seed = ctx.saved_tensors
+        tokens, _, heads, width = qkv_T3HK.shape
+        grad_T3HK = torch.empty_like(qkv_T3HK)
+        single = all(kind.backward.single for kind, _ in ctx.rows)
+        sums_THK = (
+            lse_2HT if single else output_THK.new_empty(output_THK.shape, dtype=torch.float32)
+        )
+        tensors = (qkv_T3HK, output_THK, gradients[0].contiguous(), lse_2HT, grad_T3HK, sums_THK)
+        _launch("backward", ctx.rows, tensors, seed, ctx.dropout, heads, width, tokens)
+        return grad_T3HK, None, None
+
+
+def _launch(
+    which: str, rows: Tables, tensors: tuple[Tensor, ...], seed: Tensor,
+    dropout: float, heads: int, width: int, tokens: int,
+) -> None:  # fmt: skip
+    # Triton takes a moment to import, and not every installation has it.
+    from scimult.models import short_kernels
+
+    kernel = getattr(short_kernels, which)
+    numbers = (
+        tokens,
+        width**-0.5 * _LOG2_E,
+        round(dropout * _DRAWS),
+        # The forward pass of a probability of 1 is zero, not NaN.
+        1 / (1 - dropout) if dropout < 1 else 0.0,
+    )
+    for kind, table in rows:
+        cut: Tiles = getattr(kind, which)
+        kernel[(len(table) * heads,)](
+            *tensors, table, seed, *numbers,
+            HEADS=heads, WIDTH=width, M=cut.queries, N=cut.keys,
+            SINGLE=cut.single, DROPOUT=dropout > 0,
+            num_warps=cut.warps, num_stages=cut.stages, maxnreg=cut.registers,
+        )  # fmt: skip
