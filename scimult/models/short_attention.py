@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _WIDTHS = (16, 32, 64)
 # Longer rows are left to FlashAttention: here one program would work through each of their heads.
 LONGEST = 1024
+# A class with a smaller share of the tokens joins the next: each launch takes the host a moment.
+_LEAST_SHARE = 1 / 16
 # log2(e): the kernels use powers of 2.
 _LOG2_E = 1.4426950408889634
 _DRAWS = 1 << 24
@@ -59,7 +61,7 @@ CLASSES = (
     LengthClass(16, Tiles(16, 16, True, 1, 1), Tiles(16, 16, True, 1, 1)),
     LengthClass(32, Tiles(32, 32, True, 2, 1), Tiles(32, 32, True, 2, 1)),
     LengthClass(64, Tiles(64, 64, True, 4, 1), Tiles(64, 64, True, 4, 1)),
-    LengthClass(128, Tiles(64, 128, True, 4, 1), Tiles(32, 128, True, 8, 3, 128)),
+    LengthClass(128, Tiles(64, 128, True, 4, 1, 128), Tiles(32, 128, True, 8, 3, 128)),
     LengthClass(LONGEST, Tiles(64, 64, False, 4, 3, 128), Tiles(32, 64, False, 4, 3, 168)),
 )
 
@@ -81,13 +83,15 @@ def tables(lengths: IntArray, device: torch.device | str) -> Tables:
     lengths_B = np.asarray(lengths, dtype=np.int64)
     starts_B = np.cumsum(lengths_B) - lengths_B
     order_B = np.argsort(-lengths_B, kind="stable")
+    sorted_B = lengths_B[order_B]
     chosen, arrays, shortest = [], [], 1
     for kind in CLASSES:
-        sorted_B = lengths_B[order_B]
         rows_R = order_B[(sorted_B >= shortest) & (sorted_B <= kind.longest)]
-        if len(rows_R):
-            chosen.append(kind)
-            arrays.append(np.stack([starts_B[rows_R], lengths_B[rows_R]], 1).astype(np.int32))
+        few = lengths_B[rows_R].sum() < _LEAST_SHARE * lengths_B.sum()
+        if not len(rows_R) or (few and kind is not CLASSES[-1]):
+            continue
+        chosen.append(kind)
+        arrays.append(np.stack([starts_B[rows_R], lengths_B[rows_R]], 1).astype(np.int32))
         shortest = kind.longest + 1
     sent = send([torch.from_numpy(array) for array in arrays], device) if arrays else []
     # Long rows take longest: their last programs finish beside the next class's.

@@ -72,6 +72,7 @@ _QUERIES = 1 << 14
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 # For few queries longer blocks: scores of one block, and its candidates, at most.
 _CPU_FEW, _CUDA_FEW = (1 << 19, 1 << 16), (1 << 28, 1 << 21)
+_FEW_RESULTS = 1 << 13  # The host orders them before a device has started all operations.
 # Two passes pay off with this many numbers per result, and more than few candidates.
 _FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
@@ -139,13 +140,11 @@ class ExactIndex:
         self.place_C = places_of(self.order_C)
         self._embeddings_CD = embeddings_CD
         self._vectors = Vectors(embeddings_CD, similarity, self.device)
-        self._width = embeddings_CD.shape[1]
-        self._first_pass = first_pass
+        self._width, self._first_pass = embeddings_CD.shape[1], first_pass
         self._on_host = self.device.type == "cpu"
-        usual, self._few_scores = (
-            (_CPU_BLOCK, _CPU_FEW) if self._on_host else (_CUDA_BLOCK, _CUDA_FEW)
-        )
-        self.query_rows, self._usual_block = query_rows or usual[0], usual[1]
+        usual = (_CPU_BLOCK, _CPU_FEW) if self._on_host else (_CUDA_BLOCK, _CUDA_FEW)
+        (rows, self._usual_block), self._few_scores = usual
+        self.query_rows = query_rows or rows
         self._block_rows = block_rows
 
     def block_rows(self, n_queries: int) -> int:
@@ -281,8 +280,10 @@ class ExactIndex:
         return HalfVectors.of(self._vectors)
 
     @cached_property
-    def _places_C(self) -> Tensor:
-        return torch.from_numpy(self.place_C).to(self.device)
+    def _on_device(self) -> tuple[Tensor, Tensor]:
+        """Positions of candidates among equal ones, and candidates by position."""
+        place_C, order_C = map(torch.from_numpy, (self.place_C, self.order_C))
+        return place_C.to(self.device), order_C.to(self.device)
 
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
@@ -318,15 +319,15 @@ class ExactIndex:
     ) -> list[tuple[Tensor, BoolArray]]:
         """Pass over all candidates; return each part's keys, and which queries are still open."""
         queries = [work.queries_QD[torch.from_numpy(rows_P)] for rows_P in parts]
-        errors = [None if rounded is None else rounded.error_of(x_QD.cpu()) for x_QD in queries]
+        few = sum(map(len, parts)) * max(1, work.k) <= _FEW_RESULTS
+        ends_on = "cpu" if select_on_host or few else self.device
+        errors = [rounded.error_of(x.to(ends_on)) if rounded else None for x in queries]
         selections = [
-            self._new_best(len(x_QD), work.k, error_Q, rounded, select_on_host)
+            self._new_best(len(x_QD), work.k, error_Q, rounded, None if select_on_host else ends_on)
             for x_QD, error_Q in zip(queries, errors, strict=True)
         ]
-        factors: list[Operand] = [
-            x_QD if rounded is None else rounded.queries(x_QD) for x_QD in queries
-        ]
-        places_C = self._places_C.cpu() if select_on_host else self._places_C
+        factors: list[Operand] = [rounded.queries(x) if rounded else x for x in queries]
+        places_C = torch.from_numpy(self.place_C) if select_on_host else self._on_device[0]
         longest = max(map(len, parts))
         step = self.block_rows(sum(map(len, parts)))
         buffers = BlockScores(longest * whole_groups(step), self.device, on_host=self._on_host)
@@ -337,8 +338,8 @@ class ExactIndex:
                 for rows_P, factor, best in zip(parts, factors, selections, strict=True):
                     scores_QB = buffers.of(factor, block)
                     leave_out(scores_QB, work.excluded_Q[rows_P] - first)
-                    on_host = select_on_host and not self._on_host
-                    best.add(scores_QB.cpu() if on_host else scores_QB, places_C[first:last])
+                    scores_QB = scores_QB.cpu() if select_on_host else scores_QB
+                    best.add(scores_QB, places_C[first:last])
                 advance(last - first)
         found = []
         for x_QD, error_Q, best in zip(queries, errors, selections, strict=True):
@@ -346,7 +347,7 @@ class ExactIndex:
             if rounded is not None and error_Q is not None and not open_Q.all():
                 keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
                 open_Q = open_Q | off_Q
-            found.append((keys_QW, open_Q.numpy()))
+            found.append((keys_QW.cpu(), open_Q.cpu().numpy()))
         return found
 
     def _new_best(
@@ -355,12 +356,12 @@ class ExactIndex:
         k: int,
         error_Q: Tensor | None,
         rounded: Rounded | None,
-        on_host: bool,
+        ends_on: str | torch.device | None,
     ) -> ThresholdBest | FixedBest:
         slack_Q = None if error_Q is None else 2 * error_Q
         rounding = 0.0 if rounded is None else rounded.rounding
-        if not on_host:
-            return FixedBest(k, slack_Q=slack_Q, rounding=rounding)
+        if ends_on is not None:
+            return FixedBest(k, slack_Q=slack_Q, rounding=rounding, ends_on=ends_on)
         most = None if rounded is None else rounded.most_kept(k, len(self.ids))
         return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
 
@@ -368,12 +369,13 @@ class ExactIndex:
         self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounded: Rounded
     ) -> tuple[Tensor, Tensor]:
         """Return keys of float32 products; and where a rounded one was off beyond its bound."""
-        some_QW = keys_QW != NO_KEY
-        query_P = torch.arange(len(keys_QW)).repeat_interleave(some_QW.sum(dim=1))
+        some_QW, where = keys_QW != NO_KEY, keys_QW.device
+        query_P = torch.arange(len(keys_QW), device=where).repeat_interleave(some_QW.sum(dim=1))
         keys_P = keys_QW[some_QW]
         rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
-        rough_P = rough_P + rounded.shift_of(queries_QD)[query_P]
-        rows_P = torch.from_numpy(self.order_C)[places_P]
+        rough_P = rough_P + rounded.shift_of(queries_QD).to(where)[query_P]
+        order_C = torch.from_numpy(self.order_C) if where.type == "cpu" else self._on_device[1]
+        rows_P = order_C[places_P]
         exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
         check_finite(exact_P, "a score")
         allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()

@@ -114,8 +114,8 @@ class Vectors:
     def products_of(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
         """Return the float32 products of listed queries and candidates, shape ``(P,)``.
 
-        Each product depends on its two vectors alone, whatever else is listed. Lists and products
-        are on the host.
+        Each product depends on its two vectors alone, whatever else is listed. Products are where
+        the lists are, which may be on the host.
         """
         if self.device.type != "cpu":
             return self._gathered_products(queries_QD, query_P, rows_P)
@@ -167,9 +167,13 @@ class Vectors:
         rows_P, query_P = (
             torch.nn.functional.pad(x_P, (0, -pairs % lot)) for x_P in (rows_P, query_P)
         )
-        sent_P, query_P = send([rows_P, query_P], self.device)
+        asked_on = rows_P.device
         # Those that the device does not keep are read by the host.
-        rows_P = rows_P if self._resident is None else sent_P
+        if asked_on.type == "cpu":
+            sent_P, query_P = send([rows_P, query_P], self.device)
+            rows_P = rows_P if self._resident is None else sent_P
+        elif self._resident is None:
+            rows_P = rows_P.cpu()
         scores = []
         for some_P, queries_P in zip(
             torch.split(rows_P, lot), torch.split(query_P, lot), strict=True
@@ -177,7 +181,7 @@ class Vectors:
             block = self.rows(some_P)
             products_P = (block.scaled_BD * queries_QD[queries_P]).sum(dim=1)
             scores.append(products_P if block.bias_B is None else products_P + block.bias_B)
-        return torch.cat([torch.empty(0, device=self.device), *scores]).cpu()[:pairs]
+        return torch.cat([torch.empty(0, device=self.device), *scores]).to(asked_on)[:pairs]
 
     @cached_property
     def _resident(self) -> Block | None:

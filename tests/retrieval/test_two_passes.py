@@ -91,7 +91,7 @@ def test_a_gpus_way_of_searching_finds_the_same(
     begun = ExactIndex._new_best
 
     def noted(index: ExactIndex, count: int, *rest: Any) -> Any:
-        selected_on_host.append((count, rest[-1]))
+        selected_on_host.append((count, rest[-1] is None))
         return begun(index, count, *rest)
 
     monkeypatch.setattr(ExactIndex, "_new_best", noted)

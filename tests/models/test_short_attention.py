@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 from typing import Any
 
-# Read when the kernels are first imported.
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+# Read when the kernels are first imported, which other tests do where there is a GPU.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
-from scimult.models import short_attention  # noqa: E402
 from scimult.models.short_attention import attend_short, tables  # noqa: E402
 
-_LENGTHS = (1, 16, 17, 33, 64, 65, 128, 129, 0, 200)
+_LENGTHS = (1, 16, 15, 16, 17, 31, 33, 64, 65, 128, 129, 0, 200)
 _REAL_PATCH = interpreter._patch_lang_tensor
 _SEED = (123 << 40) + 45
 # The interpreter multiplies the bits of bfloat16 as if they were integers.
@@ -72,9 +72,15 @@ def _error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("width", [32, 64])
+@pytest.mark.parametrize(
+    ("width", "dtype", "dropout"),
+    [
+        (32, torch.float16, 0.0),
+        (64, torch.float16, 0.3),
+        (32, torch.float32, 0.3),
+        (64, torch.float32, 0.0),
+    ],
+)
 def test_output_and_gradient_equal_float64s(
     monkeypatch: pytest.MonkeyPatch, width: int, dtype: torch.dtype, dropout: float
 ) -> None:
@@ -106,14 +112,14 @@ def test_extreme_scores_stay_finite() -> None:
 
 
 def test_every_row_is_in_one_class_longest_first() -> None:
-    lengths = np.array([5, 0, 128, 17, 129, 16, 1024, 64])
+    lengths = np.array([5, 0, 128, 17, 129, 16, 1024, 64, 70])
     found = tables(lengths, "cpu")
-    assert [kind.longest for kind, _ in found] == [
-        kind.longest for kind in reversed(short_attention.CLASSES)
+    # 38 tokens are too few for classes of their own.
+    assert [(kind.longest, table[:, 1].tolist()) for kind, table in found] == [
+        (1024, [1024, 129]),
+        (128, [128, 70]),
+        (64, [64, 17, 16, 5]),
     ]
-    rows = torch.cat([table for _, table in found])
     starts = np.cumsum(lengths) - lengths
-    expected = sorted(
-        ((s, n) for s, n in zip(starts, lengths, strict=True) if n), key=lambda x: -x[1]
-    )
-    assert rows.tolist() == [list(map(int, row)) for row in expected]
+    rows = {tuple(row) for _, table in found for row in table.tolist()}
+    assert rows == {(s, n) for s, n in zip(starts.tolist(), lengths.tolist(), strict=True) if n}
