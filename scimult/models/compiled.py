@@ -6,6 +6,7 @@ Shape legend: T tokens of one route, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,6 @@ from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
 from scimult.models.encoder import Encoder
 from scimult.models.modern import ModernAttention, ModernBlock, turn
-
-# Dropout by torch's own kernel: the same masks as in an uncompiled run. No faster than the
-# compiler's (docs/results/h200.md).
-_OPTIONS: dict[str, str | int | bool | Callable[..., object]] = {"fallback_random": True}
 
 
 def compile_blocks(model: Encoder) -> int:
@@ -43,13 +40,14 @@ def compile_blocks(model: Encoder) -> int:
         As `check_compiles`.
     """
     check_compiles(model.config)
+    options = _compiler_options()
     if model.config.pals is not None:
         layers = [module for module in model.modules() if isinstance(module, FeedForward)]
         for layer in layers:
-            layer.compile(dynamic=True, options=_OPTIONS)
+            layer.compile(dynamic=True, options=options)
         return len(layers)
     # One object, so that all blocks share the compiled code.
-    compiled = torch.compile(after_attention, dynamic=True, options=_OPTIONS)
+    compiled = torch.compile(after_attention, dynamic=True, options=options)
     blocks = [module for module in model.modules() if isinstance(module, (Block, ModernBlock))]
     turning = torch.compile(turn, dynamic=True)
     for block in blocks:
@@ -57,6 +55,18 @@ def compile_blocks(model: Encoder) -> int:
         if isinstance(block, ModernBlock):
             block.attention.turn = turning
     return len(blocks)
+
+
+def _compiler_options() -> dict[str, Any]:
+    # Dropout by torch's own kernel: the same masks as in an uncompiled run.
+    options: dict[str, Any] = {"fallback_random": True}
+    # Sums over tokens joined with sums over the width are thirteen times slower in the backward
+    # pass of dropout and LayerNorm (docs/results/h200.md). Older versions of torch have no such
+    # option.
+    separate = "triton.mix_order_reduction"
+    if separate in torch._inductor.list_options():
+        options[separate] = False
+    return options
 
 
 def check_compiles(config: EncoderConfig) -> None:

@@ -84,6 +84,25 @@ def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
     assert sum(found.values()) <= 7, "beyond eight, torch gives up and runs it uncompiled"
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_sums_stay_separate_where_torch_has_the_option(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile refuses options that its version does not know."""
+    option = "triton.mix_order_reduction"
+    others = [name for name in torch._inductor.list_options() if name != option]
+    monkeypatch.setattr(torch._inductor, "list_options", lambda: others + [option] * known)
+    seen: list[dict[str, object]] = []
+
+    def see(function: object, *, dynamic: bool, options: dict[str, object] | None = None) -> object:
+        seen.extend([options] if options is not None else [])
+        return function
+
+    monkeypatch.setattr(torch, "compile", see)
+    compile_blocks(tiny_encoder("shared norms"))
+    assert seen == [{"fallback_random": True} | ({option: False} if known else {})]
+
+
 @pytest.mark.parametrize("case", ["LoRA", "Houlsby adapters", "fusion"])
 def test_layers_that_would_be_recompiled_for_each_batch_are_refused(case: str) -> None:
     with pytest.raises(ConfigError, match=r"engine\.compile supports neither"):
@@ -96,8 +115,8 @@ def equal(ours: Encoder, plain: Encoder) -> None:
         if parameter.grad is None:
             assert gradients[name] is None, name
             continue
-        # The compiler fuses and reorders float32 operations.
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
+        # The compiler fuses and reorders float32 operations; by AVX2 one element is 1.8e-5 off.
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=5e-5)
 
 
 @pytest.mark.slow  # a C++ compiler, and minutes on a busy machine
