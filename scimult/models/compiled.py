@@ -40,7 +40,7 @@ def compile_blocks(model: Encoder) -> int:
         As `check_compiles`.
     """
     check_compiles(model.config)
-    options = _compiler_options()
+    options = _compiler_options(model.config.dropout)
     if model.config.pals is not None:
         layers = [module for module in model.modules() if isinstance(module, FeedForward)]
         for layer in layers:
@@ -57,15 +57,14 @@ def compile_blocks(model: Encoder) -> int:
     return len(blocks)
 
 
-def _compiler_options() -> dict[str, Any]:
+def _compiler_options(dropout: float) -> dict[str, Any]:
     # Dropout by torch's own kernel: the same masks as in an uncompiled run.
     options: dict[str, Any] = {"fallback_random": True}
-    # Sums over tokens joined with sums over the width are thirteen times slower in the backward
-    # pass of dropout and LayerNorm (docs/results/h200.md). Older versions of torch have no such
-    # option.
-    separate = "triton.mix_order_reduction"
-    if separate in torch._inductor.list_options():
-        options[separate] = False
+    # With dropout, sums over tokens joined with sums over the width are thirteen times slower in
+    # the backward pass (docs/results/h200.md). Older versions of torch have no such option.
+    joined = "triton.mix_order_reduction"
+    if dropout and joined in torch._inductor.list_options():
+        options[joined] = False
     return options
 
 

@@ -84,9 +84,9 @@ def test_all_blocks_and_routes_share_a_few_graphs_without_breaks(
     assert sum(found.values()) <= 7, "beyond eight, torch gives up and runs it uncompiled"
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_sums_stay_separate_where_torch_has_the_option(
-    known: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("known", "dropout"), [(True, 0.1), (True, 0.0), (False, 0.1)])
+def test_with_dropout_sums_stay_separate_where_torch_has_the_option(
+    known: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch.compile refuses options that its version does not know."""
     option = "triton.mix_order_reduction"
@@ -99,8 +99,9 @@ def test_sums_stay_separate_where_torch_has_the_option(
         return function
 
     monkeypatch.setattr(torch, "compile", see)
-    compile_blocks(tiny_encoder("shared norms"))
-    assert seen == [{"fallback_random": True} | ({option: False} if known else {})]
+    compile_blocks(tiny_encoder("shared norms", dropout=dropout))
+    separate = {option: False} if known and dropout else {}
+    assert seen == [{"fallback_random": True} | separate]
 
 
 @pytest.mark.parametrize("case", ["LoRA", "Houlsby adapters", "fusion"])
