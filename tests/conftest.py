@@ -30,6 +30,14 @@ show_messages()
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure() -> None:
+    """Without a GPU, Triton's kernels run in its interpreter, if chosen before it is imported."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the slowest files, so that parallel workers finish together."""
     marks = ("ranks", "timeout")

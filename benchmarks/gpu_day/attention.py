@@ -5,6 +5,7 @@ Shape legend: T tokens of all rows, H heads, K width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -15,8 +16,9 @@ from torch import Tensor
 from benchmarks.gpu_day.day import Day
 from benchmarks.timing import median_seconds
 from scimult.models.attention import attend
-from scimult.models.packed_attention import reads_packed_rows
+from scimult.models.packed_attention import attend_packed, reads_packed_rows
 from scimult.models.packing import PackingPlan
+from scimult.models.short_attention import reads_short_rows
 
 # Head widths of PALs, TinyBERT, MiniLM and BERT, and some that no kernel supports.
 _WIDTHS = (17, 26, 32, 64, 96, 128, 256)
@@ -27,6 +29,8 @@ _HEADS = 4
 # A single wrong token is far above it; bfloat16 has 8 bits, float16 11, float32 24.
 TOLERANCE = {"bfloat16": 0.02, "float16": 0.002, "float32": 1e-5}
 _KEEP_WITHIN = 0.02
+# Rows, and the tokens of the shortest and longest.
+_BATCHES = {"papers": (280, 8, 400), "titles": (2300, 5, 40)}
 
 
 def errors(day: Day, step: str) -> None:
@@ -37,7 +41,9 @@ def errors(day: Day, step: str) -> None:
     for width, dtype, window in product(day.size(_WIDTHS, (17, 32)), _DTYPES, _WINDOWS):
         name = str(dtype).removeprefix("torch.")
         case = {"width": width, "dtype": name, "window": window}
-        case["packed"] = reads_packed_rows(device, dtype, width)
+        short = window is None and reads_short_rows(device, dtype, width)
+        packed = "FlashAttention" if reads_packed_rows(device, dtype, width) else "padded"
+        case["kernel"] = "short rows" if short else packed
         try:
             output, gradient = _against_float64(plan, width, dtype, window, device)
         except RuntimeError as error:
@@ -114,31 +120,40 @@ def dropout(day: Day, step: str) -> None:
 
 
 def speed(day: Day, step: str) -> None:
-    """Report milliseconds and TFLOP/s of attention, both passes, at BERT's and MiniLM's widths.
+    """Report milliseconds of attention, both passes, as the encoder calls it and by FlashAttention.
 
-    Operations are those of the products, counting each pair of a row's tokens once; the backward
-    pass has five products, the forward pass two.
+    At BERT's and MiniLM's widths. Operations are those of the products, counting each pair of a
+    row's tokens once; the backward pass has five products, the forward pass two.
     """
     device = torch.device(day.device)
     rng = np.random.default_rng(0)
-    lengths = rng.integers(8, 400, day.size(280, 8)).tolist()
-    plan = PackingPlan.build(lengths, 0, device)
-    for width, probability in product((64, 32), (0.0, 0.1)):
+    for (batch, (rows, least, most)), width, probability in product(
+        _BATCHES.items(), (64, 32), (0.0, 0.1)
+    ):
+        lengths = rng.integers(least, most, day.size(rows, 8)).tolist()
+        plan = PackingPlan.build(lengths, 0, device)
         qkv = torch.randn(sum(lengths), 3, 12, width, device=device).bfloat16().requires_grad_()
-        work = partial(_both_ways, qkv, plan, probability)
-        seconds = median_seconds(work, device, day.size(20, 2))
+        ways = {"ours": partial(attend, qkv, plan, probability)}
+        if reads_packed_rows(device, qkv.dtype, width):
+            bounds, longest = plan.bounds, plan.longest
+            ways["flash"] = partial(attend_packed, qkv, bounds, longest, probability, None)
+        seconds = {
+            name: median_seconds(partial(_both_ways, qkv, way), device, day.size(20, 2))
+            for name, way in ways.items()
+        }
         operations = 7 * 2 * 12 * width * sum(length**2 for length in lengths)
         day.note(
             step,
+            batch=batch,
             width=width,
             dropout=probability,
             tokens=sum(lengths),
-            milliseconds=round(seconds * 1e3, 3),
-            tflops=float(f"{operations / seconds / 1e12:.3g}"),
+            **{f"{name}_ms": round(value * 1e3, 3) for name, value in seconds.items()},
+            tflops=float(f"{operations / seconds['ours'] / 1e12:.3g}"),
         )
 
 
-def _both_ways(qkv: Tensor, plan: PackingPlan, probability: float) -> None:
-    output = attend(qkv, plan, probability)
+def _both_ways(qkv: Tensor, way: Callable[[], Tensor]) -> None:
+    output = way()
     output.backward(output.detach())  # type: ignore[no-untyped-call]
     qkv.grad = None

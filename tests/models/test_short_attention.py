@@ -5,17 +5,12 @@ Shape legend: T tokens of all rows, L tokens of one row, H heads, K width of a h
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-
-# Read when the kernels are first imported, which other tests do where there is a GPU.
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
