@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from scimult.hardware import send
+from scimult.progress import warn
 
 if TYPE_CHECKING:
     from scimult.types import IntArray
@@ -75,7 +76,27 @@ def reads_short_rows(device: torch.device, dtype: torch.dtype, head_width: int) 
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False
     built = torch.version.cuda is not None and find_spec("triton") is not None
-    return built and head_width in _WIDTHS and torch.cuda.get_device_capability(device) >= (8, 0)
+    fits = built and head_width in _WIDTHS and torch.cuda.get_device_capability(device) >= (8, 0)
+    return fits and _starts(device, dtype, head_width)
+
+
+def _starts(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    """Attend within a row of one token: Triton compiles for each machine, which may fail."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            qkv_T3HK = torch.zeros(1, 3, 1, head_width, device=device, dtype=dtype)
+            row = attend_short(qkv_T3HK.requires_grad_(), tables(np.array([1]), device))
+            torch.autograd.backward(row.sum())
+            torch.cuda.synchronize(device)
+    # A missing compiler, missing headers, a full disk: each has an exception of its own.
+    except Exception as error:
+        warn(
+            f"texts of up to {LONGEST} tokens get slower attention, as Triton cannot compile here "
+            f"({str(error).strip().partition(chr(10))[0][:200]}); it needs a C compiler, Python's "
+            "headers (python3-dev) and a home folder that can be written"
+        )
+        return False
+    return True
 
 
 def tables(lengths: IntArray, device: torch.device | str) -> Tables:
@@ -159,11 +180,13 @@ def _launch(
         # The forward pass of a probability of 1 is zero, not NaN.
         1 / (1 - dropout) if dropout < 1 else 0.0,
     )
-    for kind, table in rows:
-        cut: Tiles = getattr(kind, which)
-        kernel[(len(table) * heads,)](
-            *tensors, table, seed, *numbers,
-            HEADS=heads, WIDTH=width, M=cut.queries, N=cut.keys,
-            SINGLE=cut.single, DROPOUT=dropout > 0,
-            num_warps=cut.warps, num_stages=cut.stages, maxnreg=cut.registers,
-        )  # fmt: skip
+    # Triton launches on the current device, whatever the tensors' is.
+    with torch.cuda.device_of(tensors[0]):  # type: ignore[no-untyped-call]
+        for kind, table in rows:
+            cut: Tiles = getattr(kind, which)
+            kernel[(len(table) * heads,)](
+                *tensors, table, seed, *numbers,
+                HEADS=heads, WIDTH=width, M=cut.queries, N=cut.keys,
+                SINGLE=cut.single, DROPOUT=dropout > 0,
+                num_warps=cut.warps, num_stages=cut.stages, maxnreg=cut.registers,
+            )  # fmt: skip

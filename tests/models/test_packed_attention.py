@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scimult.models import Encoder, attention, pack
+from scimult.models import Encoder, attention, pack, short_attention
 from scimult.models.packed_attention import reads_packed_rows
 from tests.models.variants import (
     CASES,
@@ -84,6 +84,31 @@ def test_where_the_kernel_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not reads_packed_rows.__wrapped__(torch.device("cpu"), torch.bfloat16, 64)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
     assert not taken(4, torch.bfloat16)
+
+
+def test_where_short_rows_have_kernels_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cards = {0: (7, 5), 1: (8, 0), 2: (9, 0)}
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(short_attention, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: cards[device.index])
+
+    def taken(card: int, dtype: torch.dtype = torch.bfloat16, width: int = 64) -> bool:
+        return short_attention.reads_short_rows.__wrapped__(
+            torch.device("cuda", card), dtype, width
+        )
+
+    # This torch cannot make the tensor of the trial, as Triton elsewhere finds no compiler.
+    if not torch.cuda.is_available():
+        assert not taken(1)
+        assert "slower attention, as Triton cannot compile here" in caplog.text
+    monkeypatch.setattr(short_attention, "_starts", lambda *_: True)
+    assert [taken(card) for card in cards] == [False, True, True]
+    assert [width for width in (16, 17, 32, 64, 96) if taken(2, width=width)] == [16, 32, 64]
+    assert not taken(2, torch.float32)
+    monkeypatch.setattr(short_attention, "find_spec", lambda name: None)
+    assert not taken(2)
 
 
 def test_more_rows_than_the_grid_has_are_padded(
