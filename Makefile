@@ -1,6 +1,7 @@
 # Two commands for a fresh machine: `make demo` and `make test`. Both set everything up themselves.
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
+TRITON ?= triton==3.7.1
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
@@ -18,7 +19,7 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-
 check: $(READY)
 	$(PYTEST) -m 'not slow and not ranks'
 
-test: $(READY)
+test: $(READY) $(VENV)/.triton
 	$(PYTEST)
 
 slow: $(READY)
@@ -55,6 +56,11 @@ $(READY): setup.cfg pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+# For the interpreter of GPU kernels. CUDA builds of torch bring theirs; where there is none, the tests of kernels skip.
+$(VENV)/.triton: $(READY)
+	-@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TRITON)'
 	@touch $@
 
 clean:
