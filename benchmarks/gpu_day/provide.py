@@ -10,6 +10,7 @@ import tarfile
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from benchmarks.gpu_day.day import Day, DayError
 from benchmarks.gpu_day.flash import write_substitute
@@ -125,6 +126,8 @@ def _unpacked(day: Day) -> Path | None:
         partial = day.work / "bundle.partial"
         shutil.rmtree(partial, ignore_errors=True)
         with tarfile.open(day.bundle) as archive:
-            archive.extractall(partial, filter="data")
+            # Python 3.10 and 3.11 have filters from some patch release on.
+            safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            archive.extractall(partial, **safe)
         partial.rename(target)
     return target
