@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -177,7 +178,7 @@ class HeapGaps:
 
     After `keep_freed_memory`, blocks of ever new sizes leave gaps that no later block fits, so the
     process would grow for hundreds of steps. Given back after every step, all memory would be
-    cleared and mapped anew each time.
+    cleared and mapped anew each time. A step is one of training, or a batch of texts.
     """
 
     def __init__(self) -> None:
@@ -195,6 +196,12 @@ class HeapGaps:
             if trim is not None:
                 trim(0)
             self._is_fresh = True
+
+
+@cache
+def heap_gaps() -> HeapGaps:
+    """Return what watches this process's heap, whatever runs in it."""
+    return HeapGaps()
 
 
 def _own_memory() -> int:

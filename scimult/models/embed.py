@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
+from scimult.hardware import heap_gaps
 from scimult.models.encoder import Encoder
 from scimult.models.packed_attention import MOST_ROWS
 from scimult.models.packing import pack
@@ -118,6 +119,8 @@ def embed_tokens_each(
                 host_RND[number, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
             start += len(rows)
             meter.update(len(rows))
+            if device.type == "cpu":
+                heap_gaps().after_step()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     model.train(training)

@@ -18,7 +18,7 @@ from scimult import distributed
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors, write_tensors
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
-from scimult.hardware import HeapGaps, keep_freed_memory
+from scimult.hardware import heap_gaps, keep_freed_memory
 from scimult.models import Encoder, PackedTexts
 from scimult.training import deepspeed_private
 from scimult.training.deepspeed_config import bound_buckets, clips_itself, without_waits
@@ -90,7 +90,6 @@ class DeepSpeedEngine:
         self._optimizer = optimizer
         self._schedule = schedule
         self._sums: GradientSums | None = None
-        self._gaps = HeapGaps()
         self._clips_itself = clips_itself(settings)
         self._limit = float(settings["gradient_clipping"])
         # Of the last update, where DeepSpeed does not compute it.
@@ -183,7 +182,7 @@ class DeepSpeedEngine:
         self._engine.step()
         deepspeed_private.clear_gradients(self._engine)
         if self.device.type == "cpu":
-            self._gaps.after_step()
+            heap_gaps().after_step()
 
     @property
     def learning_rate(self) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
@@ -96,6 +97,27 @@ def test_output_and_gradient_equal_float64s(
     assert high.grad is not None
     assert _error(output.detach(), expected.detach()) < _TOLERANCE[dtype]
     assert _error(low.grad, high.grad) < _TOLERANCE[dtype]
+
+
+def test_recomputed_dropout_draws_the_same_mask() -> None:
+    """Recomputed activations and the embedding cache restore torch's random state."""
+    lengths = np.array([3, 20])
+    qkv = torch.randn(lengths.sum(), 3, 1, 16).requires_grad_()
+
+    def attended(seed: int, again: bool) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(seed)
+        rows = tables(lengths, "cpu")
+        if again:
+            output = checkpoint(attend_short, qkv, rows, 0.5, use_reentrant=False)
+        else:
+            output = attend_short(qkv, rows, 0.5)
+        torch.rand(7)  # What is drawn until the backward pass must not matter.
+        return output.detach(), torch.autograd.grad(output.square().sum(), qkv)[0]
+
+    once, twice, other = attended(1, again=False), attended(1, again=True), attended(2, again=False)
+    for plain, recomputed in zip(once, twice, strict=True):
+        assert torch.equal(plain, recomputed)
+    assert not torch.equal(once[0], other[0])
 
 
 def test_extreme_scores_stay_finite() -> None:
