@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 interpreter = pytest.importorskip("triton.runtime.interpreter")
 
+from scimult.models import short_attention  # noqa: E402
 from scimult.models.short_attention import attend_short, tables  # noqa: E402
 
 _LENGTHS = (1, 16, 15, 16, 17, 31, 33, 64, 65, 128, 129, 0, 200)
@@ -113,6 +114,17 @@ def test_recomputed_dropout_draws_the_same_mask() -> None:
     for plain, recomputed in zip(once, twice, strict=True):
         assert torch.equal(plain, recomputed)
     assert not torch.equal(once[0], other[0])
+
+
+def test_the_first_trial_may_be_within_anything(caplog: pytest.LogCaptureFixture) -> None:
+    def trial(x: Tensor) -> Tensor:
+        assert short_attention._starts(torch.device("cpu"), torch.float32, 16), caplog.text
+        return x.exp()
+
+    trial(torch.ones(1))
+    with torch.inference_mode():
+        trial(torch.ones(1))
+    checkpoint(trial, torch.ones(1, requires_grad=True), use_reentrant=False).backward()  # type: ignore[no-untyped-call]
 
 
 def test_extreme_scores_stay_finite() -> None:
