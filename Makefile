@@ -17,13 +17,13 @@ demo: $(READY)
 WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-check: $(READY)
+check: $(READY) $(VENV)/.triton
 	$(PYTEST) -m 'not slow and not ranks'
 
 test: $(READY) $(VENV)/.triton
 	$(PYTEST)
 
-slow: $(READY)
+slow: $(READY) $(VENV)/.triton
 	$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile thorough
 
 lint: $(READY)
@@ -61,8 +61,8 @@ $(READY): setup.cfg pyproject.toml
 
 # For the interpreter of GPU kernels. CUDA builds of torch bring theirs; where there is none, the tests of kernels skip.
 $(VENV)/.triton: $(READY)
-	-@$(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TRITON)'
-	@touch $@
+	-@{ $(BIN)/python -c 'import triton' 2>/dev/null || \
+	    $(BIN)/python -m pip install --quiet '$(TRITON); sys_platform == "linux"'; } && touch $@
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -32,6 +32,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def pytest_configure() -> None:
     """Without a GPU, Triton's kernels run in its interpreter, if chosen before it is imported."""
+    if find_spec("triton") is None:
+        return
     import torch
 
     if not torch.cuda.is_available():

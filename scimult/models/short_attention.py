@@ -95,10 +95,10 @@ def _starts(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
             thread.submit(attend_one_token).result()
     # A missing compiler, missing headers, a full disk: each has an exception of its own.
     except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         warn(
-            f"texts of up to {LONGEST} tokens get slower attention, as Triton cannot compile here "
-            f"({str(error).strip().partition(chr(10))[0][:200]}); it needs a C compiler, Python's "
-            "headers (python3-dev) and a home folder that can be written"
+            f"texts of up to {LONGEST} tokens get slower attention: Triton failed ({reason}); it "
+            "needs a C compiler, Python's headers (python3-dev) and a home folder that is writable"
         )
         return False
     return True

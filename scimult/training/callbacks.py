@@ -7,6 +7,7 @@ import json
 import math
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -116,15 +117,16 @@ def _step_of(line: str, otherwise: int) -> int:
         return otherwise
 
 
-class _Scalars(Callback):
+class _Scalars(Callback, ABC):
     """Reports dev scores immediately, and means over the last ``every`` steps."""
 
     def __init__(self, every: int, steps: int) -> None:
         self._every, self._steps = every, steps
         self._window = Window()
 
+    @abstractmethod
     def _write(self, scalars: dict[str, float], step: int) -> None:
-        raise NotImplementedError
+        """Write the scalars of a step."""
 
     def on_start(self, metrics: dict[str, float]) -> None:
         """Report the scores of the untrained model."""

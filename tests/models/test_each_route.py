@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.models import Encoder, EncoderConfig, embed_tokens_each, pack
+from scimult.hardware import HeapGaps, heap_gaps
+from scimult.models import Encoder, EncoderConfig, embed_tokens_each, length_batches, pack
 from scimult.models.config import ModernLayout
 from tests.models.variants import (
     CASES,
@@ -114,3 +115,13 @@ def test_gradients_add_up(case: str) -> None:
 def test_no_rows() -> None:
     each = tiny_encoder("ffn_expert").forward_each(pack([]), ORDER)
     assert [x_BD.shape for x_BD in each] == [(0, WIDTH)] * 3
+
+
+def test_gaps_of_the_heap_are_looked_at_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[HeapGaps] = []
+    monkeypatch.setattr(HeapGaps, "after_step", looked.append)
+    rows = tiny_rows()
+    lengths = [len(row) for row in rows]
+    embed_tokens_each(tiny_encoder("vanilla"), rows, routes=[0], max_tokens_per_batch=20)
+    assert len(looked) == len(list(length_batches(lengths, 20))) > 1
+    assert set(looked) == {heap_gaps()}

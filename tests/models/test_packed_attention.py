@@ -102,7 +102,7 @@ def test_where_short_rows_have_kernels_of_their_own(
     # This torch cannot make the tensor of the trial, as Triton elsewhere finds no compiler.
     if not torch.cuda.is_available():
         assert not taken(1)
-        assert "slower attention, as Triton cannot compile here" in caplog.text
+        assert "slower attention: Triton failed (AssertionError" in caplog.text
     monkeypatch.setattr(short_attention, "_starts", lambda *_: True)
     assert [taken(card) for card in cards] == [False, True, True]
     assert [width for width in (16, 17, 32, 64, 96) if taken(2, width=width)] == [16, 32, 64]

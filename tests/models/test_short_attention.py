@@ -71,7 +71,13 @@ def _error(actual: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("width", "dtype", "dropout"),
-    [(64, torch.float16, 0.3), (32, torch.float32, 0.0)],
+    [
+        (32, torch.float16, 0.0),
+        (64, torch.float16, 0.3),
+        (16, torch.float32, 0.3),
+        (32, torch.float32, 0.3),
+        (64, torch.float32, 0.0),
+    ],
 )
 def test_output_and_gradient_equal_float64s(
     monkeypatch: pytest.MonkeyPatch, width: int, dtype: torch.dtype, dropout: float
