@@ -34,6 +34,7 @@ _LONGEST_REASON = 80
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # How much larger a process may grow by the gaps between its blocks.
 _LARGEST_GROWTH = 1.5
+_OWN_PAGES = Path("/proc/self/statm")
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
 # From torch's messages of full memory: of CPUs, and of all devices.
@@ -207,7 +208,7 @@ def heap_gaps() -> HeapGaps:
 def _own_memory() -> int:
     """Return this process's memory without mapped files, in bytes; 0 where it is not known."""
     try:
-        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        _, resident, shared, *_ = map(int, _OWN_PAGES.read_bytes().split())
     except OSError:
         return 0
     return (resident - shared) * resource.getpagesize()

@@ -119,7 +119,7 @@ def test_no_rows() -> None:
 
 def test_gaps_of_the_heap_are_looked_at_after_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[HeapGaps] = []
-    monkeypatch.setattr(HeapGaps, "after_step", looked.append)
+    monkeypatch.setattr(HeapGaps, "after_step", lambda gaps: looked.append(gaps))
     rows = tiny_rows()
     lengths = [len(row) for row in rows]
     embed_tokens_each(tiny_encoder("vanilla"), rows, routes=[0], max_tokens_per_batch=20)
