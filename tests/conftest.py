@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import settings
 
 from scimult.cli.output import show_messages
@@ -65,6 +69,25 @@ def _disks_do_not_wait() -> Iterator[None]:
     """Skip fsync: it guards against power cuts, which no test makes, and takes 3 ms a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _the_command_line_is_built_once() -> Iterator[None]:
+    """Typer builds all verbs for each call in a test: a tenth of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _seeds_keep_no_stacks() -> Iterator[None]:
+    """For devices that are not there, torch keeps who set a seed: milliseconds below pytest."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for device in (torch.cuda, torch.xpu, torch.mtia):
+            patch.setattr(device, "traceback", SimpleNamespace(format_stack=list))
         yield
 
 

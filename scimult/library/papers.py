@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
-from scimult.library.filters import Where, as_sql
+from scimult.library.filters import Where, as_sql, quoted
 from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings
 from scimult.types import BoolArray, IntArray, Text
 
@@ -206,19 +207,20 @@ class PaperTable:
         """A data base of these files alone: filters read no others and write none."""
         import duckdb
 
-        connection = duckdb.connect(":memory:")
-        files = [str(self._path(part)) for part in self.segments if part.name not in self.damaged]
+        from scimult.data.importers.engine import literal, table_of
+
+        connection, folder = duckdb.connect(":memory:"), str(self.folder)
+        files = [self._path(part) for part in self.segments if part.name not in self.damaged]
         typed = {**OWN_TYPES, **self.types}
-        empty = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in typed.items())
+        empty = ", ".join(f"NULL::{kind} AS {quoted(name)}" for name, kind in typed.items())
         query = f"SELECT {empty} WHERE FALSE"
         if files:
-            listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-            query += (
-                f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true)"
-            )
+            table = table_of("read_parquet", files, ", union_by_name=true")
+            query += f" UNION ALL BY NAME SELECT * FROM {table}"
         connection.execute("SET enable_progress_bar = false")
-        folder = str(self.folder).replace("'", "''")
-        connection.execute(f"SET allowed_directories = ['{folder}/']")
+        # As a path, and as the pattern that is the only one to match it.
+        folders = ", ".join(literal(f"{name}/") for name in (folder, glob.escape(folder)))
+        connection.execute(f"SET allowed_directories = [{folders}]")
         connection.execute("SET enable_external_access = false")
         connection.execute(f"CREATE VIEW papers AS {query}")
         connection.execute("SET lock_configuration = true")

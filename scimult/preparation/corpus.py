@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scimult.data.importers.engine import literal
+from scimult.data.importers.engine import literal, table_of
 from scimult.data.lines import Rejects
 from scimult.data.text_store import TextStoreWriter
 from scimult.preparation.file_rows import FileEngine, FileRows
@@ -169,7 +169,8 @@ class Corpus:
         file = literal(str(shard))
         braced = file.replace("{", "{{").replace("}", "}}")
         self._engine.read(f"COPY ({select}) TO {braced} {_FORMAT}", rows, self.rejects)
-        self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM read_parquet({file})")
+        table = table_of("read_parquet", [shard])
+        self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM {table}")
         return shard
 
     def rows(self, select: str) -> Iterator[tuple[Any, ...]]:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import PYTHON_ONLY, literal, run
+from scimult.data.importers.engine import PYTHON_ONLY, run, table_of
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
@@ -116,16 +115,17 @@ def numbered_lines(path: Path) -> str:
     It stops at a line end other than a line feed, a long line, or bytes that are not UTF-8.
     """
     # A table of one column, whose delimiter is in no text.
-    return (
-        f"SELECT row_number() OVER () AS line, text FROM read_csv({literal(str(path))}, "
-        "auto_detect=false, columns={'text': 'VARCHAR'}, header=false, delim='\x01', quote='', "
-        f"escape='', new_line='\\n', max_line_size={_LONGEST}, buffer_size={_LONGEST})"
+    options = (
+        ", auto_detect=false, columns={'text': 'VARCHAR'}, header=false, delim='\x01', quote='', "
+        f"escape='', new_line='\\n', max_line_size={_LONGEST}, buffer_size={_LONGEST}"
     )
+    table = table_of("read_csv", [path], options)
+    return f"SELECT row_number() OVER () AS line, text FROM {table}"
 
 
 def _is_read_by_sql(path: Path) -> bool:
     """Return whether DuckDB reads this file, and it alone; Python reports one that is empty."""
-    if path.suffix in PYTHON_ONLY or has_magic(str(path)):
+    if path.suffix in PYTHON_ONLY:
         return False
     with suppress(EOFError, OSError), open_binary(path) as file:
         return bool(file.peek(1))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scimult.data.importers.engine import literal, quoted
+from scimult.data.importers.engine import literal, quoted, table_of
 from scimult.data.lines import Record
 from scimult.data.tables import read_header, read_table
 from scimult.data.text_files import raw_columns
@@ -212,7 +212,7 @@ def table_rows(
     written = raw_columns(path)
     if written is not None:
         sql_of = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
-        file = f"read_parquet({literal(str(path))}, file_row_number=true)"
+        file = table_of("read_parquet", [path], ", file_row_number=true")
         rows = f"SELECT file_row_number + 1 AS line, {_renamed(sql_of, wanted)} FROM {file}"
         return FileRows(path, f"SELECT line, {select} FROM ({rows})", schema)
     header = read_header(path, columns)

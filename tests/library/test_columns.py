@@ -34,3 +34,20 @@ def test_values_that_json_lacks_are_text_without_quotes(make: Make) -> None:
     assert (row["day"], row["price"]) == ("2020-01-02", "1.50")
     assert row["code"] == str(2**63)
     assert library.ids(where="day >= '2020'") == ["p000"]
+
+
+def test_filters_read_the_librarys_own_columns_whatever_its_folder_is_called(make: Make) -> None:
+    """DuckDB takes ``year=1980`` for a column, and ``lib[1]`` for a pattern matching ``lib1``."""
+    library = make([paper(0, year=2001), paper(1, year=1980)], "year=1980/it's/lib[1]")
+    make([paper(2, year=1980)], "year=1980/it's/lib1")
+    assert library.ids(where="year = 1980") == ["p001"]
+    assert library.ids(where={"year": 2001}) == ["p000"]
+    library.remove(library.ids(where="year < 2000"))
+    assert library.ids() == ["p000"]
+
+
+def test_columns_may_be_called_anything(make: Make) -> None:
+    library = make([paper(0, **{'size 5" x': 3, "year": 2001}), paper(1, year=1980)])
+    assert library.ids(where={'size 5" x': 3}) == ["p000"]
+    assert library.ids(where='"size 5"" x" IS NULL') == ["p001"]
+    assert library.ids(where="year > 2000") == ["p000"]

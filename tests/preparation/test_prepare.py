@@ -148,6 +148,18 @@ def test_the_same_input_gives_the_same_folder_and_another_seed_another(
     assert build_dataset(config, tmp_path / "other")[0].fingerprint != data.fingerprint
 
 
+def test_folders_may_be_called_like_columns_and_patterns(
+    root: Path, data: PreparedData, tmp_path: Path
+) -> None:
+    """DuckDB takes ``id=7`` for a column, and ``raw[1]`` for a pattern that matches ``raw1``."""
+    folder = tmp_path / "id=7" / "line=1" / "text=a" / "query=b" / "paper=c" / "clicked=1"
+    strange = write_raw(folder / "raw[1]")
+    shutil.copytree(root, folder / "raw1")
+    (folder / "raw1" / "papers.jsonl").write_text("another\n")
+    made = build_dataset(raw_config(strange, max_pairs_per_label="all"), folder / "out[1]")[0]
+    assert made.fingerprint == data.fingerprint
+
+
 def test_compressed_input_is_the_same_input(root: Path, data: PreparedData, tmp_path: Path) -> None:
     plain = root / "papers.jsonl"
     (root / "papers.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))

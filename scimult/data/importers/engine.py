@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -97,6 +98,16 @@ def naming(
             problem = f"file cannot be read: {message}"
         value = ", ".join(expressions) or None
         raise DataError(problem, path=file, value=value, fix=fix) from error
+
+
+def table_of(reader: str, files: Sequence[Path], options: str = "") -> str:
+    """Return the SQL of a table that ``reader`` reads from these files, and from no others.
+
+    By default DuckDB expands patterns in a path (``lib[1]``, ``50*``), and a folder above the file
+    that is called ``year=1980`` replaces its column ``year``.
+    """
+    paths = ", ".join(literal(glob.escape(str(file))) for file in files)
+    return f"{reader}([{paths}], hive_partitioning=false{options})"
 
 
 def literal(text: str) -> str:

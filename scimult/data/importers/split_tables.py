@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import connected, literal, rows_of, run
+from scimult.data.importers.engine import connected, literal, rows_of, run, table_of
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.errors import DataError
 
@@ -82,9 +82,9 @@ def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rej
     columns = _COLUMNS[name]
     if name != "papers":  # theirs must be the same records as when they are read again
         kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in columns.items())
-        reader = f"read_json({literal(str(file))}, format='newline_delimited', columns={{{kinds}}})"
+        options = f", format='newline_delimited', columns={{{kinds}}}"
         with suppress(DataError):
-            run(engine, f"INSERT INTO {name} FROM {reader}", file)
+            run(engine, f"INSERT INTO {name} FROM {table_of('read_json', [file], options)}", file)
             return
     rows = (values for _, values in _rows(name, file, rejects))
     while part := list(islice(rows, _ROWS)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import connected, literal
+from scimult.data.importers.engine import connected, literal, table_of
 from scimult.data.lines import Record, Rejects
 from scimult.data.shards import Shard
 from scimult.data.text_files import RAW_FORMAT
@@ -90,7 +90,7 @@ class PairTables:
         with connected(self._folder) as engine:
             for kind, name in (("papers", "papers"), ("queries", "all.queries")):
                 path = self._folder / f"{name}.parquet"
-                ids = f"SELECT id FROM read_parquet({literal(str(path))})"
+                ids = f"SELECT id FROM {table_of('read_parquet', [path])}"
                 engine.execute(f"CREATE TABLE {kind} AS {ids if path.exists() else _NO_IDS}")
             for table in self._shards:
                 self._finish(engine, table, threshold)
@@ -106,7 +106,7 @@ class PairTables:
     ) -> None:
         """Write the pairs whose texts are known; drop or reject the others."""
         path = self._folder / f"all.{table}.parquet"
-        every = f"read_parquet({literal(str(path))}, file_row_number=true)"
+        every = table_of("read_parquet", [path], ", file_row_number=true")
         queries, rows, good = "papers", every, "pairs WHERE unknown IS NULL"
         if table == "judgments":
             # Judgments of queries without a positive are only counted, whatever papers they name.
@@ -149,8 +149,8 @@ class PairTables:
             return
         answered = _NO_IDS
         if "judgments" in self.best:
-            answered = f'SELECT "query-id" AS id FROM read_parquet({literal(str(judgments))})'
-        rows = f"read_parquet({literal(str(path))}, file_row_number=true)"
+            answered = f'SELECT "query-id" AS id FROM {table_of("read_parquet", [judgments])}'
+        rows = table_of("read_parquet", [path], ", file_row_number=true")
         self._copy(engine, f"id, text FROM {rows} SEMI JOIN ({answered}) USING (id)", "queries")
         cursor = engine.execute(f"SELECT count(*) FROM queries ANTI JOIN ({answered}) USING (id)")
         ((count,),) = cursor.fetchall()

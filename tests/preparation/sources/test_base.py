@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from scimult.config import validate
+from scimult.config import load_config, validate
 from scimult.errors import DataError
 from scimult.files import read_json, sha256
+from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.sources import SOURCES, Conversion, convert
 from tests.public import write_files
 
@@ -66,6 +67,20 @@ def test_only_what_changed_is_converted_again(tmp_path: Path) -> None:
     damaged = tmp_path / "raw" / "scirepeval-fos" / "papers.parquet"
     damaged.write_bytes(b"damaged")
     assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos"}
+
+
+def test_the_path_of_a_file_is_no_pattern_and_gives_no_column(tmp_path: Path) -> None:
+    def prepared(folder: Path) -> str:
+        folder.mkdir(exist_ok=True)
+        write_files(tmp_path / "in", {**FILES, "fos/train.jsonl": FOS[:2]})
+        _convert(tmp_path, f"{folder.name}/raw1")  # what "raw[1]" matches as a pattern
+        write_files(tmp_path / "in", FILES)
+        raw = _convert(tmp_path, f"{folder.name}/raw[1]")
+        assert raw.counts["scirepeval-fos"]["papers"] == len(FOS)
+        config = load_config(DatasetConfig, folder / "raw[1]" / "sources.yaml")
+        return build_dataset(config, folder / "out[1]")[0].fingerprint
+
+    assert prepared(tmp_path / "year=1999") == prepared(tmp_path / "year")
 
 
 def test_the_same_names_in_another_download_are_other_inputs(tmp_path: Path) -> None:
