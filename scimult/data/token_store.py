@@ -138,7 +138,7 @@ def build_token_store(
         "dtype": dtype.name,
         "sep_id": tokenizer.sep_id,
     }
-    with _lock_once_free(folder):
+    with once_free(lock_name(folder), folder, "its tokens"):
         if not (is_token_store(folder, texts) and read_meta(folder) == meta):
             _build(texts, tokenizer, folder, meta)
     return TokenStore.open(folder, texts=texts)
@@ -161,17 +161,17 @@ def _build(texts: TextStore, tokenizer: TextTokenizer, folder: Path, meta: dict[
 
 
 @contextmanager
-def _lock_once_free(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store, after any other process that writes it."""
+def once_free(lock: Path, folder: Path, what: str) -> Iterator[None]:
+    """Hold a lock beside a folder, after any other process that makes ``what`` is in it."""
     with ExitStack() as held:
         for attempt in count():
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                held.enter_context(exclusive(lock_name(folder), folder))
+                held.enter_context(exclusive(lock, folder))
                 break
             except BusyError as error:
                 if not attempt:
-                    note(f"{folder}: {error.problem}; waiting for its tokens")
+                    note(f"{folder}: {error.problem}; waiting for {what}")
                 time.sleep(_POLL_SECONDS)
             except OSError as error:
                 raise storage_error(error, folder) from error

@@ -10,9 +10,7 @@ Shape legend: C candidates, D width.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.data.text_store import TextStore
-from scimult.errors import StorageError
-from scimult.files import only_writer
+from scimult.data.token_store import once_free
 from scimult.hardware import usable_device
 from scimult.preparation.mining.config import SearchConfig
 from scimult.preparation.steps import Steps
@@ -36,7 +33,6 @@ from scimult.types import FloatArray, IntArray, Similarity
 VERSION = "1"
 _CODES = "codes.faiss"
 _TEXTS, _HASHED = 1 << 14, 1 << 16
-_WAIT_SECONDS = 1.0
 
 
 class Indexes:
@@ -88,27 +84,9 @@ class Indexes:
         return CodedIndex(folder / _CODES, exact, effort)
 
     def _cached(self, name: str, inputs: dict[str, Any], make: Callable[[Path], None]) -> Path:
-        with _locked(self._steps.folder / f".{name}.made"):
+        lock = self._steps.folder / f".{name}.made"  # a step has a lock of its own name
+        with once_free(lock, self._steps.folder / name, "its index"):
             return self._steps.run(name, {"version": VERSION, **inputs}, make).folder
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock of a folder, then hold it."""
-    with ExitStack() as lock:
-        waiting = False
-        while True:
-            try:
-                lock.enter_context(only_writer(folder))
-                break
-            except StorageError as error:
-                if error.__cause__ is not None:
-                    raise  # not held by another process: the folder cannot be written
-                if not waiting:
-                    note(f"waiting: another process builds {folder.stem.removeprefix('.')}")
-                waiting = True
-                time.sleep(_WAIT_SECONDS)
-        yield
 
 
 def _hash_of(rows: NDArray[Any]) -> str:
