@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow
-from scimult.preparation.metadata import FILE_NAME, NONE, VERSION, read_years
+from scimult.data.text_store import open_arrow, open_metadata
+from scimult.preparation.metadata import NONE, read_years
 from scimult.types import IntArray
 
 
@@ -27,7 +27,7 @@ class Metadata:
     @classmethod
     def open(cls, folder: Path | str, count: int) -> Metadata:
         """Read ``metadata.arrow`` of a prepared folder whose text store has ``count`` rows."""
-        table = open_arrow(Path(folder) / FILE_NAME, "metadata", VERSION).combine_chunks()
+        table = open_metadata(Path(folder)).combine_chunks()
         rows = table.column("row").to_numpy()
         authors, labels = (table.column(name).chunk(0) for name in ("authors", "labels"))
         venues = table.column("venue").chunk(0).indices.fill_null(NONE).to_numpy().astype(np.int64)
@@ -57,5 +57,5 @@ def shown(data: PreparedData) -> IntArray:
 
 
 def _columns(path: Path, what: str) -> IntArray:
-    columns = open_arrow(path, what, VERSION).columns
+    columns = open_arrow(path, what).columns
     return np.stack([column.to_numpy() for column in columns], axis=1)

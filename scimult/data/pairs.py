@@ -21,7 +21,6 @@ Split = Literal["train", "dev"]
 # Origin of the pairs: a file of the source, its papers alone, or its citation graph.
 PairPart = Literal["labels", "citations", "links", "queries", "views", "neighbours"]
 SPLITS: tuple[Split, ...] = ("train", "dev")
-VERSION = "1"
 RAGGED_COLUMNS = ("positives", "negatives", "unsampled")
 RuleBits: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
@@ -160,7 +159,7 @@ def write_pairs(path: Path | str, pairs: PairFile) -> None:
         **({} if pairs.found_by is None else {"rules": json.dumps(pairs.rules)}),
         **({"shares": json.dumps(pairs.shares)} if pairs.shares else {}),
     }
-    write_arrow(Path(path), "pairs", VERSION, columns, facts)
+    write_arrow(Path(path), "pairs", columns, facts)
 
 
 def read_pairs(path: Path | str) -> PairFile:
@@ -171,7 +170,7 @@ def read_pairs(path: Path | str) -> PairFile:
     DataError
         If it is missing, damaged or of another format version.
     """
-    table = open_arrow(Path(path), "pairs", VERSION).combine_chunks()
+    table = open_arrow(Path(path), "pairs").combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     return PairFile(
         source=metadata["source"],

@@ -11,7 +11,7 @@ import numpy as np
 
 from scimult import distributed
 from scimult.data.manifest import FILE_NAME as MANIFEST_FILE
-from scimult.data.manifest import VERSION, Manifest, PairEntry, TargetEntry
+from scimult.data.manifest import Manifest, PairEntry, TargetEntry
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.targets import TargetFile, read_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
@@ -112,7 +112,7 @@ class PreparedData:
         Always its queries and papers with targets; its other texts if the split says so.
         """
         if (self.folder / HELD_OUT_FILE).exists():
-            table = open_arrow(self.folder / HELD_OUT_FILE, "held out", "1")
+            table = open_arrow(self.folder / HELD_OUT_FILE, "held out")
             return np.asarray(table.column("row").to_numpy(), dtype=np.int64)
         queries = [file.queries for file in self.pairs("dev")]
         queries += [file.rows for file in self.targets("dev")]
@@ -150,7 +150,7 @@ def read_aliases(folder: Path) -> dict[str, int]:
     path = folder / ALIASES_FILE
     if not path.exists():
         return {}
-    table = open_arrow(path, "aliases", "1")
+    table = open_arrow(path, "aliases")
     names, rows = (table.column(name).to_pylist() for name in ("id", "row"))
     return dict(zip(names, rows, strict=True))
 
@@ -166,5 +166,5 @@ def read_triples(folder: Path) -> IntArray:
     """Return the triples of a folder, shape ``(T, 3)``; most have none."""
     if not (folder / TRIPLES_FILE).exists():
         return np.empty((0, 3), np.int64)
-    table = open_arrow(folder / TRIPLES_FILE, "triples", VERSION)
+    table = open_arrow(folder / TRIPLES_FILE, "triples")
     return np.stack([column.to_numpy() for column in table.columns], axis=1)

@@ -20,7 +20,6 @@ from scimult.data.ragged import Ragged
 from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
 from scimult.types import IntArray
 
-VERSION = "1"
 TargetKind = Literal["multi_class", "multi_label", "regression"]
 
 
@@ -116,7 +115,7 @@ def write_targets(path: Path | str, targets: TargetFile) -> None:
         "kind": targets.kind,
         "class names": json.dumps(targets.classes),
     }
-    write_arrow(Path(path), "targets", VERSION, columns, facts)
+    write_arrow(Path(path), "targets", columns, facts)
 
 
 def read_targets(path: Path | str) -> TargetFile:
@@ -127,7 +126,7 @@ def read_targets(path: Path | str) -> TargetFile:
     DataError
         If it is missing, damaged or of another format version.
     """
-    table = open_arrow(Path(path), "targets", VERSION).combine_chunks()
+    table = open_arrow(Path(path), "targets").combine_chunks()
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     values: dict[str, Any] = {}
     if "value" in table.column_names:

@@ -17,7 +17,6 @@ from scimult.errors import DataError
 from scimult.types import IntArray
 
 FILE_NAME = "teacher.arrow"
-VERSION = "1"
 ScoreArray = NDArray[np.float32]
 
 
@@ -96,7 +95,7 @@ class TeacherScores:
         """Write ``teacher.arrow`` into a prepared folder under construction."""
         queries, candidates = self.pairs
         columns = {"query": queries, "candidate": candidates, "score": self._values}
-        write_arrow(folder / FILE_NAME, "teacher", VERSION, columns)
+        write_arrow(folder / FILE_NAME, "teacher", columns)
 
 
 def read_teacher_scores(folder: Path) -> TeacherScores | None:
@@ -109,7 +108,7 @@ def read_teacher_scores(folder: Path) -> TeacherScores | None:
     """
     if not (folder / FILE_NAME).exists():
         return None
-    table = open_arrow(folder / FILE_NAME, "teacher", VERSION)
+    table = open_arrow(folder / FILE_NAME, "teacher")
     return TeacherScores(
         *(table.column(name).to_numpy() for name in ("query", "candidate", "score"))
     )

@@ -18,6 +18,8 @@ from scimult.progress import bar
 from scimult.types import BoolArray, IntArray, Kind, Text
 
 FILE_NAME = "texts.arrow"
+METADATA_FILE = "metadata.arrow"
+# Of every Arrow file of a prepared folder.
 VERSION = "1"
 ROWS_PER_BATCH = 65536
 TEXTS_PER_CHUNK = 4096
@@ -54,7 +56,7 @@ class TextStore:
             If the file is missing, damaged or of another format version.
         """
         path = Path(folder) / FILE_NAME
-        return cls(open_arrow(path, "texts", VERSION), path, fingerprint)
+        return cls(open_arrow(path, "texts"), path, fingerprint)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -192,16 +194,15 @@ class TextStoreWriter:
 def write_arrow(
     path: Path,
     what: str,
-    version: str,
     columns: Mapping[str, pa.Array],
     facts: Mapping[str, str] | None = None,
 ) -> None:
     """Write columns as an Arrow IPC file that `open_arrow` reads; creates its folder if needed.
 
-    ``what`` and ``version`` name its format, ``facts`` are further metadata. Call it inside
+    ``what`` names its format, ``facts`` are further metadata. Call it inside
     ``files.atomic_folder``.
     """
-    described = {"scimult.format": what, "scimult.version": version, **(facts or {})}
+    described = {"scimult.format": what, "scimult.version": VERSION, **(facts or {})}
     table = pa.table(dict(columns)).replace_schema_metadata(described)
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as writer:
@@ -237,7 +238,7 @@ def ragged(column: pa.ChunkedArray) -> Ragged:
     return Ragged(column.chunk(0).values.to_numpy(), column.chunk(0).offsets.to_numpy())
 
 
-def open_arrow(path: Path, what: str, version: str) -> pa.Table:
+def open_arrow(path: Path, what: str) -> pa.Table:
     """Memory-map an Arrow IPC file and check its format name and version.
 
     Raises
@@ -256,11 +257,16 @@ def open_arrow(path: Path, what: str, version: str) -> pa.Table:
     header = tuple(
         metadata.get(key, b"").decode() for key in (b"scimult.format", b"scimult.version")
     )
-    if header != (what, version):
+    if header != (what, VERSION):
         raise DataError(
-            f"expected a {what} file of version {version}",
+            f"expected a {what} file of version {VERSION}",
             path=path,
             value=header,
             fix="run scimult prepare again with this version of scimult",
         )
     return table
+
+
+def open_metadata(folder: Path) -> pa.Table:
+    """Memory-map the metadata of a folder's papers; see `open_arrow`."""
+    return open_arrow(folder / METADATA_FILE, "metadata")

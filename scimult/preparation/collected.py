@@ -69,7 +69,7 @@ class Collected:
         if len(self.triples):
             names = ("query", "positive", "negative")
             columns = dict(zip(names, self.triples.T, strict=True))
-            write_arrow(folder / TRIPLES_FILE, "triples", VERSION, columns)
+            write_arrow(folder / TRIPLES_FILE, "triples", columns)
         if self.teacher is not None:
             self.teacher.write(folder)
         parts = []
@@ -138,10 +138,10 @@ def unique_rows(tables: Sequence[IntArray]) -> IntArray:
 
 
 def _write_pairs(path: Path, what: str, names: tuple[str, str], pairs: Columns) -> None:
-    write_arrow(path, what, VERSION, dict(zip(names, pairs, strict=True)))
+    write_arrow(path, what, dict(zip(names, pairs, strict=True)))
 
 
 def _read_columns(path: Path, what: str) -> Columns:
-    table = open_arrow(path, what, VERSION)
+    table = open_arrow(path, what)
     first, second = (column.to_numpy() for column in table.columns)
     return first, second

@@ -9,12 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import list_array, open_arrow, write_arrow
+from scimult.data.text_store import METADATA_FILE, list_array, open_metadata, write_arrow
 from scimult.preparation.pair_columns import Columns
 from scimult.types import IntArray
 
-FILE_NAME = "metadata.arrow"
-VERSION = "1"
 NONE = -1
 # Upper bound on the authors of a paper, to order the authors of all papers by one number.
 _MOST_AUTHORS = 1 << 20
@@ -56,12 +54,12 @@ def write_metadata(
         indices = _spread(dois.column("paper").to_numpy(), indices, count)
         names = dois.column("doi").combine_chunks().cast(pa.string())
         columns["doi"] = names.take(pa.array(indices, mask=indices == NONE))
-    write_arrow(folder / FILE_NAME, "metadata", VERSION, columns)
+    write_arrow(folder / METADATA_FILE, "metadata", columns)
 
 
 def read_years(folder: Path | str, count: int) -> IntArray:
     """Return the year of each of ``count`` text rows; -1 if unknown."""
-    table = open_arrow(Path(folder) / FILE_NAME, "metadata", VERSION)
+    table = open_metadata(Path(folder))
     years = np.full(count, NONE, dtype=np.int64)
     years[table.column("row").to_numpy()] = table.column("year").fill_null(NONE).to_numpy()
     return years

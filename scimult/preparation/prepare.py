@@ -28,7 +28,7 @@ from scimult.data.ragged import Ragged
 from scimult.data.targets import write_targets
 from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import TextStore, write_arrow
+from scimult.data.text_store import METADATA_FILE, TextStore, write_arrow
 from scimult.errors import ConfigError
 from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
@@ -39,7 +39,6 @@ from scimult.preparation.hygiene.clean import REPORT_FILE, clean
 from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
 from scimult.preparation.hygiene.evaluation_sets import find_sets, set_files
 from scimult.preparation.hygiene.splits import dev_texts, split_masks
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.metadata import read_years
 from scimult.preparation.mining.engine import Limits
 from scimult.preparation.mining.memory import within
@@ -118,7 +117,7 @@ def _write(
     masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
     if config.split.by != "query":
         # Texts barred from training, for steps that add pairs later.
-        write_arrow(folder / HELD_OUT_FILE, "held out", "1", {"row": np.flatnonzero(dev_N)})
+        write_arrow(folder / HELD_OUT_FILE, "held out", {"row": np.flatnonzero(dev_N)})
     kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
     _count_left_out(collected, kept)
     entries = []

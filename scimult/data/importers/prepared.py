@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from scimult.data.lines import Record
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import open_arrow, taken
+from scimult.data.text_store import open_arrow, open_metadata, taken
 from scimult.types import IntArray
 
-METADATA_FILE = "metadata.arrow"
 _TEXT_COLUMNS = {"id": "id", "title": "title", "abstract": "body"}
 _METADATA_COLUMNS = ("authors", "venue", "year", "doi")  # old folders have no doi
 _BATCH = 8192
@@ -28,9 +27,9 @@ def read_prepared(folder: Path) -> Iterator[Record]:
     DataError
         If a file is missing, damaged or of another format version.
     """
-    texts = open_arrow(folder / TEXTS_FILE, "texts", "1")
-    metadata = open_arrow(folder / METADATA_FILE, "metadata", "1")
-    edges = open_arrow(folder / "citations.arrow", "citations", "1")
+    texts = open_arrow(folder / TEXTS_FILE, "texts")
+    metadata = open_metadata(folder)
+    edges = open_arrow(folder / "citations.arrow", "citations")
     citing, cited = (edges.column(name).to_numpy() for name in ("citing", "cited"))
     names = [name for name in _METADATA_COLUMNS if name in metadata.column_names]
     for batch in metadata.to_batches(_BATCH):

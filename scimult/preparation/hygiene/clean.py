@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.text_store import TextStore, open_arrow
+from scimult.data.text_store import TextStore, open_metadata
 from scimult.errors import DataError
 from scimult.files import write_json
 from scimult.preparation.collected import REJECTS_FILE, Collected
@@ -22,8 +22,6 @@ from scimult.preparation.hygiene.compact import (
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import compute_keys, find_duplicates
 from scimult.preparation.hygiene.overlap import find_overlap
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
-from scimult.preparation.metadata import VERSION as METADATA_VERSION
 from scimult.types import BoolArray, IntArray
 
 REPORT_FILE = "hygiene.json"
@@ -86,7 +84,7 @@ def _refused(store: TextStore, keeper_N: IntArray, collected: Collected) -> Bool
 
 def _dois(folder: Path, count: int) -> Sequence[str | None]:
     """Return the DOI of every text; only papers have one."""
-    table = open_arrow(folder / METADATA_FILE, "metadata", METADATA_VERSION)
+    table = open_metadata(folder)
     dois: list[str | None] = [None] * count
     if "doi" in table.column_names and table.num_rows:
         start = table.column("row")[0].as_py()

@@ -15,11 +15,17 @@ import pyarrow as pa
 from scimult.data.prepared import ALIASES_FILE
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import SCHEMA, VERSION, TextStore, list_array, open_arrow, write_arrow
+from scimult.data.text_store import (
+    METADATA_FILE,
+    SCHEMA,
+    TextStore,
+    list_array,
+    open_arrow,
+    open_metadata,
+    write_arrow,
+)
 from scimult.errors import DataError
 from scimult.preparation.collected import Collected, unique_rows
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
-from scimult.preparation.metadata import VERSION as METADATA_VERSION
 from scimult.preparation.pair_columns import Columns, transformed, unique_pairs
 from scimult.preparation.targets import moved
 from scimult.types import BoolArray, IntArray
@@ -57,7 +63,7 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
     Aliases map the id of every merged text to the row of its keeper.
     """
     kept_N = rows.kept_N
-    table = open_arrow(source / TEXTS_FILE, "texts", VERSION)
+    table = open_arrow(source / TEXTS_FILE, "texts")
     start = 0
     with pa.ipc.new_file(str(target / TEXTS_FILE), SCHEMA) as writer:
         for batch in table.to_batches():
@@ -70,12 +76,12 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
     merged = np.flatnonzero((rows.keeper_N != np.arange(len(kept_N))) & (new_N >= 0))
     ids = TextStore(table, source / TEXTS_FILE).ids_at(merged)
     columns = {"id": pa.array(ids, pa.string()), "row": pa.array(new_N[merged])}
-    write_arrow(target / ALIASES_FILE, "aliases", "1", columns)
+    write_arrow(target / ALIASES_FILE, "aliases", columns)
 
 
 def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
     """Copy ``metadata.arrow``; keepers get all labels of their group, and fields they lack."""
-    table = open_arrow(source / METADATA_FILE, "metadata", METADATA_VERSION).combine_chunks()
+    table = open_metadata(source).combine_chunks()
     old = table.column("row").to_numpy()
     new = rows.new_rows_N[old]
     kept = rows.kept_N[old]
@@ -93,7 +99,7 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
             columns[name] = _merged_labels(column, positions, count)
         else:
             columns[name] = column.take(pa.array(_first_filled(column, positions, kept, count)))
-    write_arrow(target / METADATA_FILE, "metadata", METADATA_VERSION, columns)
+    write_arrow(target / METADATA_FILE, "metadata", columns)
 
 
 def compact_pairs(

@@ -13,9 +13,7 @@ import numpy as np
 
 from scimult.data.pairs import SPLITS, PairFile, RuleBits
 from scimult.data.prepared import PreparedData
-from scimult.data.text_store import KINDS, TextStore, open_arrow
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
-from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.data.text_store import KINDS, TextStore, open_metadata
 from scimult.types import IntArray, Kind, Text
 
 QUANTILES = (0.05, 0.5, 0.95, 1.0)
@@ -64,7 +62,7 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
 
 def label_frequencies(data: PreparedData) -> dict[str, IntArray]:
     """Return the number of papers that carry each label, by namespace."""
-    table = open_arrow(data.folder / METADATA_FILE, "metadata", METADATA_VERSION)
+    table = open_metadata(data.folder)
     rows = [chunk.values.to_numpy() for chunk in table.column("labels").chunks]
     counts = np.bincount(np.concatenate([np.empty(0, np.int64), *rows]), minlength=len(data.texts))
     return {

@@ -25,8 +25,8 @@ from scimult.data.pairs import PairFile, positives_hash, write_pairs
 from scimult.data.prepared import ALIASES_FILE, TRIPLES_FILE, PreparedData
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
+from scimult.data.text_store import METADATA_FILE
 from scimult.files import read_json, write_json
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
 from scimult.preparation.mining.budget import chosen_groups, keys_below
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
 from scimult.preparation.mining.hashing import ALL_KEYS

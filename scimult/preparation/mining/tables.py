@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.pairs import VERSION, PairFile, PairPart
+from scimult.data.pairs import PairFile, PairPart
 from scimult.data.prepared import PreparedData, read_triples
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow
-from scimult.preparation.metadata import FILE_NAME as METADATA_FILE
-from scimult.preparation.metadata import VERSION as METADATA_VERSION
+from scimult.data.text_store import METADATA_FILE, open_arrow
 from scimult.preparation.mining.engine import Engine
 from scimult.types import IntArray
 
@@ -83,7 +81,7 @@ class Tables:
 
         def parts() -> Iterator[pa.Table]:
             path = self._data.folder / METADATA_FILE
-            for part in _slices(path, "metadata", METADATA_VERSION):
+            for part in _slices(path, "metadata"):
                 rows, column = part.column("row"), part.column(_KINDS[kind])
                 yield _values(rows.to_numpy(), column.combine_chunks())
 
@@ -135,7 +133,7 @@ class Tables:
 
     def _read(self, name: str, what: str, select: str) -> None:
         path = self._data.folder / f"{what}.arrow"
-        self._engine.load("loaded", _slices(path, what, VERSION))
+        self._engine.load("loaded", _slices(path, what))
         self._create(name, select)
 
     def _create(self, name: str, select: str) -> None:
@@ -152,11 +150,11 @@ class Tables:
         self._once(name, partial(self._create, name, select))
 
 
-def _slices(path: Path, what: str, version: str) -> Iterator[pa.Table]:
+def _slices(path: Path, what: str) -> Iterator[pa.Table]:
     """Yield a file in parts; parts that were read do not stay in memory."""
     start, count = 0, 1
     while start < count:
-        table = open_arrow(path, what, version)
+        table = open_arrow(path, what)
         count = max(len(table), 1)
         yield table.slice(start, ROWS_PER_SLICE)
         start += ROWS_PER_SLICE
