@@ -8,6 +8,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def packed_or_plain(path: Path) -> Path:
 def unpacked_name(path: Path) -> str:
     """Return a file's name without the suffix of its compression."""
     return path.stem if path.suffix in UNPACK else path.name
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a Zstandard file ends where it should; other files are not read.
+
+    DuckDB reads one that is cut off without an error, unlike other compressed files.
+    """
+    with suppress(EOFError), open_binary(path) as file:
+        while path.suffix == ".zst" and file.read(_BLOCK):
+            pass
+        return True
+    return False
 
 
 class _Unpacked(io.RawIOBase):

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from scimult.data.importers.engine import PYTHON_ONLY, run, table_of
 from scimult.data.lines import Record, Rejects
-from scimult.data.packed import open_binary
+from scimult.data.packed import is_whole, open_binary
 from scimult.errors import DataError
 
 # Longest line that SQL reads, which is also the buffer of each thread.
@@ -125,7 +125,7 @@ def numbered_lines(path: Path) -> str:
 
 def _is_read_by_sql(path: Path) -> bool:
     """Return whether DuckDB reads this file, and it alone; Python reports one that is empty."""
-    if path.suffix in PYTHON_ONLY:
+    if path.suffix in PYTHON_ONLY or not is_whole(path):
         return False
     with suppress(EOFError, OSError), open_binary(path) as file:
         return bool(file.peek(1))

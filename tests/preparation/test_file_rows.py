@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -197,6 +198,23 @@ def test_the_error_of_a_bad_row_comes_as_it_is(engine: FileEngine, tmp_path: Pat
     path.write_text('{"id": 1, "text": "a"}\n{"id": 2}\n')
     with pytest.raises(DataError, match=r"queries\.jsonl:2: missing field 'text'"):
         rows_by(engine, text_rows(path, "query"), Rejects())
+
+
+@pytest.mark.parametrize(("ending", "codec"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_a_compressed_file_that_is_cut_off_is_reported(
+    engine: FileEngine, tmp_path: Path, ending: str, codec: str
+) -> None:
+    """Within its last value, where what is left looks whole."""
+    path = tmp_path / f"citations.tsv{ending}"
+    digits = random.Random(0).choices("0123456789", k=1_000_000)
+    ids = ["".join(digits[start : start + 500]) for start in range(0, len(digits), 500)]
+    text = "".join(f"{line}\n" for line in ["citing\tcited", *(f"1\t{one}" for one in ids)])
+    packed = pa.compress(text.encode(), codec, asbytes=True)
+    path.write_bytes(packed)
+    assert len(rows_by(engine, edge_rows(path), Rejects())) == len(ids)
+    path.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"citations.*compressed file is cut off or damaged"):
+        rows_by(engine, edge_rows(path), Rejects())
 
 
 def test_what_is_written_depends_neither_on_memory_nor_on_threads(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from scimult.data.importers.engine import connected, literal, rows_of, run, table_of
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import is_whole
 from scimult.errors import DataError
 
 _ROWS = 1 << 14
@@ -80,7 +81,9 @@ def _table_of(path: Path) -> str:
 def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rejects) -> None:
     """Add a file to its table; one that the engine refuses is read record by record."""
     columns = _COLUMNS[name]
-    if name != "papers":  # theirs must be the same records as when they are read again
+    if name != "papers" and is_whole(
+        file
+    ):  # theirs must be the same records as when they are read again
         kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in columns.items())
         options = f", format='newline_delimited', columns={{{kinds}}}"
         with suppress(DataError):
