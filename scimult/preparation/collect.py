@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,173 +62,158 @@ def collect(
     config: PrepareConfig, folder: Path, *, skip_bad: bool = False, limits: Limits | None = None
 ) -> None:
     """Read all sources into ``folder``: texts, metadata and ``Collected``."""
-    rejects = Rejects(skip_bad, folder / REJECTS_FILE)
-    counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
     limits = limits or Limits()
     with (
         TemporaryDirectory(prefix="rows-", dir=folder) as rows,
         connected(folder, limits.memory, limits.threads) as connection,
     ):
         with TextStoreWriter(folder) as texts:
+            rejects = Rejects(skip_bad, folder / REJECTS_FILE)
             corpus = Corpus(Path(rows), texts, rejects, connection)
-            targets = {
-                source.name: [
-                    TargetReader(
-                        target, source, config.resolve(target.file or source.papers or ""), rejects
-                    )
-                    for target in source.targets
-                ]
-                for source in config.sources
-            }
-            parts, edges, answers = _read_all(config, corpus, counts, targets)
-            raw_targets = _read_targets(targets, corpus, counts)
+            reading = _Reading(config, corpus)
+            reading.read()
         corpus.write_metadata(folder)
+        answers = reading.answers
         collected = Collected(
-            parts=parts,
-            citations=corpus.unique_pairs(edges),
+            parts=reading.parts,
+            citations=corpus.unique_pairs(reading.edges),
             shown=corpus.unique_pairs([answer.shown for answer in answers]),
             triples=unique_rows([answer.triples for answer in answers]),
             teacher=_teacher_scores(answers),
-            targets=raw_targets,
+            targets=reading.targets,
             label_rows=corpus.label_rows,
-            counts=counts,
+            counts=reading.counts,
             rejects=rejects,
         )
     collected.save(folder)
 
 
-def _read_targets(
-    targets: Mapping[str, Sequence[TargetReader]],
-    corpus: Corpus,
-    counts: dict[str, dict[str, int]],
-) -> list[TargetFile]:
-    """Read the target tables and finish all readers; fields were read along with the papers."""
-    readers = [reader for of_source in targets.values() for reader in of_source]
-    for reader in readers:
-        if reader.config.file is not None:
-            read_targets(reader, corpus)
-    refuse_lonely_classes(readers, corpus.rejects)
-    files = [reader.finish() for reader in readers]
-    for file in files:
-        counts[file.source][f"papers with a target of {file.task}"] = len(file)
-    return files
+class _Reading:
+    """Reads the sources of a configuration: the labels of all, then papers, then pairs."""
 
+    def __init__(self, config: PrepareConfig, corpus: Corpus) -> None:
+        self._config, self._corpus = config, corpus
+        self.counts: dict[str, dict[str, int]] = {source.name: {} for source in config.sources}
+        self.parts: list[RawPairs] = []
+        self.edges: list[Columns] = []
+        self.answers: list[Answers] = []
+        self.targets: list[TargetFile] = []
 
-def _read_all(
-    config: PrepareConfig,
-    corpus: Corpus,
-    counts: dict[str, dict[str, int]],
-    targets: Mapping[str, Sequence[TargetReader]],
-) -> tuple[list[RawPairs], list[Columns], list[Answers]]:
-    """Read the labels of all sources, then papers, then pairs.
+    def read(self) -> None:
+        """Read everything; the results are in the attributes."""
+        sources, readers = self._config.sources, self._target_readers()
+        for source in sources:
+            self._read_labels(source)
+        for source in progress(sources, "papers", unit="source"):
+            self._read_papers(source, [one for one in readers if one.source is source])
+        for source in progress(sources, "pairs", unit="source"):
+            self._read_citations(source)
+            self._read_answers(source)
+        self._refuse_empty()
+        self._finish_targets(readers)
 
-    Return the pairs, all citations and all answers.
-    """
-    for source in config.sources:
+    def _target_readers(self) -> list[TargetReader]:
+        config, rejects = self._config, self._corpus.rejects
+        return [
+            TargetReader(
+                target, source, config.resolve(target.file or source.papers or ""), rejects
+            )
+            for source in config.sources
+            for target in source.targets
+        ]
+
+    def _read_labels(self, source: SourceConfig) -> None:
         if source.labels is not None:
-            label_counts = read_labels(config.resolve(source.labels), source.space, corpus)
-            counts[source.name].update(label_counts)
-    raw: list[RawPairs] = []
-    for source in progress(config.sources, "papers", unit="source"):
+            path = self._config.resolve(source.labels)
+            self.counts[source.name].update(read_labels(path, source.space, self._corpus))
+
+    def _read_papers(self, source: SourceConfig, targets: Sequence[TargetReader]) -> None:
+        """Read papers with their targets and labels."""
         if source.papers is None:
-            continue
-        path = config.resolve(source.papers)
-        fields = [reader for reader in targets[source.name] if reader.config.field is not None]
+            return
+        path = self._config.resolve(source.papers)
+        fields = [reader for reader in targets if reader.config.field is not None]
         paper_counts, paper_labels = read_papers(
-            path, source.space, corpus, fields, source.append_to_abstract
+            path, source.space, self._corpus, fields, source.append_to_abstract
         )
-        counts[source.name].update(paper_counts)
+        self.counts[source.name].update(paper_counts)
         if source.labels is not None:
             assert paper_labels is not None, "labels of all sources were read before"
-            labelled = corpus.unique_pairs([paper_labels])
+            labelled = self._corpus.unique_pairs([paper_labels])
             if not len(labelled[0]):
                 fix = "give the papers a field 'labels' with a list of label ids"
                 raise DataError("no paper has a defined label", path=path, fix=fix)
-            raw.append(RawPairs(source, "labels", *labelled))
-    edges: list[Columns] = []
-    answers: list[Answers] = []
-    for source in progress(config.sources, "pairs", unit="source"):
-        raw.extend(_read_citations(config, source, corpus, counts[source.name], edges))
-        raw.extend(_read_answers(config, source, corpus, counts[source.name], answers))
-    _refuse_empty(config, raw, counts, corpus)
-    return raw, edges, answers
+            self.parts.append(RawPairs(source, "labels", *labelled))
 
+    def _read_citations(self, source: SourceConfig) -> None:
+        """Read citations and references; only citations make pairs."""
+        names: tuple[CitationTable, ...] = ("citations", "references")
+        for name in names:
+            file = getattr(source, name)
+            if file is None:
+                continue
+            drop, counts = source.dangling.get(name) == "drop", self.counts[source.name]
+            path = self._config.resolve(file)
+            cited, dropped = read_citations(path, source.space, self._corpus, drop_dangling=drop)
+            pairs, count = self._corpus.unique_pairs([cited]), len(cited[0])
+            counts.update({name: count, f"repeated {name}": count - len(pairs[0])})
+            if drop:
+                counts[f"{name} without a text"] = dropped
+            self.edges.append(pairs)
+            if name == "citations":
+                self.parts.append(RawPairs(source, "citations", *pairs))
 
-def _refuse_empty(
-    config: PrepareConfig,
-    raw: Sequence[RawPairs],
-    counts: Mapping[str, Mapping[str, int]],
-    corpus: Corpus,
-) -> None:
-    """Raise if nothing is left of a part of a source."""
-    for part in raw:
-        if not len(part.positives):
-            path, fix = config.resolve(getattr(part.source, part.part)), NOTHING_LEFT
-            problem = f"{part.part}: no pair is left{corpus.rejects.because()}"
-            dropped = counts[part.source.name].get(f"{part.part} without a text")
-            if dropped:
-                problem += f"; dropped {dropped:,} that name a paper without a text"
-                fix = f"check that its ids are those of the papers; dangling.{part.part}=error "
-                fix += "names the first"
-            raise DataError(problem, path=path, fix=fix)
+    def _read_answers(self, source: SourceConfig) -> None:
+        """Read links and the answers of queries."""
+        config, corpus, counts = self._config, self._corpus, self.counts[source.name]
+        for kind in ("links", *ANSWERS):
+            if getattr(source, kind) is None:
+                continue
+            queries = None
+            if kind != "links":
+                assert source.queries is not None
+                queries = read_queries(config.resolve(source.queries), source.name, corpus)
+                counts["queries"] = len(queries.rows) + queries.merged
+            path = config.resolve(getattr(source, kind))
+            answers = read_answers(path, kind, source, corpus)
+            if queries is not None:
+                reject_unanswered(queries, source.name, corpus)
+            pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
+            one = "link" if queries is None else "answer"
+            shown = "judged, not links" if queries is None else "shown, not answers"
+            counts |= {f"{one}s": count, shown: len(answers.shown[0])}
+            counts[f"hard negatives of one {one}"] = len(answers.triples)
+            if queries is not None:
+                counts["scored by a teacher"] = len(answers.scores)
+            counts[f"repeated {one}s"] = count - len(pairs[0])
+            self.answers.append(answers)
+            part: Part = "links" if queries is None else "queries"
+            has_triples = len(answers.triples) > 0
+            self.parts.append(RawPairs(source, part, *pairs, has_triples=has_triples))
 
+    def _refuse_empty(self) -> None:
+        """Raise if nothing is left of a part of a source."""
+        for part in self.parts:
+            if not len(part.positives):
+                path = self._config.resolve(getattr(part.source, part.part))
+                problem = f"{part.part}: no pair is left{self._corpus.rejects.because()}"
+                fix = NOTHING_LEFT
+                dropped = self.counts[part.source.name].get(f"{part.part} without a text")
+                if dropped:
+                    problem += f"; dropped {dropped:,} that name a paper without a text"
+                    fix = f"check that its ids are those of the papers; dangling.{part.part}=error "
+                    fix += "names the first"
+                raise DataError(problem, path=path, fix=fix)
 
-def _read_citations(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    edges: list[Columns],
-) -> Iterator[RawPairs]:
-    """Add citations and references to ``edges``; yield the pairs from citations."""
-    names: tuple[CitationTable, ...] = ("citations", "references")
-    for name in names:
-        file = getattr(source, name)
-        if file is None:
-            continue
-        drop = source.dangling.get(name) == "drop"
-        path = config.resolve(file)
-        cited, dropped = read_citations(path, source.space, corpus, drop_dangling=drop)
-        pairs, count = corpus.unique_pairs([cited]), len(cited[0])
-        counts.update({name: count, f"repeated {name}": count - len(pairs[0])})
-        if drop:
-            counts[f"{name} without a text"] = dropped
-        edges.append(pairs)
-        if name == "citations":
-            yield RawPairs(source, "citations", *pairs)
-
-
-def _read_answers(
-    config: PrepareConfig,
-    source: SourceConfig,
-    corpus: Corpus,
-    counts: dict[str, int],
-    all_answers: list[Answers],
-) -> Iterator[RawPairs]:
-    """Add links and query answers to ``all_answers``; yield the pairs of each."""
-    for kind in ("links", *ANSWERS):
-        if getattr(source, kind) is None:
-            continue
-        queries = None
-        if kind != "links":
-            assert source.queries is not None
-            queries = read_queries(config.resolve(source.queries), source.name, corpus)
-            counts["queries"] = len(queries.rows) + queries.merged
-        path = config.resolve(getattr(source, kind))
-        answers = read_answers(path, kind, source, corpus)
-        if queries is not None:
-            reject_unanswered(queries, source.name, corpus)
-        pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
-        one = "link" if queries is None else "answer"
-        shown = "judged, not links" if queries is None else "shown, not answers"
-        counts |= {f"{one}s": count, shown: len(answers.shown[0])}
-        counts[f"hard negatives of one {one}"] = len(answers.triples)
-        if queries is not None:
-            counts["scored by a teacher"] = len(answers.scores)
-        counts[f"repeated {one}s"] = count - len(pairs[0])
-        all_answers.append(answers)
-        part: Part = "links" if queries is None else "queries"
-        yield RawPairs(source, part, *pairs, has_triples=len(answers.triples) > 0)
+    def _finish_targets(self, readers: Sequence[TargetReader]) -> None:
+        """Read the target tables; fields were read along with the papers."""
+        for reader in readers:
+            if reader.config.file is not None:
+                read_targets(reader, self._corpus)
+        refuse_lonely_classes(readers, self._corpus.rejects)
+        self.targets = [reader.finish() for reader in readers]
+        for file in self.targets:
+            self.counts[file.source][f"papers with a target of {file.task}"] = len(file)
 
 
 def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:
