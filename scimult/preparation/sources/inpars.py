@@ -69,9 +69,14 @@ def _rows(paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
 
 def _best(rows: Iterator[Record], count: int, raw: RawSource) -> Iterator[Record]:
     """Yield the rows whose queries are most likely under the language model, in file order."""
-    scored = raw.rejects.keep(rows, lambda row: (_mean_log_probability(row), row))
-    best = heapq.nlargest(count, scored, key=lambda pair: pair[0])
-    raw.counts["rows below keep_top"] = raw.counts["rows"] - len(best)
+
+    def scored(row: Record) -> tuple[float, Record]:
+        mean = _mean_log_probability(row)
+        raw.counts["rows below keep_top"] += 1
+        return mean, row
+
+    best = heapq.nlargest(count, raw.rejects.keep(rows, scored), key=lambda pair: pair[0])
+    raw.counts["rows below keep_top"] -= len(best)
     yield from sorted((row for _, row in best), key=lambda row: (str(row.path), row.line))
 
 

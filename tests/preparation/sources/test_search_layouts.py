@@ -324,6 +324,13 @@ def test_inpars_keeps_the_likeliest_queries(tmp_path: Path) -> None:
     assert found.counts("inpars")["rows below keep_top"] == 1
 
 
+def test_inpars_counts_a_row_that_it_cannot_score_once(tmp_path: Path) -> None:
+    rows = [*INPARS, {"query": "unscored", "doc_id": "d3", "doc_text": "Third."}]
+    found = run(tmp_path, "inpars", {"queries.jsonl": rows}, skip_bad=True, keep_top=2)
+    assert found.conversion.rejects.counts == {"row has no list of log_probs": 1}
+    assert found.counts("inpars")["rows below keep_top"] == 1
+
+
 def test_inpars_finds_documents_in_a_corpus(tmp_path: Path) -> None:
     files = {"queries.jsonl": INPARS, "corpus.jsonl": BEIR["corpus.jsonl"]}
     found = run(tmp_path, "inpars", files, corpus="corpus.jsonl")
