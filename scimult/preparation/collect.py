@@ -26,7 +26,7 @@ from scimult.preparation.source_tables import (
     read_targets,
     reject_unanswered,
 )
-from scimult.preparation.source_texts import NOTHING_LEFT, read_labels, read_papers, read_queries
+from scimult.preparation.source_texts import nothing_left, read_labels, read_papers, read_queries
 from scimult.preparation.targets import TargetReader, refuse_lonely_classes
 from scimult.progress import progress
 
@@ -142,7 +142,8 @@ class _Reading:
             labelled = self._corpus.unique_pairs([paper_labels])
             if not len(labelled[0]):
                 fix = "give the papers a field 'labels' with a list of label ids"
-                raise DataError("no paper has a defined label", path=path, fix=fix)
+                rejects = self._corpus.rejects
+                raise nothing_left("no paper has a defined label", path, rejects, fix)
             self.parts.append(RawPairs(source, "labels", *labelled))
 
     def _read_citations(self, source: SourceConfig) -> None:
@@ -193,17 +194,20 @@ class _Reading:
 
     def _refuse_empty(self) -> None:
         """Raise if nothing is left of a part of a source."""
-        for part in self.parts:
-            if not len(part.positives):
-                path = self._config.resolve(getattr(part.source, part.part))
-                problem = f"{part.part}: no pair is left{self._corpus.rejects.because()}"
-                fix = NOTHING_LEFT
-                dropped = self.counts[part.source.name].get(f"{part.part} without a text")
-                if dropped:
-                    problem += f"; dropped {dropped:,} that name a paper without a text"
-                    fix = f"check that its ids are those of the papers; dangling.{part.part}=error "
-                    fix += "names the first"
-                raise DataError(problem, path=path, fix=fix)
+        rejects = self._corpus.rejects
+        for part in (part for part in self.parts if not len(part.positives)):
+            path = self._config.resolve(getattr(part.source, part.part))
+            problem = f"{part.part}: no pair is left"
+            dropped = self.counts[part.source.name].get(f"{part.part} without a text")
+            if not dropped:
+                raise nothing_left(problem, path, rejects)
+            raise DataError(
+                f"{problem}{rejects.because()}; dropped {dropped:,} that name a paper without a "
+                "text",
+                path=path,
+                fix=f"check that its ids are those of the papers; dangling.{part.part}=error "
+                "names the first",
+            )
 
     def _finish_targets(self, readers: Sequence[TargetReader]) -> None:
         """Read the target tables; fields were read along with the papers."""

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from scimult.data.importers.engine import literal, quoted, table_of
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts
@@ -21,7 +21,6 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import TargetReader
 from scimult.types import SEPARATOR, Kind
 
-NOTHING_LEFT = "check that it is the right file; run without --skip-bad to see what is wrong"
 _TEXT = [("line", pa.int64()), *((name, pa.string()) for name in ("id", "title", "body"))]
 _NAMES = pa.list_(pa.string())
 _PAPER = [
@@ -119,8 +118,7 @@ def read_papers(
         },
     )
     if not counts["papers"]:
-        problem = f"no paper is left{corpus.rejects.because()}"
-        raise DataError(problem, path=path, fix=NOTHING_LEFT)
+        raise nothing_left("no paper is left", path, corpus.rejects)
     counts["papers known from an earlier source"] = texts.merged
     labelled = corpus.add_labels(texts, namespace) if has_labels else None
     for index, (field, reader) in enumerate(zip(fields, targets, strict=True), start=1):
@@ -131,6 +129,15 @@ def read_papers(
         for row, line, value in rows:
             reader.add_field(row, Record(path, line, {field: json.loads(value)}))
     return counts, labelled
+
+
+def nothing_left(
+    problem: str, path: Path, rejects: Rejects, fix: str = "check that it is the right file"
+) -> DataError:
+    """Return the error for a file of which nothing is left, with what was left out."""
+    if rejects.counts:
+        fix = "check that it is the right file; run without --skip-bad to see what is wrong"
+    return DataError(f"{problem}{rejects.because()}", path=path, fix=fix)
 
 
 def _counted(corpus: Corpus, texts: FileTexts, counts: Mapping[str, str]) -> Counter[str]:

@@ -201,6 +201,7 @@ def test_nothing_left_is_an_error_even_if_bad_records_are_skipped(
         build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
     has_bad_line = content != "citing\tcited\n"
     assert (f"; left out: 1 as in {root / name}:" in str(e.value)) == has_bad_line
+    assert ("run without --skip-bad" in str(e.value)) == has_bad_line
     assert str(e.value).count("Fix: ") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
@@ -232,6 +233,12 @@ def test_a_source_whose_papers_have_no_labels(root: Path, tmp_path: Path) -> Non
     write_jsonl(root / "papers.jsonl", [{**paper, "labels": []} for paper in PAPERS])
     with pytest.raises(DataError, match=r"papers\.jsonl: no paper has a defined label.*Fix: "):
         build_dataset(raw_config(root), tmp_path / "out")
+
+
+def test_labels_that_are_all_undefined_are_named(root: Path, tmp_path: Path) -> None:
+    write_jsonl(root / "labels.jsonl", [{"id": "other", "name": "Other"}])
+    with pytest.raises(DataError, match=r"no paper has a defined label; left out: .*'l0'.*Fix: ch"):
+        build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
 
 
 CONTRADICTIONS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
