@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import METADATA_FILE, list_array, open_metadata, write_arrow
-from scimult.preparation.pair_columns import Columns
+from scimult.preparation.pair_columns import Columns, selected
 from scimult.types import IntArray
 
 NONE = -1
@@ -35,11 +35,11 @@ def write_metadata(
     their labels.
     """
     count = len(rows)
-    papers, codes, authors = _numbered(connection, "author", _AUTHORS)
+    papers, codes, authors = _numbered(connection, "author", _AUTHORS, folder)
     authors_of = Ragged.from_pairs(papers, codes, count)
-    papers, codes, venues = _numbered(connection, "venue", _first("venue", "venue <> ''"))
+    papers, codes, venues = _numbered(connection, "venue", _first("venue", "venue <> ''"), folder)
     select = f"SELECT paper, year FROM ({_first('year', 'year IS NOT NULL')})"
-    years = _spread(*_integer_columns(connection, select), count)
+    years = _spread(*selected(connection, select, folder), count)
     labels_of = Ragged.from_pairs(labels[0] - rows.start, labels[1], count)
     columns = {
         "row": pa.array(np.asarray(rows, dtype=np.int64)),
@@ -65,12 +65,6 @@ def read_years(folder: Path | str, count: int) -> IntArray:
     return years
 
 
-def _integer_columns(connection: duckdb.DuckDBPyConnection, select: str) -> Columns:
-    """Return the two integer columns of a SELECT."""
-    first, second = connection.execute(select).fetchnumpy().values()
-    return np.asarray(first, np.int64), np.asarray(second, np.int64)
-
-
 def _first(column: str, is_given: str) -> str:
     """Return a SELECT of each paper's first given value and the ordinal of its record."""
     return (
@@ -80,7 +74,7 @@ def _first(column: str, is_given: str) -> str:
 
 
 def _numbered(
-    connection: duckdb.DuckDBPyConnection, name: str, select: str
+    connection: duckdb.DuckDBPyConnection, name: str, select: str, folder: Path
 ) -> tuple[IntArray, IntArray, pa.Array]:
     """Give the names in a SELECT of paper, name and ordinal numbers in order of appearance.
 
@@ -96,7 +90,7 @@ def _numbered(
     )
     pairs = f"SELECT paper, code FROM {name}_written JOIN {name}_names USING ({name})"
     names = connection.sql(f"SELECT {name} FROM {name}_names ORDER BY code").to_arrow_table()
-    columns = _integer_columns(connection, pairs)
+    columns = selected(connection, pairs, folder)
     return *columns, names.column(0).combine_chunks().cast(pa.string())
 
 
