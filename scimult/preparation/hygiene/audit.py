@@ -50,9 +50,7 @@ class AuditedSet:
         return [*self.query_ids, *self.candidate_ids], texts
 
 
-def audit(
-    data: PreparedData, sets: Mapping[str, AuditedSet], config: HygieneConfig | None = None
-) -> dict[str, dict[str, Any]]:
+def audit(data: PreparedData, sets: Mapping[str, AuditedSet]) -> dict[str, dict[str, Any]]:
     """Find the texts and pairs of evaluation sets in a prepared folder.
 
     Texts match as in `scimult.preparation.hygiene.overlap`, except by DOI, which evaluation
@@ -65,7 +63,7 @@ def audit(
     ``pairs`` and ``pairs_found`` if the set has pairs.
     """
     rows_of = {
-        **_equal_texts(data.texts, _distinct(sets.values()), config or HygieneConfig()),
+        **_equal_texts(data.texts, _distinct(sets.values())),
         **_equal_labels(data.texts, _distinct(sets.values(), labels=True)),
     }
     trained = _trained_pairs(data)
@@ -78,8 +76,8 @@ def _distinct(sets: Iterable[AuditedSet], *, labels: bool = False) -> list[Text]
     return list(dict.fromkeys(text for text in texts if (text.kind == "label") == labels))
 
 
-def _equal_texts(store: TextStore, texts: list[Text], config: HygieneConfig) -> Rows:
-    index = TextIndex([EvaluationText("query", text, "") for text in texts], config)
+def _equal_texts(store: TextStore, texts: list[Text]) -> Rows:
+    index = TextIndex([EvaluationText("query", text, "") for text in texts], HygieneConfig())
     rows_of = index.rows_in(store, [None] * len(store), "evaluation sets in training data")
     return {texts[number]: rows for number, rows in rows_of.items()}
 

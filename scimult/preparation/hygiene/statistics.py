@@ -36,7 +36,7 @@ class TextStatistics:
     languages: Counter[str] = field(default_factory=Counter)
 
 
-def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatistics:
+def text_statistics(store: TextStore, sample: int) -> TextStatistics:
     """Compute text statistics in one pass.
 
     Languages (py3langid) are those of at most ``sample`` papers, drawn from those with at least
@@ -51,8 +51,8 @@ def text_statistics(store: TextStore, sample: int, seed: int = 0) -> TextStatist
         kinds_N[start:stop] = [KINDS.index(text.kind) for text in texts]
         without.update(text.kind for text in texts if not text.body.strip())
     long_papers = np.flatnonzero((kinds_N == 0) & (lengths_N >= MIN_WORDS_FOR_LANGUAGE))
-    rng = np.random.default_rng(seed)
-    papers = rng.choice(long_papers, min(sample, len(long_papers)), replace=False)
+    size = min(sample, len(long_papers))
+    papers = np.random.default_rng(0).choice(long_papers, size, replace=False)
     return TextStatistics(
         {kind: lengths_N[kinds_N == code] for code, kind in enumerate(KINDS)},
         {kind: without[kind] for kind in KINDS},

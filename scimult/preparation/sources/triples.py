@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scimult.data.lines import Record
@@ -35,14 +35,13 @@ def inner_list(record: Record, name: str) -> list[Record]:
     return [Record(record.path, record.line, dict(value)) for value in values]
 
 
-def paper_id(paper: Record, fields: Iterable[str] = ID_FIELDS) -> str:
-    """Return the id of a paper, from the first of ``fields`` that is filled."""
-    for name in fields:
+def paper_id(paper: Record) -> str:
+    """Return the id of a paper, from the first of ``ID_FIELDS`` that is filled."""
+    for name in ID_FIELDS:
         if paper.fields.get(name) not in (None, ""):
             return paper.identifier(name)
-    raise paper.error(
-        "paper has no id", value=sorted(paper.fields), fix=f"add one of {', '.join(fields)}"
-    )
+    fix = f"add one of {', '.join(ID_FIELDS)}"
+    raise paper.error("paper has no id", value=sorted(paper.fields), fix=fix)
 
 
 def write_paper(paper: Record, raw: RawSource) -> str:
