@@ -16,7 +16,7 @@ from scimult.config import load_config, read_yaml, save_config
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import check_replaceable, folder_bytes, only_writer, require_room
 from scimult.models import Encoder
-from scimult.progress import note
+from scimult.progress import note, warn
 from scimult.training import build
 from scimult.training.callbacks import (
     Checkpoints,
@@ -32,6 +32,7 @@ from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
 from scimult.training.record import FILE as RUN_FILE
+from scimult.training.record import read_record
 from scimult.training.runs import METRICS
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore
@@ -129,8 +130,8 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            If the folder holds a run and ``resume`` is off, a run of another configuration, or
-            files that the run would overwrite.
+            If the folder holds a run and ``resume`` is off, a run of another configuration, a
+            finished one without checkpoints, or files that the run would overwrite.
         CheckpointError
             If the checkpoint has other data or another precision, or all are damaged.
         StorageError
@@ -150,10 +151,24 @@ class RunFolder:
         if checkpoint is not None:
             drops = max(model.config.dropout, model.config.attention_dropout) > 0
             self._check_same_run(saved, checkpoint, drops)
+        elif self._has_finished():
+            raise ConfigError(
+                "the run here has finished, but its checkpoints are gone: it would start over",
+                path=self.path,
+                fix="choose another output, or remove the folder",
+            )
         check_nothing_foreign(self.path)
         self._check_room(model)
         save_config(self._config, saved)
         return checkpoint
+
+    def _has_finished(self) -> bool:
+        is_exported = (self.model / WEIGHTS_FILE).is_file()
+        return is_exported and read_record(self.path).get("state") == "finished"
+
+    def is_kept(self, step: int) -> bool:
+        """Return whether the model of a step can be exported; every rank must call it."""
+        return distributed.on_main(lambda: self._store.has(step))
 
     def _check_room(self, model: Encoder) -> None:
         """Detect a full or read-only disk before the first checkpoint."""
@@ -203,9 +218,12 @@ class RunFolder:
     ) -> None:
         """Save the trained model, and its heads if configured; every rank must call it."""
         step = last_step
-        if self._config.checkpoint.export == "best" and selection.best is not None:
-            step = selection.best.step
-            note(f"exporting step {step}, the best by {selection.metric}")
+        if self._config.checkpoint.export == "best":
+            if selection.best is None:
+                warn(f"exporting the last step: none has a score of {selection.metric}")
+            else:
+                step = selection.best.step
+                note(f"exporting step {step}, the best by {selection.metric}")
         # The last step's weights are spread over ranks; those of other steps are in a file.
         weights = engine.full_weights() if step == last_step else {}
 

@@ -30,6 +30,7 @@ from scimult.training.passes import (
     activation_tokens,
     pass_in_chunks,
     pass_whole,
+    routes_of_parts,
     unfused_head_width,
 )
 from scimult.training.weighting import Weighting
@@ -148,8 +149,8 @@ class TrainModule:
                 micro_batches.append(micro_batch_at(number))
                 results += self._pass(number, micro_batches[-1])
         tasks = {task for micro_batch in micro_batches for task in micro_batch.tasks}
-        routes = {route for task in tasks for route in self._routes_of_task(task)}
-        engine.step(frozenset({*routes, *self.learned.names(tasks)}))
+        routes = [routes_of_parts(each, self._routes_of_task) for each in micro_batches]
+        engine.step(frozenset().union(*routes, self.learned.names(tasks)))
         return LaunchedStep(
             step=step + 1,
             micro_batches=micro_batches,

@@ -46,17 +46,18 @@ def by_source(source: str, task: str) -> Hashable:
 def check_in_batch_negatives(
     config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask
 ) -> None:
-    """Check mixed batches for sources whose pairs lack in-batch negatives.
+    """Check that no source's pairs lack negatives in every batch.
 
     Raises
     ------
     ConfigError
-        If a source's pairs lack them in every batch.
+        If they have no in-batch negatives in mixed batches, or none at all in batches of one pair.
     """
     batch, distillation = config.batch, config.loss.distillation
-    if batch.mix != "in_batch" or (
-        distillation is not None and distillation.contrastive_weight == 0
-    ):
+    if distillation is not None and distillation.contrastive_weight == 0:
+        return
+    if batch.mix != "in_batch":
+        _check_batches_of_one_pair(config, plan)
         return
     assert batch.pairs_per_step is not None
     pairs_per_pass = batch.pairs_per_step // batch.accumulation
@@ -83,3 +84,23 @@ def check_in_batch_negatives(
             )
         if without > 0:
             warn(f"{names}: {without:.0%} of the pairs have no in-batch negatives")
+
+
+def _check_batches_of_one_pair(config: PretrainConfig, plan: RunPlan) -> None:
+    """Refuse pairs that are alone in their batches, without a hard negative to contrast them with.
+
+    Batches that are filled by tokens may hold more pairs, and a teacher's vectors teach one, too.
+    """
+    alone = config.batch.pairs_per_step == config.batch.accumulation
+    if not alone or config.loss.embedding_teacher is not None:
+        return
+    for source in plan.sources:
+        if isinstance(source, TargetFile):
+            continue
+        if config.data.hard_negatives and source.negatives.lengths.any():
+            continue
+        raise ConfigError(
+            "every batch is one pair without a hard negative, from which nothing is learned",
+            value=source.name,
+            fix="set batch.pairs_per_step to at least twice batch.accumulation, or mine negatives",
+        )

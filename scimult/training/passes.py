@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.data.batches import MicroBatch
+from scimult.data.batches import MicroBatch, TargetBatch
 from scimult.hardware import send
 from scimult.models import Encoder, PackedTexts, length_batches, pack
 from scimult.models.attention import is_unfused
@@ -73,8 +73,21 @@ class MicroBatchTexts:
             route_of_side = routes_of_task(part.task)
             rows += part.rows
             routes += [route_of_side[side] for side in part.sides]
-        every_route = {route for task in micro_batch.tasks for route in routes_of_task(task)}
-        return cls(rows, routes, sorted(every_route))
+        return cls(rows, routes, sorted(routes_of_parts(micro_batch, routes_of_task)))
+
+
+def routes_of_parts(
+    micro_batch: MicroBatch, routes_of_task: Callable[[str], Sequence[int]]
+) -> set[int]:
+    """Return the routes of the texts that a micro-batch has on any rank.
+
+    Papers with targets are on the side of queries alone: without rows, an expert is not stepped.
+    """
+    routes: set[int] = set()
+    for part in micro_batch.parts:
+        query, candidate = routes_of_task(part.task)
+        routes |= {query} if isinstance(part, TargetBatch) else {query, candidate}
+    return routes
 
 
 def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:

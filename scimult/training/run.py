@@ -92,10 +92,10 @@ def pretrain(
         pretrained.model.to(device)
         module = _train_module(config, plan, pretrained, tokens, steps, settings, checkpoint)
         first_step = checkpoint.step if checkpoint is not None else 0
-        selection = Selection(config.dev.metric, config.dev.patience, config.checkpoint.keep_best)
+        selection = Selection(config.dev, config.checkpoint.keep_best)
         if checkpoint is not None:
             note(f"resuming after step {first_step} from {checkpoint.path}")
-            selection.restore(checkpoint.info["selection"])
+            selection.restore(checkpoint.info["selection"], run.is_kept)
             module.weighting.restore(checkpoint.info.get("weighting", {}))
         scores = _dev_scores(config, plan, tokens, pretrained, module)
         stop_request, watchdog = stop_request or StopRequest(), Watchdog(timeout)

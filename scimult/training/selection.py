@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scimult import distributed
 from scimult.progress import note, warn
+from scimult.training.config import DevConfig
 from scimult.training.loop import Callback, StepReport
+
+_COMPARED = ("metric", "queries", "candidates", "seed")
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,16 @@ class BestStep:
 class Selection(Callback):
     """Tracks one dev score; higher is better, and the first of equals stays the best.
 
-    Training ends after ``patience`` evaluations in a row without a better score; ``keep_best``
+    Training ends after ``dev.patience`` evaluations in a row without a better score; ``keep_best``
     requests a checkpoint of each new best step.
     """
 
-    def __init__(self, metric: str, patience: int | None, keep_best: bool) -> None:
-        self.metric = metric
+    def __init__(self, dev: DevConfig, keep_best: bool) -> None:
+        self.metric = dev.metric
         self.best: BestStep | None = None
-        self._patience, self._keep_best = patience, keep_best
+        # What scores depend on.
+        self._compared = {name: getattr(dev, name) for name in _COMPARED}
+        self._patience, self._keep_best = dev.patience, keep_best
         self._without_gain = 0
 
     @property
@@ -63,12 +68,23 @@ class Selection(Callback):
     def state(self) -> dict[str, Any]:
         """State for `restore`, as JSON values."""
         best = None if self.best is None else vars(self.best)
-        return {"metric": self.metric, "best": best, "without_gain": self._without_gain}
+        state = {"best": best, "without_gain": self._without_gain, "keep_best": self._keep_best}
+        return self._compared | state
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state`; scores of another metric are discarded."""
-        if state["metric"] != self.metric:
-            warn(f"discarding scores of {state['metric']}: dev.metric is now {self.metric}")
+    def restore(self, state: Mapping[str, Any], is_kept: Callable[[int], bool]) -> None:
+        """Restore a `state`, unless its scores or its best step are of no use.
+
+        Those are scores that were measured otherwise, and a step before ``keep_best`` was turned on
+        whose checkpoint is gone, which ``is_kept`` tells on every rank.
+        """
+        for name, now in self._compared.items():
+            before = state.get(name, now)  # older versions saved the metric alone
+            if before != now:
+                warn(f"discarding scores: dev.{name} was {before}, now it is {now}")
+                return
+        best = None if state["best"] is None else BestStep(**state["best"])
+        turned_on = self._keep_best and not state.get("keep_best", True)
+        if turned_on and best is not None and not is_kept(best.step):
+            warn(f"discarding scores: the best step, {best.step}, was not kept")
             return
-        self.best = None if state["best"] is None else BestStep(**state["best"])
-        self._without_gain = state["without_gain"]
+        self.best, self._without_gain = best, state["without_gain"]

@@ -111,7 +111,7 @@ class CheckpointStore:
         """
         path = self.folder / _name(step)
         if not path.is_dir():
-            steps = [str(int(folder.name[5:])) for folder in self._steps()]
+            steps = [str(_step_of(folder)) for folder in self._steps()]
             raise CheckpointError(
                 "no checkpoint of this step",
                 path=self.folder,
@@ -120,8 +120,12 @@ class CheckpointStore:
             )
         return verify(path)
 
+    def has(self, step: int) -> bool:
+        """Return whether there is a checkpoint of a step, intact or damaged."""
+        return (self.folder / _name(step)).is_dir()
+
     def _steps(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*"))
+        return sorted(self.folder.glob("step-*"), key=_step_of)
 
     def _together(self, work: Callable[[], None], path: Path) -> None:
         """Run ``work`` on every rank; if it fails on one, raise on all with its message."""
@@ -147,7 +151,7 @@ class CheckpointStore:
         Later ones are damaged, or the run would have continued from them: they are ignored
         here, and replaced when their step is repeated.
         """
-        checkpoints = [path for path in self._steps() if path.name <= _name(step)]
+        checkpoints = [path for path in self._steps() if _step_of(path) <= step]
         newest = checkpoints[-self._keep :]
         needed = {*newest, *(self._best_of(path) for path in newest)}
         for old in checkpoints:
@@ -164,6 +168,10 @@ class CheckpointStore:
 
 def _name(step: int) -> str:
     return f"step-{step:07d}"
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 class _File(BaseModel):

@@ -32,6 +32,7 @@ from scimult.training.run import pretrain
 from scimult.training.weighting import Weighting
 from tests.ranks import run_ranks
 from tests.training.corpus import (
+    ALL_TASKS,
     KINDS,
     TARGETS,
     assert_same_run,
@@ -290,3 +291,34 @@ def test_without_keeping_them_no_head_is_written(folder: Path) -> None:
     assert not list(model.glob("heads*"))
     with pytest.raises(SciMultError, match="no heads were saved.*keep_heads: true"):
         load_heads(model)
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, 20], ids=["whole", "chunks"])
+def test_experts_without_rows_are_not_stepped(folder: Path, chunk_tokens: int | None) -> None:
+    """Papers with targets are queries; weight decay used to move the expert of their candidates."""
+    config = run_config(
+        folder,
+        f"no_rows_{chunk_tokens}",
+        tasks=ALL_TASKS,
+        model={"variant": "ffn_expert", "routing": "task_and_side"},
+        data={"sources": ["world.venue", "world.count", "world.search"], "sampling": "equal"},
+        loss={"by_task": {name: KINDS[name] for name in ("venue", "count")}},
+        batch={"pairs_per_step": 4, "chunk_tokens": chunk_tokens},
+        schedule={"steps": 3},
+        optimizer={"lr": 1e-2, "weight_decay": 0.5},
+        dev={"every": 0},
+    )
+    trained = load_pretrained(pretrain(config))
+    (base,) = (
+        weight
+        for name, weight in load_pretrained(folder / "base").model.state_dict().items()
+        if name.endswith("1.feed_forward.experts.0.intermediate.weight")
+    )
+    expert = "blocks.1.feed_forward.experts.{}.intermediate.weight"
+    weights = trained.model.state_dict()
+    moved = {
+        route
+        for number, route in enumerate(trained.config.routes)
+        if not torch.equal(weights[expert.format(number)], base)
+    }
+    assert moved == {"venue/query", "count/query", "search/query", "search/candidate"}

@@ -15,7 +15,9 @@ from scimult.errors import ConfigError
 from scimult.losses import head_losses
 from scimult.models.heads import LinearHead, apply_head
 from scimult.training.config import PretrainConfig
+from scimult.training.negatives import check_in_batch_negatives
 from scimult.training.plan import build_sampler, plan_run
+from scimult.training.run import pretrain
 from tests.training.corpus import (
     ALL_TASKS,
     TARGETS,
@@ -102,6 +104,18 @@ def test_strategies_fill_batches_as_they_promise(folder: Path) -> None:
 def test_contradictions_are_refused(folder: Path, sections: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(folder, "never", **sections)
+
+
+def test_batches_of_one_pair_need_hard_negatives(folder: Path) -> None:
+    """Alone, a pair has loss 0: the run would train nothing, step after step."""
+    alone = {"mix": "alternate", "pairs_per_step": 4, "accumulation": 4}
+    data = {"sources": ["world.search"]}
+    config = run_config(folder, "never", batch=alone, data={**data, "hard_negatives": False})
+    with pytest.raises(ConfigError, match=r"one pair without a hard negative.*world\.search"):
+        pretrain(config)
+    for changes in ({"data": data}, {"data": config.data, "batch": {**alone, "accumulation": 2}}):
+        accepted = run_config(folder, "never", **{"batch": alone, **changes})
+        check_in_batch_negatives(accepted, plan_run(accepted), lambda task: (0, 0))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.checkpoints import load_pretrained
-from scimult.errors import CheckpointError, SciMultError, StorageError
+from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
 from scimult.training import dev
 from scimult.training import folder as run_folder
+from scimult.training.config import DevConfig
 from scimult.training.folder import load_step
 from scimult.training.loop import StepReport
 from scimult.training.run import pretrain
-from scimult.training.selection import Selection
+from scimult.training.selection import BestStep, Selection
+from scimult.training.stopping import StoppedError, StopRequest
 from tests.training.corpus import metrics, prepare_corpus, run_config
 
 MEAN = "dev/mean/mrr"
@@ -58,10 +61,10 @@ def test_selection_is_the_definition_also_when_resumed(
         len(scores),
     )
     cut = min(cut, stop)
-    before = Selection(MEAN, patience, keep_best=True)
+    before = Selection(DevConfig(patience=patience), keep_best=True)
     follow(scores[:cut], before)
-    after = Selection(MEAN, patience, keep_best=True)
-    after.restore(before.state)
+    after = Selection(DevConfig(patience=patience), keep_best=True)
+    after.restore(before.state, lambda step: True)
     assert cut + follow(scores[cut:], after, first=cut + 1) == stop
     assert after.best is not None
     assert after.best.score == max(scores[:stop])
@@ -70,7 +73,7 @@ def test_selection_is_the_definition_also_when_resumed(
 
 
 def test_steps_without_the_score_are_ignored() -> None:
-    selection = Selection(MEAN, 1, keep_best=False)
+    selection = Selection(DevConfig(patience=1), keep_best=False)
     selection.on_step(report(1, mean=0.5))
     for step in range(2, 9):
         selection.on_step(report(step, other=0.1))
@@ -78,12 +81,30 @@ def test_steps_without_the_score_are_ignored() -> None:
     assert not selection.wants_checkpoint(1)
 
 
-def test_scores_of_another_metric_are_discarded(capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = Selection("dev/a/mrr", 2, True), Selection("dev/b/mrr", 2, True)
-    before.on_step(report(3, a=0.9))
-    after.restore(before.state)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "dev/a/mrr"}, "dev.metric was dev/mean/mrr, now it is dev/a/mrr"),
+        ({"candidates": 50}, "dev.candidates was 1000, now it is 50"),
+        ({"seed": 1}, "dev.seed was 0, now it is 1"),
+    ],
+)
+def test_scores_that_were_measured_otherwise_are_discarded(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    before = Selection(DevConfig(patience=2), True)
+    before.on_step(report(3, mean=0.9))
+    after = Selection(DevConfig(patience=2, **change), True)
+    after.restore(before.state, lambda step: True)
     assert after.best is None
-    assert "discarding scores of dev/a/mrr" in capsys.readouterr().err
+    assert f"discarding scores: {message}" in capsys.readouterr().err
+
+
+def test_states_of_older_versions_hold_the_metric_alone() -> None:
+    selection = Selection(DevConfig(candidates=50), False)
+    best = {"step": 3, "score": 0.5}
+    selection.restore({"metric": MEAN, "best": best, "without_gain": 1}, lambda step: False)
+    assert selection.best == BestStep(3, 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -190,3 +211,51 @@ def test_a_run_stops_exports_its_best_step_and_remembers(
         pretrain(config)
     config = run_config(folder, "best", **sections, checkpoint={**keeps, "export": "last"})
     assert load_pretrained(pretrain(config)).config.provenance["step"] == 6
+
+
+def test_the_best_step_before_keep_best_was_turned_on_is_no_models(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoint is not there to be exported; the run used to fail at its end."""
+    sections: dict[str, Any] = {
+        "data": {"sources": ["world.search"]},
+        "schedule": {"steps": 6},
+        "dev": {"every": 1},
+    }
+    keeps: dict[str, Any] = {"every": 4, "keep": 1}
+    # Untrained first; the best of all is step 2.
+    scores, stop = [0.1, 0.5, 0.9, 0.2, 0.3, 0.4, 0.2], StopRequest()
+
+    def score(*model: Any, **options: Any) -> float:
+        stop.signal = signal.SIGTERM if len(scores) == 3 else 0  # after step 4
+        return scores.pop(0)
+
+    monkeypatch.setattr(dev, "mean_reciprocal_rank", score)
+    with pytest.raises(StoppedError):
+        pretrain(run_config(folder, "later", **sections, checkpoint=keeps), stop_request=stop)
+    best = {**keeps, "keep_best": True, "export": "best"}
+    config = run_config(folder, "later", **sections, checkpoint=best)
+    assert load_pretrained(pretrain(config)).config.provenance["step"] == 5
+    assert "discarding scores: the best step, 2, was not kept" in capsys.readouterr().err
+
+
+def test_best_of_a_run_without_scores_is_the_last_with_a_warning(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections: dict[str, Any] = {"data": {"sources": ["world.search"]}, "schedule": {"steps": 2}}
+    pretrain(run_config(folder, "unscored", **sections, dev={"every": 1}))
+    changed = {"dev": {"every": 1, "seed": 7}, "checkpoint": {"keep_best": True, "export": "best"}}
+    config = run_config(folder, "unscored", **sections, **changed)
+    assert load_pretrained(pretrain(config)).config.provenance["step"] == 2
+    assert "exporting the last step: none has a score of dev/mean/mrr" in capsys.readouterr().err
+
+
+def test_a_finished_run_without_checkpoints_does_not_start_over(folder: Path) -> None:
+    """Its model would be lost, under another configuration without a word."""
+    config = run_config(folder, "finished", schedule={"steps": 1})
+    weights = pretrain(config) / "model.safetensors"
+    before = weights.read_bytes()
+    shutil.rmtree(Path(config.output) / "checkpoints")
+    with pytest.raises(ConfigError, match="has finished, but its checkpoints are gone"):
+        pretrain(run_config(folder, "finished", schedule={"steps": 2}))
+    assert weights.read_bytes() == before

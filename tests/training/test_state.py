@@ -127,3 +127,14 @@ def test_a_damaged_later_checkpoint_does_not_displace_an_intact_one(store: Check
     assert newest.step == 12
     assert not (store.folder / "step-0000010").exists()
     assert not left.exists()
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    for step in (9_999_998, 9_999_999, 10_000_000):
+        store.save(step, write, {})
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 10_000_000
+    assert store.at(9_999_999).step == 9_999_999
+    assert not store.has(9_999_998)

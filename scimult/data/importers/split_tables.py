@@ -81,9 +81,8 @@ def _table_of(path: Path) -> str:
 def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rejects) -> None:
     """Add a file to its table; one that the engine refuses is read record by record."""
     columns = _COLUMNS[name]
-    if name != "papers" and is_whole(
-        file
-    ):  # theirs must be the same records as when they are read again
+    # Papers must be the same records as when they are read again.
+    if name != "papers" and is_whole(file):
         kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in columns.items())
         options = f", format='newline_delimited', columns={{{kinds}}}"
         with suppress(DataError):

@@ -37,9 +37,10 @@ class Estimate:
 
     @classmethod
     def of(cls, values_K: NDArray[np.float64], confidence: float = CONFIDENCE) -> Estimate:
-        """Estimate the mean of independent rounds."""
-        count, mean = len(values_K), float(values_K.mean())
-        if count < 2 or math.isnan(mean):
+        """Estimate the mean of independent rounds, without those that are NaN."""
+        values_K = values_K[~np.isnan(values_K)]
+        count, mean = len(values_K), _mean(values_K)
+        if count < 2:
             return cls(mean, math.nan, math.nan)
         error = float(values_K.std(ddof=1)) / math.sqrt(count)
         reach = float(student.ppf((1 + confidence) / 2, count - 1)) * error
@@ -112,13 +113,18 @@ def compare(
             within[location, task] = Estimate.of(selves_KT[:, number])
         for first, second in combinations(range(len(tasks)), 2):
             values_K = np.array([_cosine(each, rows, first, second) for each in rounds])
+            selves_K2 = selves_KT[:, [first, second]]
+            meet = any(_meet(each, rows, first, second) for each in rounds)
             names = (tasks[first], tasks[second])
-            pairs.append(_cell(location, names, values_K, selves_KT[:, [first, second]], cells))
+            pairs.append(_cell(location, names, values_K, selves_K2, cells, meet=meet))
     return InterferenceMap(list(tasks), num_blocks, len(rounds), pairs, within)
 
 
 def _cosine(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> float:
-    """Return the mean cosine of two tasks' distinct gradients, over parameters that both reach."""
+    """Return the mean cosine of two tasks' distinct gradients, over parameters that both reach.
+
+    A batch whose loss is 0 has no direction; NaN if nothing is left.
+    """
     products_PGG, reached_PG = products.products_PGG, products.reached_PG
     cosines = []
     for a in range(HALVES * first, HALVES * (first + 1)):
@@ -128,8 +134,20 @@ def _cosine(products: RoundProducts, rows: Sequence[int], first: int, second: in
                 continue
             squares = [products_PGG[common, g, g].sum() for g in (a, b)]
             norm = math.sqrt(squares[0] * squares[1])
-            cosines.append(products_PGG[common, a, b].sum() / norm if norm else math.nan)
-    return float(np.mean(cosines)) if cosines else math.nan
+            if norm:
+                cosines.append(products_PGG[common, a, b].sum() / norm)
+    return _mean(cosines)
+
+
+def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _meet(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> bool:
+    """Return whether gradients of both tasks reach one of the parameters."""
+    reached_RTH = products.reached_PG[list(rows)].reshape(len(rows), -1, HALVES)
+    reached_RT = np.asarray(reached_RTH.any(axis=2))
+    return bool((reached_RT[:, first] & reached_RT[:, second]).any())
 
 
 def _cell(
@@ -138,14 +156,16 @@ def _cell(
     values_K: NDArray[np.float64],
     selves_K2: NDArray[np.float64],
     cells: int,
+    *,
+    meet: bool,
 ) -> PairCell:
     confidence = 1 - (1 - CONFIDENCE) / cells
     gaps_K = selves_K2.mean(1) - values_K
     cosine = Estimate.of(values_K)
-    own = selves_K2.mean(0)
-    ceiling = math.sqrt(own[0] * own[1]) if (own > 0).all() else math.nan
+    own = [Estimate.of(selves_K).mean for selves_K in selves_K2.T]
+    ceiling = math.sqrt(own[0] * own[1]) if min(own) > 0 else math.nan
     verdict: Verdict = "alike"
-    if math.isnan(cosine.mean):
+    if not meet:
         verdict = "routed"
     elif Estimate.of(values_K, confidence).high < 0:
         verdict = "conflict"

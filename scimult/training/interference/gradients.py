@@ -18,7 +18,7 @@ from torch import Tensor
 from scimult.checkpoints import Pretrained
 from scimult.data.batches import MicroBatch
 from scimult.data.sampler import Sampler
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError
 from scimult.models import Encoder, pack
 from scimult.progress import progress
 from scimult.training.config import PretrainConfig
@@ -76,6 +76,11 @@ def measure(
     The encoder has no dropout; its parameters with ``requires_grad`` are measured. ``objective``
     maps a micro-batch and its embeddings to the loss of each task in it. ``rounds`` has, for each
     round and task, two micro-batches that hold the task; tasks may share them.
+
+    Raises
+    ------
+    DataError
+        If a gradient is not finite, with the task.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     for halves_of_tasks in progress(rounds, "gradients"):
@@ -94,7 +99,16 @@ def measure(
             for task, halves in zip(tasks, halves_of_tasks, strict=True)
             for micro_batch in halves
         ]
-        yield _products(gradients, parameters)
+        products = _products(gradients, parameters)
+        squares_PG = np.diagonal(products.products_PGG, axis1=1, axis2=2)
+        overflowed = np.flatnonzero(~np.isfinite(squares_PG).all(axis=0))
+        if len(overflowed):
+            raise DataError(
+                "a gradient is not finite",
+                value=tasks[overflowed[0] // HALVES],
+                fix="check the model: its weights, activations or loss overflowed",
+            )
+        yield products
 
 
 def _embed(model: Encoder, texts: MicroBatchTexts) -> Tensor:
