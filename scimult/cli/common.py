@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,9 +114,15 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
     """Print a ranked list: one JSON object per line, or a table."""
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            finite = {name: _finite(value) for name, value in row.items()}
+            typer.echo(json.dumps(finite, ensure_ascii=False))
     elif rows:
         print_records(rows, title)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value, or None for a number that JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_ranked(rows: list[dict[str, Any]], title: str, similarity: str, as_json: bool) -> None:

@@ -6,6 +6,7 @@ Shape legend: N papers, D width.
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Callable, Iterator, Set
@@ -80,12 +81,19 @@ class Feed:
             yield self.state.papers.table(part, names), self.state.shards(self.task).rows(part)
 
     def records(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield papers as mappings of present values, with their ``vector``."""
+        """Yield papers as mappings of present values, with their ``vector``.
+
+        An infinite number counts as absent: JSON, in which data bases are fed, has none.
+        """
         for table, vectors_ND in self.batches():
             yield [
-                {**{name: value for name, value in row.items() if value is not None}, "vector": x}
+                {**{name: value for name, value in row.items() if _is_present(value)}, "vector": x}
                 for row, x in zip(table.to_pylist(), vectors_ND.tolist(), strict=True)
             ]
+
+
+def _is_present(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isinf(value))
 
 
 _NAMESPACE = uuid.UUID("6f1c1f5e-7c58-4f5e-9a55-5c1a7a0f5b11")

@@ -70,6 +70,7 @@ class Library:
     ) -> None:
         self.path, self.state = Path(path), State(Path(path))
         self._device, self._given, self._is_light = device, model, light
+        self._loaded: SciMult | None = None  # for as long as the library's vectors stay
 
     @classmethod
     def open(cls, path: Path | str, **options: Any) -> Library:
@@ -121,12 +122,13 @@ class Library:
         """
         encoder = open_other(model, device, dtype, settings)
         create_library(Path(path), encoder, Path(model), settings or {}, tasks, precision)
-        library = cls(path, model=encoder, device=device)
+        library = cls(path, device=device)
+        library._loaded = encoder
         try:
             library.add(papers, vectors=vectors, show_progress=show_progress)
         except BaseException:
             # Whatever ends this must not leave an empty library that refuses the next attempt.
-            if not len(cls(path, model=encoder)):
+            if not len(cls(path)):
                 shutil.rmtree(path)
             raise
         return library
@@ -150,13 +152,14 @@ class Library:
 
     @cached_property
     def _opened(self) -> Opened:
-        return Opened(self.state, self._given, self._device, self._is_light)
+        return Opened(self.state, self._loaded or self._given, self._device, self._is_light)
 
     def refresh(self) -> None:
         """Load changes by other processes."""
-        if "_opened" in self.__dict__:
-            self._given = self.__dict__.pop("_opened").reusable_model
+        before, opened = self.state.manifest.vectors, self.__dict__.pop("_opened", None)
         self.state = State(self.path)
+        kept = self._loaded if opened is None else opened.open_model or self._loaded
+        self._loaded = kept if self.state.manifest.vectors == before else None
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
         """Find papers for words, for papers of the library, or for a vector.
@@ -340,9 +343,8 @@ class Library:
                 state, encoder, Path(model), settings or {}, precision, show_progress=show_progress
             )
             keep_up(State(self.path))
-        self.__dict__.pop("_opened", None)
-        self._given = encoder
         self.refresh()
+        self._given, self._loaded = None, encoder
         return done
 
     def adapt(
@@ -378,8 +380,7 @@ class Library:
     def compact(self) -> None:
         """Rewrite the library without removed papers, and merge small segments."""
         with only_writer(self.path):
-            state = State(self.path)
-            keep_up(compact(state, everything=True))
+            keep_up(compact(State(self.path), everything=True))
         self.refresh()
 
     def check(self) -> list[DataError]:
@@ -392,9 +393,8 @@ class Library:
         try:
             with only_writer(self.path):
                 state = State(self.path)
-                spaces = state.spaces
-                stored = None if vectors is None else PrecomputedVectors(Path(vectors), spaces)
-                yield Writer(state, model, stored)
+                reused = vectors and PrecomputedVectors(Path(vectors), state.spaces)
+                yield Writer(state, model, reused or None)
                 keep_up(compact(State(self.path)))
         finally:
             self.refresh()

@@ -60,9 +60,9 @@ class Opened:
         return model
 
     @property
-    def reusable_model(self) -> Path | str | SciMult | None:
-        """The model if it is open, else what the user gave to open it."""
-        return self.__dict__.get("model", self._given)
+    def open_model(self) -> SciMult | None:
+        """The model, if it is open."""
+        return self.__dict__.get("model")
 
     @property
     def own(self) -> SciMult:

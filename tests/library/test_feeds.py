@@ -17,7 +17,7 @@ from scimult.errors import ConfigError, StorageError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.library.feeds import feed_files, feed_qdrant
-from tests.library.conftest import dated, made
+from tests.library.conftest import dated, made, paper
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,14 @@ def test_opensearch_bulk_files(library: Library, tmp_path: Path) -> None:
         (record,) = [one for one in papers if one["id"] == name]
         assert np.array_equal(np.float32(record["vector"]), vector_D)
         assert set(record) <= set(mapping)
+
+
+def test_numbers_that_json_lacks_are_absent(model: SciMult, tmp_path: Path) -> None:
+    papers = [paper(0, score=float("inf")), paper(1, score=0.5)]
+    feed_files(made(tmp_path / "library", model, papers).feed(), "opensearch", tmp_path / "out")
+    lines = (tmp_path / "out" / "part-00000.ndjson").read_text(encoding="utf-8").splitlines()
+    assert "Infinity" not in lines[1]
+    assert [json.loads(line).get("score") for line in lines[1::2]] == [None, 0.5]
 
 
 def test_milvus_parquet(library: Library, tmp_path: Path) -> None:

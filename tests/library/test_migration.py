@@ -180,3 +180,36 @@ def test_a_repeated_migration_removes_what_a_kill_left(make: Make, newer: Path) 
     assert library.migrate(newer, dtype="float32").texts_encoded == 0
     assert [left.exists(), *library.path.glob("adapter.*")] == [False]
     assert library.check() == []
+
+
+def test_an_open_library_follows_a_migration_by_another_process(
+    model_folder: Path, newer: Path, tmp_path: Path
+) -> None:
+    """It used to go on with the model that it had opened, as if the user had given that one."""
+    papers = dated(12)
+    made_here = Library.create(tmp_path / "library", papers, model=model_folder)
+    opened = Library.open(made_here.path)
+    given = Library.open(made_here.path, model=model_folder)
+    for library in (opened, given):
+        library.search("graph", k=1)
+    Library.open(made_here.path).migrate(newer)
+    wanted = Library.open(made_here.path).search("graph", k=5)
+    for library in (made_here, opened):
+        library.refresh()
+        found = library.search("graph", k=5)
+        assert found.ids == wanted.ids
+        assert found.scores == pytest.approx(wanted.scores, abs=1e-6)
+    assert made_here.add([paper(77)]).added == 1
+    # The model that a user names is another now.
+    given.refresh()
+    with pytest.raises(DataError, match="vectors of 'tiny', here of 'newer'"):
+        given.search("graph", k=1)
+
+
+def test_a_model_stays_open_while_the_vectors_stay(model_folder: Path, tmp_path: Path) -> None:
+    library = Library.create(tmp_path / "library", dated(5), model=model_folder)
+    model = library.model
+    library.add([paper(50)])
+    library.refresh()
+    library.remove(["p050"])
+    assert library.model is model
