@@ -15,6 +15,7 @@ from scimult.cli.checks import only_with
 from scimult.cli.common import show_list
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError, StorageError
+from scimult.progress import warn
 
 if TYPE_CHECKING:
     from scimult.library.results import Hit
@@ -67,7 +68,7 @@ def show_answer(
     """
     fields = {name: value for name, value in question.items() if value is not None}
     if isinstance(target, str):
-        answer = _ask(target, verb, fields)
+        answer = _ask_for_all(target, verb, fields)
         rows = [_hit(paper).as_dict() for paper in answer["papers"]]
         _show_rows(rows, answer["score"], answer["exact"], title, as_json)
         return
@@ -94,6 +95,24 @@ def _show_rows(
             for row in rows
         ]
     show_list(rows, title, as_json)
+
+
+def _ask_for_all(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask a service, page by page where everything above a threshold is wanted, as of a library."""
+    answer = _ask(server, verb, question)
+    if "min_score" not in question or "k" in question:
+        return answer
+    from scimult.serving.schemas import MOST_DEPTH, MOST_RESULTS
+
+    papers = page = answer["papers"]
+    first = question.get("offset", 0)
+    while len(page) == MOST_RESULTS and first + len(papers) <= MOST_DEPTH:
+        page = _ask(server, verb, {**question, "offset": first + len(papers)})["papers"]
+        papers = papers + page
+    if len(page) == MOST_RESULTS:
+        shown = first + len(papers)
+        warn(f"more may be above the threshold: a service lists no more than the best {shown:,}")
+    return {**answer, "papers": papers}
 
 
 def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from scimult.serving import schemas
 from tests.serving.conftest import Running, running
 
 
@@ -47,6 +48,22 @@ def test_a_service_answers_as_the_library(server: Running, question: list[str]) 
         # Other texts in a batch change the order of float32 sums; scores have 4 decimals.
         assert ours.pop("score") == pytest.approx(theirs.pop("score"), abs=1.01e-4)
         assert ours == theirs
+
+
+@pytest.mark.parametrize(("offset", "deepest"), [(0, 8), (3, 7)])
+def test_all_papers_above_a_threshold_come_in_pages(
+    server: Running, monkeypatch: pytest.MonkeyPatch, offset: int, deepest: int
+) -> None:
+    """A service lists 1,000 at once; the command used to print no more, without a word."""
+    question = ["search", "graph speech", "--min-score", "-1", "--offset", offset]
+    wanted = [row["id"] for row in _rows(*question, "--library", server.served.library.path)]
+    monkeypatch.setattr(schemas, "MOST_RESULTS", 4)
+    found = _rows(*question, "--server", server.url)
+    assert [row["id"] for row in found] == wanted
+    assert len(found) > 8
+    monkeypatch.setattr(schemas, "MOST_DEPTH", 4)
+    result = _run(*question, "--server", server.url)
+    assert f"a service lists no more than the best {deepest}" in " ".join(result.stderr.split())
 
 
 def test_a_remote_question_loads_no_torch(server: Running) -> None:
