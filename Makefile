@@ -11,10 +11,11 @@ READY  := $(VENV)/.installed
 demo: $(READY)
 	$(BIN)/scimult demo
 
-# More workers than two cores overlap the waiting for processes (where neighbours take a quarter of both cores, 2, 3 and
-# 4 workers take the same 14 to 15 minutes); a file's tests stay together for its fixtures, and files
-# begin in the order of tests/conftest.py: xdist's own puts those with few tests last, which are the long ones.
-WORKERS ?= 3
+# A worker per core: each imports all tests, which takes 27 seconds, and the rest is bound by the
+# processor (two cores: 818 seconds with 2 workers, 880 with 3, 905 with 4). A file's tests stay together
+# for its fixtures, and files begin in the order of tests/conftest.py: xdist's own puts those with few
+# tests last, which are the long ones.
+WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(READY) $(VENV)/.triton

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer.main
@@ -75,8 +76,15 @@ def _disks_do_not_wait() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _the_command_line_is_built_once() -> Iterator[None]:
     """Typer builds all verbs for each call in a test: a tenth of a second."""
+
+    @cache
+    def built(app: typer.Typer, *verbs: object) -> Any:
+        return typer.main.get_command(app)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        patch.setattr(
+            typer.testing, "_get_command", lambda app: built(app, *app.registered_commands)
+        )
         yield
 
 

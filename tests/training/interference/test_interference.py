@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from torch import Tensor
 from typer.testing import CliRunner
@@ -22,12 +21,11 @@ from scimult.models import Encoder, pack
 from scimult.training.build import build_model
 from scimult.training.interference import (
     InterferenceMap,
-    RoundProducts,
     compare,
     measure,
     suggest_layout,
 )
-from scimult.training.interference.cosines import WHOLE, Estimate, PairCell
+from scimult.training.interference.cosines import WHOLE
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
     Location,
@@ -229,57 +227,6 @@ def test_tasks_that_agree_need_no_experts() -> None:
     assert suggest_layout(found).model == {"variant": "vanilla"}
 
 
-def test_verdicts_hold_for_all_cells_at_once() -> None:
-    """Pure noise: few of 60 maps of unrelated gradients report a conflict."""
-    rng = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(60):
-        rounds = []
-        for _ in range(6):
-            gradients = rng.normal(size=(10, 4, 30))
-            products = gradients @ gradients.transpose(0, 2, 1)
-            rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool)))
-        locations = [Location(block, "attention") for block in range(10)]
-        found = compare(TASKS, locations, 10, rounds)
-        wrong += any(cell.verdict in ("conflict", "apart") for cell in found.pairs)
-    # Two verdicts at 2.5 % each; three standard errors of 60 draws.
-    assert wrong / 60 <= 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
-
-
-def test_batches_whose_loss_is_zero_have_no_direction() -> None:
-    """One of 32 made every cell *routed*: the mean of its round was not a number."""
-    rng = np.random.default_rng(0)
-    gradients_KGN = rng.normal(size=(8, 4, 50)) + 2
-    reached = np.ones((1, 4), dtype=bool)
-
-    def cell(zero: Sequence[tuple[int, int]]) -> PairCell:
-        changed_KGN = gradients_KGN.copy()
-        for place in zero:
-            changed_KGN[place] = 0
-        rounds = [RoundProducts((g @ g.T)[None], reached) for g in changed_KGN]
-        return compare(TASKS, [Location(0, "attention")], 1, rounds).pairs[-1]
-
-    def cosine(k: int, a: int, b: int) -> float:
-        x, y = gradients_KGN[k, a], gradients_KGN[k, b]
-        return float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
-
-    # One batch of task 0 in round 3; both of it in round 5.
-    found = cell([(3, 0), (5, 0), (5, 1)])
-    means = [np.mean([cosine(k, a, b) for a in (0, 1) for b in (2, 3)]) for k in range(8)]
-    means[3] = np.mean([cosine(3, 1, b) for b in (2, 3)])
-    del means[5]
-    assert found.cosine.mean == pytest.approx(np.mean(means), rel=1e-12)
-    selves = [[cosine(k, 0, 1) for k in range(8) if k not in (3, 5)]]
-    selves += [[cosine(k, 2, 3) for k in range(8)]]
-    ceiling = (np.mean(selves[0]) * np.mean(selves[1])) ** 0.5
-    assert found.ceiling == pytest.approx(ceiling, rel=1e-12)
-    assert found.verdict == cell([]).verdict == "alike"
-    # Nothing is known of a task without any gradient, but its parameters are shared.
-    unknown = cell([(k, g) for k in range(8) for g in (0, 1)])
-    assert np.isnan(unknown.cosine.mean)
-    assert unknown.verdict == "alike"
-
-
 def test_a_gradient_that_overflows_is_an_error() -> None:
     def losses(micro_batch: MicroBatch, embeddings_UD: Tensor) -> dict[str, Tensor]:
         (task,) = micro_batch.tasks
@@ -287,14 +234,6 @@ def test_a_gradient_that_overflows_is_an_error() -> None:
 
     with pytest.raises(DataError, match=f"gradient is not finite.*{TASKS[1]}"):
         _compare(tiny_encoder("vanilla").double(), losses)
-
-
-def test_the_interval_is_students() -> None:
-    values = np.random.default_rng(0).normal(size=7)
-    estimate = Estimate.of(values)
-    theirs = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert (estimate.low, estimate.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
-    assert np.isnan(Estimate.of(values[:1]).low)
 
 
 def test_linear_cka_is_that_of_gram_matrices() -> None:
