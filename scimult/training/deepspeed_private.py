@@ -90,6 +90,18 @@ def use_gloo_between_cpus() -> None:
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def restore_linear() -> None:
+    """Give back torch's own linear function, which stage 3 replaces for the rest of the process.
+
+    Its own saves the memory of gathered weights, and takes longer; other models have no use for it.
+    """
+    from deepspeed.runtime.zero.partition_parameters import InsertPostInitMethodToModuleSubClasses
+
+    # Absent before the first engine of stage 3.
+    own = getattr(InsertPostInitMethodToModuleSubClasses, "linear_bk", nn.functional.linear)
+    nn.functional.linear = own
+
+
 def leave_group() -> bool:
     """Leave the process group through DeepSpeed, so that the next run can make its own.
 

@@ -283,5 +283,6 @@ class DeepSpeedEngine:
         }
 
     def close(self) -> None:
-        """Release DeepSpeed's hooks and buffers."""
+        """Release DeepSpeed's hooks and buffers, and what it replaced in torch."""
         self._engine.destroy()
+        deepspeed_private.restore_linear()

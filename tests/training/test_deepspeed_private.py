@@ -7,6 +7,7 @@ import configparser
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from scimult.errors import ConfigError
 from scimult.training import deepspeed_private
@@ -21,7 +22,7 @@ def use_every_name() -> dict[str, str]:
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True
-    told = {}
+    told, own = {}, nn.functional.linear
     for precision, stages in (("fp32", STAGES), ("fp16", STAGES[1:])):
         for stage in stages:
             engine = tiny_engine(stage, precision)  # type: ignore[arg-type]
@@ -36,7 +37,9 @@ def use_every_name() -> dict[str, str]:
             except ConfigError as error:
                 told[f"{precision} {stage}"] = f"{error} {error.fix}"
             deepspeed_private._OF_STAGE[stage] = names
+            assert (nn.functional.linear is own) == (stage < 3)
             engine.close()
+            assert nn.functional.linear is own
     return told
 
 
