@@ -24,7 +24,7 @@ from scimult.evaluation.protocols import PROTOCOLS
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.systems import Ranker, System
 from scimult.evaluation.task_data import Dataset, TaskData
-from scimult.files import checksums_below
+from scimult.files import checksums_below, sha256
 from scimult.progress import note
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.fusion import Points, fuse, reciprocal_ranks, scaled_scores
@@ -61,7 +61,14 @@ class FusedSystem(System):
     def describe(self) -> dict[str, Any]:
         """Return the fusion rule and the members' settings."""
         members = {member.name: member.describe() for member in self.members}
-        chosen_on = {} if self.dev is None else {"dev": self.split}
+        chosen_on: dict[str, Any] = {}
+        if self.dev is not None:
+            # Other judgments may choose another weight.
+            digests = {
+                name: {path.name: sha256(path) for path in dev.dataset.files}
+                for name, dev in self.dev.items()
+            }
+            chosen_on = {"dev": self.split, "sha256": digests}
         return {"kind": "fused", "by": self.by, **chosen_on, "members": members}
 
     def task_for(self, task: str, fallback: str) -> str | None:

@@ -40,6 +40,7 @@ class TargetReader:
         self._lines: dict[int, int] = {}
         self._numbers: dict[str, int] = {}
         self._papers: Counter[str] = Counter()
+        self._last_row: dict[str, int] = {}
         self._first_line: dict[str, int] = {}
 
     def add_row(self, row: int, record: Record) -> None:
@@ -70,7 +71,9 @@ class TargetReader:
             return
         names = record.identifiers(name) if is_list else [record.identifier(name)]
         for class_name in dict.fromkeys(names):
-            self._papers[class_name] += 1
+            # Not once per line: a repeated one does not make a class of two papers.
+            self._papers[class_name] += self._last_row.get(class_name) != row
+            self._last_row[class_name] = row
             self._first_line.setdefault(class_name, record.line)
             number = self._numbers.setdefault(class_name, len(self._numbers))
             self._append(row, number, record)
@@ -130,13 +133,27 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
             rejects.refuse(problem, *location[task, name], value=name, fix=fix)
 
 
-def moved(file: TargetFile, new_N: IntArray) -> TargetFile:
-    """Return the targets after texts were removed or merged; merged texts keep the first target."""
-    rows_T = new_N[file.rows]
-    order = np.argsort(rows_T, kind="stable")
-    order = order[rows_T[order] >= 0]
-    first = order[np.diff(rows_T[order], prepend=-1) > 0]
-    return replace(file.take(first), rows=rows_T[first])
+def moved(files: Sequence[TargetFile], new_N: IntArray, kept_N: BoolArray) -> list[TargetFile]:
+    """Return the targets after texts were removed or merged.
+
+    Merged texts keep one target of each task, of whatever source: that of the text that stays, or
+    else the first.
+    """
+    result = list(files)
+    for task in dict.fromkeys(file.task for file in files):
+        numbers = [number for number, file in enumerate(files) if file.task == task]
+        old_T = np.concatenate([files[number].rows for number in numbers])
+        order = np.lexsort((~kept_N[old_T], new_N[old_T]))
+        stays_T = np.zeros(len(old_T), dtype=np.bool_)
+        stays_T[order[np.diff(new_N[old_T][order], prepend=-1) > 0]] = True
+        start = 0
+        for number in numbers:
+            file = files[number]
+            own = np.flatnonzero(stays_T[start : start + len(file)])
+            own = own[np.argsort(new_N[file.rows[own]])]
+            result[number] = replace(file.take(own), rows=new_N[file.rows[own]])
+            start += len(file)
+    return result
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from scimult.evaluation.hybrid import (
 from scimult.evaluation.metrics import compute, judge
 from scimult.evaluation.systems import BM25System, DenseSystem, System
 from scimult.evaluation.task_data import Dataset, Reviewers
+from scimult.files import sha256
 from scimult.retrieval.fusion import fuse, reciprocal_ranks, scaled_scores
 from scimult.retrieval.runs import Qrels, Ranking, places_of, ranking_of_pairs
 from tests.benchmark_sets import (
@@ -121,6 +122,10 @@ def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:
     members: list[System] = [BM25System(), DenseSystem(WordEncoder("cosine"))]
     system = FusedSystem("hybrid", members, "weights", dev)
     assert system.describe()["dev"] == "dev"
+    # The weight depends on these files: a score is kept only while they stay.
+    known = system.describe()["sha256"]["requests"]
+    assert known["dev.tsv"] == sha256(tmp_path / "search/qrels/dev.tsv")
+    assert known.keys() == {"corpus.jsonl", "queries.jsonl", "dev.tsv"}
     places_C = places_of(np.argsort(dataset.candidate_ids)[::-1])
 
     def fused(of: Dataset, share: float) -> Ranking:

@@ -12,7 +12,7 @@ import pytest
 from scimult.config import validate
 from scimult.data.prepared import PreparedData
 from scimult.data.targets import TargetFile
-from scimult.errors import ConfigError, SciMultError
+from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 
 VENUES = ["b", "a", "b", "a", 7, 7, "", None]
@@ -137,6 +137,41 @@ def test_merged_papers_keep_the_target_of_the_first(tmp_path: Path) -> None:
     (counts, venues) = data.targets("train")
     assert by_paper(data, counts) == {"p0": 0.0, "p1": 1.0, "p5": 3.0}
     assert by_paper(data, venues)["p0"] == {"b"}
+
+
+def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> None:
+    """The first with an abstract stays; targets of another source do not contradict its own."""
+    rows = papers()
+    for number, row in enumerate(rows):
+        row["title"] = " ".join(f"word{number}{letter}" for letter in "abcdefgh")
+    rows[0] |= {"title": rows[3]["title"], "abstract": ""}
+    rows[0]["place"], rows[3]["place"] = "a", "b"
+    one = prepare(tmp_path, COUNT, VENUE, rows=rows, hygiene={"duplicates": "merge"})
+    (counts, venues) = one.targets("train")
+    assert by_paper(one, counts) == {"p3": 9.0, "p1": 1.0, "p5": 3.0}
+    assert by_paper(one, venues)["p3"] == {"b"}
+    source = {"name": "world", "papers": "papers.jsonl", "targets": [COUNT, VENUE]}
+    other = {**source, "name": "other", "papers": "others.jsonl", "targets": [VENUE]}
+    others = [{**row, "id": f"o{i}", "place": "c"} for i, row in enumerate(rows)]
+    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    tree = {"root": str(tmp_path), "sources": [source, other], "dev_fraction": 0.0}
+    config = validate(DatasetConfig, tree | {"hygiene": {"duplicates": "merge"}})
+    data = build_dataset(config, tmp_path / "both")[0]
+    files = [file for file in data.targets("train") if file.task == "venue"]
+    found = {file.source: by_paper(data, file) for file in files}
+    # Only papers without a place of their own have that of their copies.
+    assert found == {"world": by_paper(one, venues), "other": {"p6": {"c"}, "p7": {"c"}}}
+    copies = [row for row in others if row["id"] not in ("o6", "o7")]
+    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copies))
+    entries = build_dataset(config, tmp_path / "copies")[0].manifest.targets
+    assert {entry.source for entry in entries} == {"world"}, "nothing is left of the other's"
+
+
+def test_a_repeated_line_makes_no_class_of_two_papers(tmp_path: Path) -> None:
+    table = "paper-id\tvalue\np0\tx\np1\tx\np2\tlonely\np2\tx\np2\tlonely\n"
+    topics = {"task": "topics", "kind": "multi_label", "file": "counts.tsv"}
+    with pytest.raises(DataError, match=r"only one paper has this class.*value: 'lonely'"):
+        prepare(tmp_path, topics, table=table)
 
 
 def test_dev_papers_with_targets_are_held_out(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def compact_pairs(
     if teacher is not None:
         teacher, dropped = teacher.moved(new_N)
         counts.update(dropped)
-    targets = [moved(file, new_N) for file in collected.targets]
+    targets = moved(collected.targets, new_N, rows.kept_N)
     counts["targets removed or merged with a text"] = sum(
         len(before) - len(after) for before, after in zip(collected.targets, targets, strict=True)
     )
@@ -135,7 +135,8 @@ def compact_pairs(
         shown=shown,
         triples=triples,
         teacher=teacher,
-        targets=targets,
+        # All papers of a source may have merged into those of another.
+        targets=[file for file in targets if len(file)],
     )
     return kept, counts
 

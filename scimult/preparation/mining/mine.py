@@ -23,6 +23,7 @@ from scimult.preparation.mining.engine import Engine, Limits, open_duckdb
 from scimult.preparation.mining.hashing import ALL_KEYS
 from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.memory import within
+from scimult.preparation.mining.ranked import NEIGHBOURS_SUFFIX
 from scimult.preparation.mining.rules import RuleBuilder
 from scimult.preparation.mining.steps import MiningSteps, Shard
 from scimult.preparation.steps import Steps
@@ -257,3 +258,7 @@ def _check_sources(config: MiningConfig, data: PreparedData) -> None:
         if "citations" not in parts.get(neighbours.source, ()):
             cited = [name for name, own in parts.items() if "citations" in own]
             raise UnknownNameError("source in mining.neighbours", neighbours.source, cited)
+        name = neighbours.source + NEIGHBOURS_SUFFIX
+        if parts.get(name, set()) - {"neighbours"}:
+            fix = "rename that source and prepare again"
+            raise ConfigError("neighbours would replace another source", value=name, fix=fix)

@@ -165,7 +165,13 @@ class MiningSteps:
 
     def _embedding(self, neighbours: NeighbourConfig) -> dict[str, Any]:
         sizes = self._config.embedding.model_dump(mode="json")
-        return {"source": neighbours.source, "ranks": list(neighbours.ranks), "embedding": sizes}
+        described: dict[str, Any] = {"source": neighbours.source, "ranks": list(neighbours.ranks)}
+        entries, search = self._data.manifest.pairs, self._config.search.dense
+        space = next(entry.namespace for entry in entries if entry.source == neighbours.source)
+        # An exact search has no settings, and keeps the steps of versions that named none.
+        if len(self._data.papers(space)) >= search.exact_below:
+            described["search"] = search.model_dump(mode="json")
+        return {**described, "embedding": sizes}
 
 
 def mine_block(miner: BlockMiner, start: int, stop: int, folder: Path) -> None:

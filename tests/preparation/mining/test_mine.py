@@ -330,3 +330,13 @@ def test_a_folder_that_is_not_prepared(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a prepared folder"):
         mine_again(tmp_path, MiningConfig())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_neighbours_replace_no_other_source(tmp_path: Path) -> None:
+    """Both would be written to one file."""
+    root = write_raw(tmp_path / "raw")
+    config = raw_config(root, mining={"neighbours": [{"source": "toy", "ranks": [2, 4]}]})
+    other = config.sources[0].model_copy(update={"name": "toy-neighbours", "namespace": "toy"})
+    config.sources.append(other)
+    with pytest.raises(ConfigError, match=r"replace another source.*'toy-neighbours'"):
+        build_dataset(config, tmp_path / "out")

@@ -128,6 +128,9 @@ def test_only_what_inputs_changed_is_mined_again(tmp_path: Path, mined: list[str
     assert mined_by(queries=["random"]) == {"toy.search"}
     assert mined_by("b", queries=["random"]) == citations, "another model under the same name"
     assert mined_by("b", max_negatives=2) == everything
+    search = {"exact_below": 10, "lists": 4, "probes": 1, "spare": 0, "overfetch": 1}
+    found = mined_by("b", max_negatives=2, search={"dense": search})
+    assert "toy-neighbours.link_prediction" in found, "neighbours are found by another search"
     write_tsv(root / "citations.tsv", ("citing", "cited"), CITATIONS[1:])
     assert mined_by("b", max_negatives=2) == everything
 
