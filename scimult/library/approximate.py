@@ -105,7 +105,7 @@ class ApproximateSearch:
         if self.facts.kind == "hnsw" and self._share(allowed_N) < _SPARSE:
             return self._exact.best(queries_QD, k, allowed_N)
         count = max(k, 64, self.facts.candidates * k)
-        rows_QR = self._candidates(queries_QD, count, allowed_N)
+        rows_QR = self._candidates(queries_QD, k, count, allowed_N)
         late_N = allowed_N.copy()
         late_N[: self.facts.rows] = False
         late = self._exact.best(queries_QD, k, late_N) if late_N.any() else None
@@ -123,17 +123,27 @@ class ApproximateSearch:
             hits.append(ranked(rows, scores, self._ids_of, k))
         return hits
 
-    def _candidates(self, queries_QD: FloatArray, count: int, allowed_N: BoolArray) -> IntArray:
+    def _candidates(
+        self, queries_QD: FloatArray, k: int, count: int, allowed_N: BoolArray
+    ) -> IntArray:
+        """Return candidates, from more lists if the usual ones hold fewer than ``k`` of them."""
         covered_N, share = allowed_N[: self.facts.rows], self._share(allowed_N)
         selector = None
         if share < 1 or self.facts.papers < self.facts.rows:
             selector = faiss_library().IDSelectorBitmap(np.packbits(covered_N, bitorder="little"))
         effort = min(math.ceil(self.facts.effort / max(share, 1e-9)), self._most_effort)
-        options = parameters(self.facts.kind, effort, selector, count)
-        rows_QR: IntArray = self._index.search(
-            for_faiss(queries_QD, self._similarity), count, params=options
-        )[1]
-        return rows_QR
+        # A graph's queue is as long as the list of candidates in any case.
+        most = effort if self.facts.kind == "hnsw" else self._most_effort
+        wanted = min(k, int(covered_N.sum()))
+        while True:
+            options = parameters(self.facts.kind, effort, selector, count)
+            rows_QR: IntArray = self._index.search(
+                for_faiss(queries_QD, self._similarity), count, params=options
+            )[1]
+            fewest = np.count_nonzero(rows_QR >= 0, axis=1).min(initial=wanted)
+            if fewest >= wanted or effort >= most:
+                return rows_QR
+            effort = min(2 * effort, most)
 
     def _near(self, queries_QD: FloatArray, rows_QR: IntArray, count: int) -> IntArray:
         """Return the best ``count`` candidates by float32 scores, unordered; -1 for none."""

@@ -43,6 +43,8 @@ def compact(state: State, *, everything: bool = False) -> State:
     if small > MOST_SMALL or (everything and small > 1):
         count = len(segments) - small
         return _rewritten(state, count, np.arange(state.papers.starts[count], rows))
+    if everything:
+        tidy(state)  # a killed attempt may have left files
     return state
 
 

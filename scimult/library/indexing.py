@@ -24,7 +24,7 @@ from scimult.library.building import Parts, build, extend
 from scimult.library.exact import ExactSearch
 from scimult.library.manifest import INDEXES, write_manifest
 from scimult.library.state import State, check_whole
-from scimult.library.writing import remove_unlisted
+from scimult.library.writing import check_model, remove_unlisted
 from scimult.progress import note
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def make_index(
         If there are too few papers, the target is not between 0 and 1, or the kind cannot be
         built in parts.
     DataError
-        If papers are unreadable.
+        If papers are unreadable, or another model has encoded them.
     StorageError
         If another process writes the library.
     """
@@ -65,12 +65,14 @@ def make_index(
         raise ConfigError("not a valid target recall", value=target, fix="use one such as 0.95")
     state = State(folder)
     check_whole(state)
+    check_model(state, model)
     if len(state.live_rows()) < LEAST:
         fix = f"search exactly, or add papers: at least {LEAST:,}"
         raise ConfigError("too few papers for an index", value=len(state.live_rows()), fix=fix)
     if part is None or part.count == 1:
         with only_writer(folder):
             state = State(folder)
+            check_model(state, model)
             path = _path(state, task)
             facts = build(path, kind, state.shards(task), state.live_N)
             return _tuned(state, path, facts, model, task, target)
@@ -89,6 +91,7 @@ def make_index(
             fix = "run every part again"
             raise StorageError("library changed while its index was built", path=folder, fix=fix)
         state = current
+        check_model(state, model)
         if parts.missing():
             # Another process saw all parts too, and has merged them.
             return IndexFacts(**state.manifest.indexes[task])

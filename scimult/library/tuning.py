@@ -51,7 +51,7 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     Raises
     ------
     DataError
-        If too few queries have a paper in the library.
+        If too few queries have a paper in the library, or it was migrated to another model since.
     StorageError
         If another process is writing.
     """
@@ -82,6 +82,9 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     best = max(scores, key=lambda share: scores[share])
     with only_writer(state.folder):
         manifest = State(state.folder).manifest
+        if manifest.vectors != state.manifest.vectors:
+            fix = "open the library again, or refresh it, and repeat"
+            raise DataError("the library has another model now", path=state.folder, fix=fix)
         write_manifest(state.folder, manifest.changed(words={**manifest.words, task: best}))
     return Tuned(best, scores, len(known))
 

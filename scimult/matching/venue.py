@@ -8,6 +8,8 @@ are ``{"value": ...}``.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any
 from scimult.data.importers import read_papers
 from scimult.data.importers.paper import first_name_first
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.packed import open_binary
 from scimult.data.rows import read_members
 from scimult.data.tables import read_delimited
 from scimult.errors import DataError
@@ -199,15 +202,15 @@ def _columns(path: Path, delimiter: str) -> int:
     """Return the number of columns in the first filled line of a conflict table."""
     try:
         # Other encodings are refused when the rows are read, with the line.
-        with path.open(encoding="utf-8-sig", errors="replace") as file:
+        with io.TextIOWrapper(open_binary(path), "utf-8-sig", errors="replace") as file:
             first = next((row for row in enumerate(file, start=1) if row[1].strip()), None)
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise DataError("cannot read file", path=path, fix="check the path") from error
     fix = "write submission,reviewer on each line, or submission,reviewer,-1"
     if first is None:
         fix += "; leave the file out if there are no conflicts"
         raise DataError("conflict table is empty", path=path, fix=fix)
-    line, width = first[0], first[1].count(delimiter) + 1
+    line, width = first[0], len(next(csv.reader([first[1]], delimiter=delimiter)))
     if width not in (2, 3):
         raise DataError(f"conflict table has {width} columns", path=path, line=line, fix=fix)
     return width

@@ -80,6 +80,21 @@ def test_the_requested_recall_holds_on_other_queries(
                 assert known.get(row, score) == score
 
 
+@pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
+def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
+    """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
+    shards, live_N = _space(tmp_path / "space", "cosine"), np.ones(8000, bool)
+    path = tmp_path / "index.faiss"
+    facts = replace(build(path, kind, shards, live_N), effort=1, candidates=1)
+    search = ApproximateSearch(path, facts, shards, ExactSearch(shards, 100.0, _ids), _ids)
+    rare_N = np.arange(8000) % 400 == 0
+    for k, allowed_N, wanted in ((500, live_N, 500), (5000, live_N, 5000), (50, rare_N, 20)):
+        for rows, scores in search.best(_clustered(5, 3), k, allowed_N):
+            assert len(rows) == len({*rows.tolist()}) == wanted
+            assert allowed_N[rows].all()
+            assert (np.diff(scores) <= 0).all()
+
+
 def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
     space, vectors_ND = Space(384, "cosine"), np.random.default_rng(0).random((4000, 384))
     shard = write_shard(tmp_path, 0, space, [str(i) for i in range(4000)], vectors_ND)
@@ -113,6 +128,10 @@ def test_a_library_uses_its_index(library: Library) -> None:
     for text in WORDS:
         pages = [library.search(text, k=5, offset=start).ids for start in range(0, 60, 5)]
         assert len(set().union(*pages)) == 60
+    # More than the lists that are read for ten results hold.
+    everything = [library.search("graph", k=100, offset=start) for start in range(0, 1100, 100)]
+    assert len({name for page in everything for name in page.ids}) == 1100
+    assert not any(page.exact for page in everything)
     late = paper(5000, 1, year=2003)
     library.add([late])
     library.remove(wanted.ids[:3])

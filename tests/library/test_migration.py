@@ -14,8 +14,9 @@ from sklearn.linear_model import Ridge
 
 from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
-from scimult.library import Library, compaction, migration, writing
+from scimult.library import Library, compaction, migration, tuning, writing
 from scimult.library.drift import best_rows, fit_adapter, procrustes, ridge
+from scimult.library.tuning import Question
 from tests.library.conftest import dated, made, paper
 from tests.library.test_changes import Killed
 from tests.tiny import save_tiny_model
@@ -200,6 +201,12 @@ def test_an_open_library_follows_a_migration_by_another_process(
         assert found.ids == wanted.ids
         assert found.scores == pytest.approx(wanted.scores, abs=1e-6)
     assert made_here.add([paper(77)]).added == 1
+    stale = Library.open(made_here.path)
+    stale.search("graph", k=1)
+    Library.open(made_here.path).migrate(model_folder)
+    with pytest.raises(DataError, match="vectors of 'newer', here of 'tiny'"):
+        stale.index()
+    Library.open(made_here.path).migrate(newer)
     # The model that a user names is another now.
     given.refresh()
     with pytest.raises(DataError, match="vectors of 'tiny', here of 'newer'"):
@@ -213,3 +220,33 @@ def test_a_model_stays_open_while_the_vectors_stay(model_folder: Path, tmp_path:
     library.refresh()
     library.remove(["p050"])
     assert library.model is model
+
+
+def test_compacting_again_removes_what_a_killed_attempt_left(make: Make) -> None:
+    library = make(dated(12))
+    library.remove(["p003"])
+    old = {path: path.read_bytes() for path in library.path.rglob("0*.*")}
+    library.compact()
+    kept = set(library.path.rglob("*"))
+    gone = {path: content for path, content in old.items() if not path.exists()}
+    assert gone
+    for path, content in gone.items():
+        path.write_bytes(content)
+    library.compact()
+    assert set(library.path.rglob("*")) == kept
+
+
+def test_a_share_tuned_with_a_former_model_is_not_stored(
+    make: Make, newer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, judge = make(dated(12)), tuning.judge
+
+    def migrated_meanwhile(*of: Any) -> Any:
+        if Library.open(library.path).state.manifest.model["name"] != "newer":
+            Library.open(library.path).migrate(newer)
+        return judge(*of)
+
+    monkeypatch.setattr(tuning, "judge", migrated_meanwhile)
+    with pytest.raises(DataError, match="has another model now"):
+        library.tune_words([Question(row["title"], [row["id"]]) for row in dated(12)])
+    assert Library.open(library.path).state.manifest.words == {}

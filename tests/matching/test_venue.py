@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 from pathlib import Path
 
@@ -129,6 +131,20 @@ def test_conflicts_in_two_and_three_columns(tmp_path: Path) -> None:
     assert read_conflicts(path, venue, Rejects()) == expected
     path.write_text("s1,~Ada_L1,-1\ns2,~Cyd_N2,-1\ns3,~Ada_L1,0\n")
     assert read_conflicts(path, venue, Rejects()) == expected
+    packed = path.with_name("conflicts.csv.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_conflicts(packed, venue, Rejects()) == expected
+
+
+def test_conflicts_with_a_comma_in_a_name(tmp_path: Path) -> None:
+    """The table as the csv module writes it, which quotes such names."""
+    venue = read_openreview(write_venue(tmp_path), Rejects())
+    venue.reviewers["Lovelace, Ada"] = []
+    for more in ([], [-1]):
+        with (tmp_path / "conflicts.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([["s1", "Lovelace, Ada", *more]])
+        found = read_conflicts(tmp_path / "conflicts.csv", venue, Rejects())
+        assert found == {("s1", "Lovelace, Ada")}
 
 
 @pytest.mark.parametrize(
