@@ -19,7 +19,7 @@ from scimult.errors import ConfigError, DataError, one_of
 from scimult.evaluation.metrics import Scores
 from scimult.evaluation.per_query import AGAIN, read_per_query
 from scimult.evaluation.protocols import MACRO_F1
-from scimult.evaluation.report import check_comparable, set_order
+from scimult.evaluation.report import check_comparable, different_options, set_order
 from scimult.evaluation.resampling import (
     ROUNDING,
     Sample,
@@ -146,7 +146,7 @@ def compare(out: Path, settings: Settings, systems: Sequence[str] = ()) -> Compa
         settings=settings,
         rows=rows,
         averages=_averages(baseline, compared, shared, settings.confidence),
-        notes=_notes(results, names, rows, len(shared), settings),
+        notes=[*_notes(results, names, rows, len(shared), settings), *different_options(results)],
         results={
             result.system: sha256(folder_of(out, result.system) / "result.json")
             for result in results

@@ -12,6 +12,9 @@ from scimult.evaluation.results import Result, SetFacts, averages, load_results
 from scimult.files import write_text
 from scimult.table import Table, percents, texts, to_markdown
 
+# Options of a set that change scores, and may suit one system alone.
+_OPTIONS = ("fields", "label_text", "similarity", "name_matching", "probe")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -95,7 +98,7 @@ def make_report(results: Sequence[Result]) -> Report:
         title=f"Suite {suite['name']}: {suite['description']}",
         systems=[result.system for result in results],
         rows=[*rows, *_averages(results, shared)],
-        notes=[*_notes(facts, len(shared)), *_failures(results)],
+        notes=[*_notes(facts, len(shared)), *different_options(results), *_failures(results)],
     )
 
 
@@ -145,6 +148,21 @@ def _averages(results: Sequence[Result], shared: Sequence[str]) -> list[Row]:
         return []
     means = [averages({name: result.sets[name] for name in shared}) for result in results]
     return [Row(task, "average", "main", [mean[task] for mean in means]) for task in means[0]]
+
+
+def different_options(results: Sequence[Result]) -> list[str]:
+    """Name the sets that systems were scored on with different options, which may be meant."""
+    notes = []
+    for name in set_order(results):
+        scored = [
+            result.suite["benchmarks"].get(name) or {} for result in results if name in result.sets
+        ]
+        for option in _OPTIONS:
+            # Older results lack some.
+            values = [options[option] for options in scored if option in options]
+            if any(value != values[0] for value in values):
+                notes.append(f"{name}: systems were scored with different {option!r}.")
+    return notes
 
 
 def _failures(results: Sequence[Result]) -> list[str]:

@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.growing import with_intervals
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets
 from scimult.evaluation.per_query import read_per_query, write_per_query
@@ -69,6 +70,21 @@ def test_a_result_holds_scores_and_provenance(prepared: Prepared, tmp_path: Path
         written["provenance"]
     )
     assert written["suite"]["benchmarks"]["search"]["metrics"] == ["ndcg@10", "recall@2"]
+
+
+def test_sets_scored_with_different_options_are_named(prepared: Prepared, tmp_path: Path) -> None:
+    """Side by side they look alike: same data, same metric."""
+    suite, sets, out = prepared
+    titles = suite.benchmarks["search"].model_copy(update={"fields": ["title"]})
+    benchmarks = {**suite.benchmarks, "search": titles}
+    changed = suite.model_copy(update={"benchmarks": benchmarks})
+    results = [evaluate(BM25System(), suite, sets, out)]
+    words, changed_sets = DenseSystem(WordEncoder()), load_sets(changed, tmp_path / "data")
+    results.append(evaluate(words, changed, changed_sets, out))
+    note = "search: systems were scored with different 'fields'."
+    assert [text for text in make_report(results).notes if "different" in text] == [note]
+    assert note in compare(out, Settings(baseline="BM25")).notes
+    assert not [text for text in make_report(results[:1]).notes if "different" in text]
 
 
 def test_the_same_run_twice_gives_the_same_scores(prepared: Prepared) -> None:
