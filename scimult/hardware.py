@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -250,6 +251,18 @@ def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
         part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, part in zip(tensors, sent, strict=True)
     ]
+
+
+def may_compile_kernels(device: torch.device) -> bool:
+    """Return whether Triton is installed and knows the device: NVIDIA's cards from 8.0 on."""
+    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that a GPU has left; 0 where torch does not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 def known_peak(device: torch.device, dtype: torch.dtype) -> float | None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.hardware import send
+from scimult.hardware import may_compile_kernels, send
 from scimult.progress import warn
 
 if TYPE_CHECKING:
@@ -74,10 +73,8 @@ Tables = list[tuple[LengthClass, Tensor]]
 @cache
 def reads_short_rows(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
     """Return whether the kernels are available: half precision, an NVIDIA card of 8.0 on."""
-    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
-        return False
-    built = torch.version.cuda is not None and find_spec("triton") is not None
-    fits = built and head_width in _WIDTHS and torch.cuda.get_device_capability(device) >= (8, 0)
+    half = dtype in (torch.float16, torch.bfloat16)
+    fits = half and head_width in _WIDTHS and may_compile_kernels(device)
     return fits and _starts(device, dtype, head_width)
 
 

@@ -27,15 +27,12 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.hardware import (
-    full_precision_products,
-    keep_freed_memory,
-    multiplies_bfloat16,
-)
+from scimult.hardware import full_precision_products, keep_freed_memory, multiplies_bfloat16
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates, FewQueries
+from scimult.retrieval.few_on_device import FewOnDevice
 from scimult.retrieval.rounded import (
     BlockScores,
     ByteVectors,
@@ -183,7 +180,9 @@ class ExactIndex:
         check_excluded(exclude_Q, len(queries))
         at_once = self._at_once(len(queries))
         if at_once is not None:
-            return at_once.search(queries, k, exclude_Q, show_progress=show_progress)
+            found = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
+            if found is not None:
+                return found
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
@@ -197,8 +196,9 @@ class ExactIndex:
                 some = slice(start, start + _QUERIES)
                 work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
                 for rows_P, keys_PW, one_pass in self._best(work, rounded, meter.update):
-                    scores_PK, places_PK = (x.numpy() for x in lists_of(keys_PW, k))
-                    found_PK = np.where(places_PK < 0, -1, self.order_C[places_PK])
+                    best_PK, places_PK = lists_of(keys_PW, k)
+                    best = self._order(best_PK.device)[places_PK].masked_fill_(places_PK < 0, -1)
+                    scores_PK, found_PK = best_PK.cpu().numpy(), best.cpu().numpy()
                     # Products of few queries, as those of a second pass, are equal for copies.
                     if one_pass and not few and self._copies is not None:
                         self._copies.level(found_PK, scores_PK, work.excluded_Q[rows_P])
@@ -233,13 +233,15 @@ class ExactIndex:
         return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
     @cached_property
-    def _few(self) -> FewCandidates | None:
-        by_name = self._first_pass in ("int8", "bfloat16") or self._block_rows is not None
-        if by_name or len(self.ids) > MOST_CANDIDATES or self.device.type != "cpu":
+    def _few(self) -> FewCandidates | FewOnDevice | None:
+        if self._first_pass in ("int8", "bfloat16") or self._block_rows is not None:
             return None
-        return FewCandidates(self._vectors, self.order_C, self.place_C)
+        if not self._on_host:
+            return FewOnDevice(self._vectors, self.place_C) if self._vectors.in_reach else None
+        small = len(self.ids) <= MOST_CANDIDATES
+        return FewCandidates(self._vectors, self.order_C, self.place_C) if small else None
 
-    def _at_once(self, queries: int) -> FewCandidates | FewQueries | None:
+    def _at_once(self, queries: int) -> FewCandidates | FewQueries | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
         own_blocks = self._on_host and self._block_rows is None
         if self._few is None and own_blocks and FewQueries.suits(queries, len(self.ids)):
@@ -285,6 +287,9 @@ class ExactIndex:
         place_C, order_C = map(torch.from_numpy, (self.place_C, self.order_C))
         return place_C.to(self.device), order_C.to(self.device)
 
+    def _order(self, where: torch.device) -> Tensor:
+        return torch.from_numpy(self.order_C) if where.type == "cpu" else self._on_device[1]
+
     def _best(
         self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
     ) -> Iterator[tuple[IntArray, Tensor, bool]]:
@@ -296,14 +301,14 @@ class ExactIndex:
             attempts.append((SingleVectors(self._vectors, rounded.length), self._on_host))
         attempts.append((None, True))
         parts = work.parts(np.arange(len(work.queries_QD)))
-        for candidates, select_on_host in attempts:
+        for vectors, select_on_host in attempts:
             unsettled = []
-            found = self._pass(work, parts, candidates, select_on_host, advance)
+            found = self._pass(work, parts, vectors, select_on_host, advance)
             for rows_P, (keys_PW, open_P) in zip(parts, found, strict=True):
                 settled_P = ~open_P
                 if settled_P.any():
-                    settled_PW = keys_PW[torch.from_numpy(settled_P)]
-                    yield rows_P[settled_P], settled_PW, candidates is None
+                    some = slice(None) if settled_P.all() else torch.from_numpy(settled_P)
+                    yield rows_P[settled_P], keys_PW[some], vectors is None
                 unsettled.append(rows_P[open_P])
             parts = work.parts(np.concatenate(unsettled))
             if not parts:
@@ -328,15 +333,14 @@ class ExactIndex:
         ]
         factors: list[Operand] = [rounded.queries(x) if rounded else x for x in queries]
         places_C = torch.from_numpy(self.place_C) if select_on_host else self._on_device[0]
-        longest = max(map(len, parts))
         step = self.block_rows(sum(map(len, parts)))
-        buffers = BlockScores(longest * whole_groups(step), self.device, on_host=self._on_host)
+        blocks = BlockScores(len(parts[0]) * whole_groups(step), self.device, on_host=self._on_host)
         with full_precision_products(self.device):
             for first in range(0, len(self.ids), step):
                 last = min(first + step, len(self.ids))
                 block = (self._vectors if rounded is None else rounded).block(first, last)
                 for rows_P, factor, best in zip(parts, factors, selections, strict=True):
-                    scores_QB = buffers.of(factor, block)
+                    scores_QB = blocks.of(factor, block)
                     leave_out(scores_QB, work.excluded_Q[rows_P] - first)
                     scores_QB = scores_QB.cpu() if select_on_host else scores_QB
                     best.add(scores_QB, places_C[first:last])
@@ -347,7 +351,7 @@ class ExactIndex:
             if rounded is not None and error_Q is not None and not open_Q.all():
                 keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
                 open_Q = open_Q | off_Q
-            found.append((keys_QW.cpu(), open_Q.cpu().numpy()))
+            found.append((keys_QW, open_Q.cpu().numpy()))
         return found
 
     def _new_best(
@@ -374,14 +378,10 @@ class ExactIndex:
         keys_P = keys_QW[some_QW]
         rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
         rough_P = rough_P + rounded.shift_of(queries_QD).to(where)[query_P]
-        order_C = torch.from_numpy(self.order_C) if where.type == "cpu" else self._on_device[1]
-        rows_P = order_C[places_P]
-        exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
+        exact_P = self._vectors.products_of(queries_QD, query_P, self._order(where)[places_P])
         check_finite(exact_P, "a score")
-        allowed_P = error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
-        off_QW = torch.zeros_like(some_QW).masked_scatter(
-            some_QW, (rough_P - exact_P).abs() > allowed_P
-        )
+        off_P = (rough_P - exact_P).abs() > error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
+        off_QW = torch.zeros_like(some_QW).masked_scatter(some_QW, off_P)
         settled_QW = keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P))
         return sorted_keys(settled_QW), off_QW.any(dim=1)
 

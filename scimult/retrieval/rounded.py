@@ -296,12 +296,16 @@ class SingleVectors(Rounded):
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound how far two float32 products differ, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
-        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        error_Q: Tensor = 4 * queries_QD.shape[1] * _SINGLE * lengths_Q * self.length
+        return self.error_at(torch.linalg.vector_norm(queries_QD, dim=1))
+
+    def error_at(self, lengths_Q: Tensor) -> Tensor:
+        """Bound the same for queries of these lengths."""
+        width = self.vectors.shape[1]
+        error_Q: Tensor = 4 * width * _SINGLE * lengths_Q * self.length
         if self.vectors.block(0, 1).bias_B is not None:
             # A bias is half a squared length, and the sum is rounded.
             error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
-        bound_Q: Tensor = error_Q + queries_QD.shape[1] * 2.0**-120 * (1 + lengths_Q + self.length)
+        bound_Q: Tensor = error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
 
 
@@ -360,7 +364,8 @@ def _finished(scores_QB: Tensor, block: Block, width: int) -> Tensor:
         scores_QB[:, :width] *= block.scale_B
     if block.bias_B is not None:
         scores_QB[:, :width] += block.bias_B
-    scores_QB[:, width:] = -torch.inf
+    if width < scores_QB.shape[1]:
+        scores_QB[:, width:] = -torch.inf
     return scores_QB
 
 

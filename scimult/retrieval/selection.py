@@ -25,6 +25,8 @@ GROUP = 8
 _ROOM = 64
 # Once this many candidates per result were seen, few of a block are among the best so far.
 _SPARSE = 128
+# As many are sorted by a device before it has started the operations that find groups.
+_FEW_SCORES = 1 << 23
 _LOW = 0xFFFFFFFF
 _OVERFLOWED = "check the model: its weights or activations overflowed"
 NO_KEY = torch.iinfo(torch.int64).min
@@ -175,17 +177,7 @@ class FixedBest:
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
         """Add the scores of one block, as `ThresholdBest.add`."""
-        queries, columns = scores_QB.shape
-        groups, left = divmod(columns, GROUP)
-        columns_QW = None
-        if self._kept < groups and not left:
-            peaks_QN = scores_QB.reshape(queries, GROUP, groups).amax(dim=1)
-            groups_QW = peaks_QN.topk(self._kept, dim=1, sorted=False).indices
-            first_G = torch.arange(0, columns, groups, device=scores_QB.device)
-            columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
-            scores_QB = scores_QB.gather(1, columns_QW)
-        scores_QW, at_QW = scores_QB.topk(min(self._kept, scores_QB.shape[1]), dim=1)
-        columns_QW = at_QW if columns_QW is None else columns_QW.gather(1, at_QW)
+        scores_QW, columns_QW = best_of_groups(scores_QB, self._kept)
         places_QW = places_B[columns_QW.clamp_(max=len(places_B) - 1)]
         if self._best:
             pairs = zip(self._best, (scores_QW, places_QW), strict=True)
@@ -218,6 +210,24 @@ class FixedBest:
     def _cutoff_Q(self) -> Tensor:
         kth_Q = self._scores_QW[:, min(self._k, self._scores_QW.shape[1]) - 1]
         return loosened(kth_Q, self._slack_Q, self._rounding)
+
+
+def best_of_groups(scores_QB: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Return descending scores and columns of the best of each row, each ``(Q, W)``.
+
+    They are in the groups with the largest peaks, so most scores are read once, to find those.
+    ``W`` is ``kept``, or less if there are fewer columns.
+    """
+    queries, columns = scores_QB.shape
+    groups, left = divmod(columns, GROUP)
+    if kept >= groups or left or scores_QB.numel() <= _FEW_SCORES:
+        return scores_QB.topk(min(kept, columns), dim=1)
+    peaks_QN = scores_QB.reshape(queries, GROUP, groups).amax(dim=1)
+    groups_QW = peaks_QN.topk(kept, dim=1, sorted=False).indices
+    first_G = torch.arange(0, columns, groups, device=scores_QB.device)
+    columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
+    scores_QW, at_QW = scores_QB.gather(1, columns_QW).topk(kept, dim=1)
+    return scores_QW, columns_QW.gather(1, at_QW)
 
 
 def lists_of(keys_QW: Tensor, k: int) -> tuple[Tensor, Tensor]:

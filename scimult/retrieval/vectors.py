@@ -6,14 +6,14 @@ Shape legend: Q queries, C candidates, D width, B candidates of one block, P pai
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from scimult.errors import DataError
-from scimult.hardware import send
+from scimult.hardware import free_memory, may_compile_kernels, send
 from scimult.products import products_at
 from scimult.retrieval.selection import check_finite
 from scimult.retrieval.unit import unit_scales, unit_vectors
@@ -162,18 +162,23 @@ class Vectors:
         return matrix_CD if self._similarity != "l2" or self._centre_D is None else None
 
     def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
+        asked_on, kept = rows_P.device, self._resident
+        # Those that the device does not keep are read by the host.
+        if asked_on.type == "cpu":
+            sent_P, query_P = send([rows_P, query_P], self.device)
+            rows_P = rows_P if kept is None else sent_P
+        elif kept is None:
+            rows_P = rows_P.cpu()
+        if kept is not None and _multiplies_pairs(self.device, self.shape[1]):
+            from scimult.retrieval.pair_kernel import products_of_pairs
+
+            parts = kept.vectors_BD, kept.bias_B, queries_QD.contiguous(), query_P, rows_P
+            return products_of_pairs(*parts).to(asked_on)
         # Lots of one size: a kernel's order of summation may depend on it.
         pairs, lot = len(rows_P), _GATHERED_ON_GPU
         rows_P, query_P = (
             torch.nn.functional.pad(x_P, (0, -pairs % lot)) for x_P in (rows_P, query_P)
         )
-        asked_on = rows_P.device
-        # Those that the device does not keep are read by the host.
-        if asked_on.type == "cpu":
-            sent_P, query_P = send([rows_P, query_P], self.device)
-            rows_P = rows_P if self._resident is None else sent_P
-        elif self._resident is None:
-            rows_P = rows_P.cpu()
         scores = []
         for some_P, queries_P in zip(
             torch.split(rows_P, lot), torch.split(query_P, lot), strict=True
@@ -186,10 +191,9 @@ class Vectors:
     @cached_property
     def _resident(self) -> Block | None:
         """All candidates on a GPU, if they fit together with their rounded copy."""
-        if self.device.type != "cuda":
+        if self.device.type == "cpu":
             return None
-        needed = 6 * self._embeddings_CD.size
-        if needed > _SHARE_OF_MEMORY * torch.cuda.mem_get_info(self.device)[0]:
+        if 6 * self._embeddings_CD.size > _SHARE_OF_MEMORY * free_memory(self.device):
             return None
         count, width = self._embeddings_CD.shape
         vectors_CD = torch.empty(count, width, device=self.device)
@@ -255,6 +259,24 @@ class Vectors:
             x_BD[odd_B] = unit_vectors(x_BD[odd_B])
             numbers_B = numbers_B.masked_fill(odd_B, 1.0)
         return Block(x_BD, None, numbers_B)
+
+
+@cache
+def _multiplies_pairs(device: torch.device, width: int) -> bool:
+    """Return whether a kernel for listed pairs works: Triton compiles it here, which may fail."""
+    if not may_compile_kernels(device):
+        return False
+    try:
+        from scimult.retrieval import pair_kernel
+
+        if width > pair_kernel.LONGEST:
+            return False
+        one_1D, first_1 = torch.ones(1, width, device=device), torch.zeros(1, device=device).long()
+        pair_kernel.products_of_pairs(one_1D, None, one_1D, first_1, first_1).cpu()
+    # A missing compiler, missing headers, a full disk: each has an exception of its own.
+    except Exception:
+        return False
+    return True
 
 
 def _bias(x_BD: Tensor) -> Tensor:

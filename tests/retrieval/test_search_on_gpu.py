@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from scimult.data.ragged import Ragged
+from scimult.retrieval import selection, vectors
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.types import FloatArray, Similarity
 from tests.far_device import FAR, FarDevice
@@ -28,6 +29,14 @@ class Elsewhere:
     at_work: AbstractContextManager[object]
     candidates: int
     queries: int
+
+
+@pytest.fixture(autouse=True)
+def as_with_many_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are compared first; and candidates fit on the stand-in for a device."""
+    monkeypatch.setattr(selection, "_FEW_SCORES", 0)
+    free = vectors.free_memory
+    monkeypatch.setattr(vectors, "free_memory", lambda device: free(device) or 1 << 40)
 
 
 @pytest.fixture(

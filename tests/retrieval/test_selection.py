@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from scimult.errors import DataError
+from scimult.retrieval import selection
 from scimult.retrieval.selection import (
     GROUP,
     FixedBest,
@@ -22,6 +24,14 @@ from scimult.retrieval.selection import (
     places_of_keys,
     scores_of,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def as_with_many_scores() -> Iterator[None]:
+    """Devices compare groups first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "_FEW_SCORES", 0)
+        yield
 
 
 @given(

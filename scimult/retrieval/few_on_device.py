@@ -1,0 +1,102 @@
+"""Exact search for a few queries on a GPU, where the host's operations would take the longest.
+
+One float32 product scores all candidates; of those that its rounding cannot rule out, each gets a
+product of its own. All that the host needs to decide comes back in one copy.
+
+Shape legend: Q queries, C candidates, D width, K results per query, W candidates kept of a query.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scimult.hardware import full_precision_products
+from scimult.retrieval.rounded import BlockScores, SingleVectors, whole_groups
+from scimult.retrieval.runs import Ranking
+from scimult.retrieval.selection import best_of_groups, check_finite, check_listed, leave_out
+from scimult.retrieval.vectors import Vectors
+from scimult.types import FloatArray, IntArray
+
+# More queries are multiplied faster in bfloat16, and more results ordered faster by the GPU.
+_QUERIES, _RESULTS = 64, 1 << 13
+# Half a gigabyte of scores.
+_SCORES = 1 << 27
+# Kept beyond K, so that equal scores at the end of a list rarely need another search.
+_SPARE = 60
+
+
+class FewOnDevice:
+    """Candidates that a GPU keeps, in float32.
+
+    Parameters
+    ----------
+    vectors : Vectors
+        The candidates.
+    place_C : IntArray
+        Positions of candidates among equal scores.
+    """
+
+    def __init__(self, vectors: Vectors, place_C: IntArray) -> None:
+        self._vectors, self._place_C = vectors, place_C
+
+    def search(
+        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
+    ) -> Ranking | None:
+        """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C.
+
+        None if there are too many queries, results or scores, or if more candidates are too close
+        to the last result to tell apart than are kept.
+        """
+        queries, count = len(queries_QD), len(self._place_C)
+        many = queries > _QUERIES or queries * k > _RESULTS or queries * count > _SCORES
+        if many or not queries or not k:
+            return None
+        rough_QW, exact_QW, rows_QW, lengths_Q = self._scored(queries_QD, k, exclude_Q)
+        check_finite(torch.from_numpy(rough_QW[:, 0][~np.isneginf(rough_QW[:, 0])]), "a score")
+        exact_QW[np.isneginf(rough_QW)] = -np.inf
+        error_Q1 = self._single.error_at(torch.from_numpy(lengths_Q)).numpy()[:, None]
+        with np.errstate(invalid="ignore"):
+            off_QW = np.abs(rough_QW - exact_QW) > error_Q1
+        order_QK = np.lexsort((self._place_C[rows_QW], -exact_QW), axis=1)[:, :k]
+        scores_QK = np.take_along_axis(exact_QW, order_QK, axis=1) + 0.0
+        near_Q = rough_QW[:, -1] + error_Q1[:, 0] >= scores_QK[:, -1]
+        if off_QW.any() or (near_Q.any() and rough_QW.shape[1] < count):
+            return None
+        rows_QK = np.take_along_axis(rows_QW, order_QK, axis=1).astype(np.int64)
+        rows_QK[np.isneginf(scores_QK)] = -1
+        check_listed(rows_QK, count, np.full(queries, -1) if exclude_Q is None else exclude_Q)
+        return Ranking(rows_QK, scores_QK)
+
+    @cached_property
+    def _single(self) -> SingleVectors:
+        vectors_CD = self._vectors.block(0, len(self._place_C)).vectors_BD
+        return SingleVectors(
+            self._vectors, float(torch.linalg.vector_norm(vectors_CD, dim=1).max())
+        )
+
+    def _scored(
+        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None
+    ) -> tuple[FloatArray, FloatArray, IntArray, FloatArray]:
+        """Return scores of one product and of each pair's own, rows, and lengths of queries."""
+        queries, count, device = len(queries_QD), len(self._place_C), self._vectors.device
+        with full_precision_products(device):
+            scores = BlockScores(queries * whole_groups(count), device, on_host=False)
+            scores_QC = scores.of(queries_QD, self._vectors.block(0, count))
+        if exclude_Q is not None:
+            leave_out(scores_QC, exclude_Q)
+        rough_QW, rows_QW = best_of_groups(scores_QC, min(k + _SPARE, count))
+        width = rough_QW.shape[1]
+        # Columns beyond the last candidate hold -inf.
+        rows_P = rows_QW.clamp_(max=count - 1).flatten()
+        query_P = torch.arange(queries * width, device=device) // width
+        exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
+        lengths_Q1 = torch.linalg.vector_norm(queries_QD, dim=1, keepdim=True)
+        bits_QW = rows_QW.to(torch.int32).view(torch.float32)
+        parts = rough_QW, exact_P.view(queries, width), bits_QW, lengths_Q1
+        found = torch.cat(parts, dim=1).cpu().numpy()
+        rough, exact, rows, lengths = np.split(found, [width, 2 * width, 3 * width], axis=1)
+        return rough, exact, np.ascontiguousarray(rows).view(np.int32), lengths[:, 0]
