@@ -199,7 +199,7 @@ def peer(day: Day, step: str) -> None:
     sizes = {
         "--pairs": day.size(256, 4),
         "--max-length": day.size(512, 32),
-        "--rounds": day.size(5, 1),
+        "--rounds": day.size(9, 1),
         "--chunk-tokens": day.size(_CHUNK_TOKENS, 64),
     }
     command = [sys.executable, "launch/benchmark.py", "train", "--base", str(inputs.model)]
