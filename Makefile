@@ -11,10 +11,10 @@ READY  := $(VENV)/.installed
 demo: $(READY)
 	$(BIN)/scimult demo
 
-# A worker per core: each imports all tests, which takes 27 seconds, and the rest is bound by the
-# processor (two cores: 818 seconds with 2 workers, 880 with 3, 905 with 4). A file's tests stay together
-# for its fixtures, and files begin in the order of tests/conftest.py: xdist's own puts those with few
-# tests last, which are the long ones.
+# Two workers, for two cores (WORKERS=n for more): each imports all tests, which takes 27 seconds, and
+# the rest is bound by the processor (two cores: 818 seconds with 2 workers, 880 with 3, 905 with 4).
+# A file's tests stay together for its fixtures, and files begin in the order of tests/conftest.py:
+# xdist's own puts those with few tests last, which are the long ones.
 WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

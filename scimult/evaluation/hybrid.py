@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,15 +62,18 @@ class FusedSystem(System):
     def describe(self) -> dict[str, Any]:
         """Return the fusion rule and the members' settings."""
         members = {member.name: member.describe() for member in self.members}
-        chosen_on: dict[str, Any] = {}
-        if self.dev is not None:
-            # Other judgments may choose another weight.
-            digests = {
-                name: {path.name: sha256(path) for path in dev.dataset.files}
-                for name, dev in self.dev.items()
-            }
-            chosen_on = {"dev": self.split, "sha256": digests}
-        return {"kind": "fused", "by": self.by, **chosen_on, "members": members}
+        return {"kind": "fused", "by": self.by, **self._chosen_on, "members": members}
+
+    @cached_property
+    def _chosen_on(self) -> dict[str, Any]:
+        """The dev sets and their files' digests: other judgments may choose another weight."""
+        if self.dev is None:
+            return {}
+        digests = {
+            name: {path.name: sha256(path) for path in dev.dataset.files}
+            for name, dev in self.dev.items()
+        }
+        return {"dev": self.split, "sha256": digests}
 
     def task_for(self, task: str, fallback: str) -> str | None:
         """Return a task that all members know: the fallback unless each chooses ``task``."""

@@ -393,8 +393,8 @@ class Library:
         try:
             with only_writer(self.path):
                 state = State(self.path)
-                reused = vectors and PrecomputedVectors(Path(vectors), state.spaces)
-                yield Writer(state, model, reused or None)
+                known = PrecomputedVectors(Path(vectors), state.spaces) if vectors else None
+                yield Writer(state, model, known)
                 keep_up(compact(State(self.path)))
         finally:
             self.refresh()

@@ -215,7 +215,7 @@ class PaperTable:
         empty = ", ".join(f"NULL::{kind} AS {quoted(name)}" for name, kind in typed.items())
         query = f"SELECT {empty} WHERE FALSE"
         if files:
-            table = table_of("read_parquet", files, ", union_by_name=true")
+            table = table_of("read_parquet", files, "union_by_name=true")
             query += f" UNION ALL BY NAME SELECT * FROM {table}"
         connection.execute("SET enable_progress_bar = false")
         # As a path, and as the pattern that is the only one to match it.

@@ -116,7 +116,7 @@ def numbered_lines(path: Path) -> str:
     """
     # A table of one column, whose delimiter is in no text.
     options = (
-        ", auto_detect=false, columns={'text': 'VARCHAR'}, header=false, delim='\x01', quote='', "
+        "auto_detect=false, columns={'text': 'VARCHAR'}, header=false, delim='\x01', quote='', "
         f"escape='', new_line='\\n', max_line_size={_LONGEST}, buffer_size={_LONGEST}"
     )
     table = table_of("read_csv", [path], options)

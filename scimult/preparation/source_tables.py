@@ -212,7 +212,7 @@ def table_rows(
     written = raw_columns(path)
     if written is not None:
         sql_of = {name: f"coalesce({quoted(name)}::VARCHAR, '')" for name in written}
-        file = table_of("read_parquet", [path], ", file_row_number=true")
+        file = table_of("read_parquet", [path], "file_row_number=true")
         rows = f"SELECT file_row_number + 1 AS line, {_renamed(sql_of, wanted)} FROM {file}"
         return FileRows(path, f"SELECT line, {select} FROM ({rows})", schema)
     header = read_header(path, columns)

@@ -160,7 +160,7 @@ def text_rows(path: Path, kind: Kind, targets: Sequence[str] = ()) -> FileRows:
         fields = [f"to_json({quoted(n)})" if n in written else "NULL" for n in targets]
         columns = _RAW[kind].format(targets=f"[{', '.join(fields)}]")
         sql = f"SELECT file_row_number + 1 AS line, filled(id) AS id, {columns} "
-        sql += f"FROM {table_of('read_parquet', [path], ', file_row_number=true')}"
+        sql += f"FROM {table_of('read_parquet', [path], 'file_row_number=true')}"
         return FileRows(path, sql, schema)
     pointers = [f"/{name.replace('~', '~0').replace('/', '~1')}" for name in targets]
     paths = ", ".join(literal(path) for path in [*(f"/{f}" for f in _FIELDS[kind]), *pointers])

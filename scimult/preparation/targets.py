@@ -72,8 +72,9 @@ class TargetReader:
         names = record.identifiers(name) if is_list else [record.identifier(name)]
         for class_name in dict.fromkeys(names):
             # Not once per line: a repeated one does not make a class of two papers.
-            self._papers[class_name] += self._last_row.get(class_name) != row
-            self._last_row[class_name] = row
+            if self._last_row.get(class_name) != row:
+                self._papers[class_name] += 1
+                self._last_row[class_name] = row
             self._first_line.setdefault(class_name, record.line)
             number = self._numbers.setdefault(class_name, len(self._numbers))
             self._append(row, number, record)
@@ -143,9 +144,10 @@ def moved(files: Sequence[TargetFile], new_N: IntArray, kept_N: BoolArray) -> li
     for task in dict.fromkeys(file.task for file in files):
         numbers = [number for number, file in enumerate(files) if file.task == task]
         old_T = np.concatenate([files[number].rows for number in numbers])
-        order = np.lexsort((~kept_N[old_T], new_N[old_T]))
+        new_T = new_N[old_T]
+        order = np.lexsort((~kept_N[old_T], new_T))
         stays_T = np.zeros(len(old_T), dtype=np.bool_)
-        stays_T[order[np.diff(new_N[old_T][order], prepend=-1) > 0]] = True
+        stays_T[order[np.diff(new_T[order], prepend=-1) > 0]] = True
         start = 0
         for number in numbers:
             file = files[number]

@@ -27,7 +27,7 @@ from scimult.training.folder import (
     check_same_config,
     has_checkpoint,
 )
-from scimult.training.negatives import check_in_batch_negatives
+from scimult.training.negatives import check_negatives
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -107,7 +107,7 @@ def rehearse(
         model.model.to("meta")
     else:
         model = build.rehearse_model(config, base)
-    check_in_batch_negatives(config, plan, model.routes)
+    check_negatives(config, plan, model.routes)
     deepspeed_settings(config, resolve_precision(config.engine.precision, device))
     if config.engine.compile:
         check_compiles(model.config.encoder)

@@ -35,7 +35,7 @@ from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
 from scimult.training.runs import METRICS
 from scimult.training.selection import Selection
-from scimult.training.state import Checkpoint, CheckpointStore
+from scimult.training.state import Checkpoint, CheckpointStore, step_folders
 
 CONFIG_NAME = "config.yaml"
 MODEL_NAME = "model"
@@ -49,7 +49,7 @@ _FREE_AT_RESUME = ("ranks", "zero_stage")
 
 def has_checkpoint(folder: Path) -> bool:
     """Return whether a run folder holds a checkpoint, intact or damaged."""
-    return any((folder / CHECKPOINTS).glob("step-*"))
+    return bool(step_folders(folder / CHECKPOINTS))
 
 
 def check_same_config(saved: Path, config: PretrainConfig) -> PretrainConfig:

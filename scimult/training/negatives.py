@@ -43,9 +43,7 @@ def by_source(source: str, task: str) -> Hashable:
     return source, task
 
 
-def check_in_batch_negatives(
-    config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask
-) -> None:
+def check_negatives(config: PretrainConfig, plan: RunPlan, routes_of_task: RoutesOfTask) -> None:
     """Check that no source's pairs lack negatives in every batch.
 
     Raises

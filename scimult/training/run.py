@@ -30,7 +30,7 @@ from scimult.training.learned import LearnedPart, head_name, learned_parts
 from scimult.training.loop import Trainer
 from scimult.training.meter import Meter, resolve_peak
 from scimult.training.module import MicroBatchesAhead, TrainModule
-from scimult.training.negatives import check_in_batch_negatives, shared_negatives
+from scimult.training.negatives import check_negatives, shared_negatives
 from scimult.training.objective import Objective, PartsObjective
 from scimult.training.passes import resolve_chunk_tokens
 from scimult.training.plan import RunPlan, build_sampler, plan_run
@@ -76,7 +76,7 @@ def pretrain(
         open_tracker(config.log.tracker)
     plan = plan_run(config)
     pretrained = build.build_model(config)
-    check_in_batch_negatives(config, plan, pretrained.routes)
+    check_negatives(config, plan, pretrained.routes)
     timeout = config.engine.timeout_minutes * 60
     with process_group(timeout) as device, distributed.naming_lost_ranks(), ExitStack() as held:
         precision = resolve_precision(config.engine.precision, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from scimult.files import publish_folder, read_json, sha256, storage_error, writ
 from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
+_STEP = re.compile(r"step-\d+")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class CheckpointStore:
         CheckpointError
             If there are checkpoints and all are damaged.
         """
-        checkpoints = self._steps()
+        checkpoints = step_folders(self.folder)
         for path in reversed(checkpoints):
             try:
                 return verify(path)
@@ -111,7 +113,7 @@ class CheckpointStore:
         """
         path = self.folder / _name(step)
         if not path.is_dir():
-            steps = [str(_step_of(folder)) for folder in self._steps()]
+            steps = [str(_step_of(folder)) for folder in step_folders(self.folder)]
             raise CheckpointError(
                 "no checkpoint of this step",
                 path=self.folder,
@@ -123,9 +125,6 @@ class CheckpointStore:
     def has(self, step: int) -> bool:
         """Return whether there is a checkpoint of a step, intact or damaged."""
         return (self.folder / _name(step)).is_dir()
-
-    def _steps(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*"), key=_step_of)
 
     def _together(self, work: Callable[[], None], path: Path) -> None:
         """Run ``work`` on every rank; if it fails on one, raise on all with its message."""
@@ -151,7 +150,7 @@ class CheckpointStore:
         Later ones are damaged, or the run would have continued from them: they are ignored
         here, and replaced when their step is repeated.
         """
-        checkpoints = [path for path in self._steps() if _step_of(path) <= step]
+        checkpoints = [path for path in step_folders(self.folder) if _step_of(path) <= step]
         newest = checkpoints[-self._keep :]
         needed = {*newest, *(self._best_of(path) for path in newest)}
         for old in checkpoints:
@@ -168,6 +167,13 @@ class CheckpointStore:
 
 def _name(step: int) -> str:
     return f"step-{step:07d}"
+
+
+def step_folders(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, intact or damaged, oldest first."""
+    # People keep copies of other names beside them.
+    named = (path for path in folder.glob("step-*") if _STEP.fullmatch(path.name))
+    return sorted(named, key=_step_of)
 
 
 def _step_of(checkpoint: Path) -> int:

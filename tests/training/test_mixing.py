@@ -15,7 +15,7 @@ from scimult.errors import ConfigError
 from scimult.losses import head_losses
 from scimult.models.heads import LinearHead, apply_head
 from scimult.training.config import PretrainConfig
-from scimult.training.negatives import check_in_batch_negatives
+from scimult.training.negatives import check_negatives
 from scimult.training.plan import build_sampler, plan_run
 from scimult.training.run import pretrain
 from tests.training.corpus import (
@@ -115,7 +115,7 @@ def test_batches_of_one_pair_need_hard_negatives(folder: Path) -> None:
         pretrain(config)
     for changes in ({"data": data}, {"data": config.data, "batch": {**alone, "accumulation": 2}}):
         accepted = run_config(folder, "never", **{"batch": alone, **changes})
-        check_in_batch_negatives(accepted, plan_run(accepted), lambda task: (0, 0))
+        check_negatives(accepted, plan_run(accepted), lambda task: (0, 0))
 
 
 @pytest.mark.parametrize(

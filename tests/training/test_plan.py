@@ -18,7 +18,7 @@ from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
-from scimult.training.negatives import check_in_batch_negatives
+from scimult.training.negatives import check_negatives
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.run import batch_builder
 from scimult.types import Text
@@ -109,9 +109,9 @@ def test_pairs_without_negatives_are_found_before_the_run(
 
     if told == "refused":
         with pytest.raises(ConfigError, match=r"no batch holds two pairs.*world\.search.*Fix"):
-            check_in_batch_negatives(config, plan, routes)
+            check_negatives(config, plan, routes)
         return
-    check_in_batch_negatives(config, plan, routes)
+    check_negatives(config, plan, routes)
     said = capsys.readouterr().err
     assert said == "" if told == "nothing" else f"world.search: {told}" in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from scimult import distributed
 from scimult.errors import CheckpointError, StorageError
 from scimult.training import state
+from scimult.training.folder import has_checkpoint
 from scimult.training.state import CheckpointStore
 
 
@@ -127,6 +129,21 @@ def test_a_damaged_later_checkpoint_does_not_displace_an_intact_one(store: Check
     assert newest.step == 12
     assert not (store.folder / "step-0000010").exists()
     assert not left.exists()
+
+
+@pytest.mark.parametrize("name", ["step-0000010.bak", "step-old", "step-"])
+def test_copies_beside_checkpoints_are_left_alone(store: CheckpointStore, name: str) -> None:
+    copy = store.folder / name
+    shutil.copytree(store.folder / "step-0000010", copy)
+    newest = store.newest()
+    assert newest is not None
+    assert newest.step == 20
+    CheckpointStore(store.folder, keep=1).save(30, write, {})
+    assert copy.is_dir()
+    with pytest.raises(CheckpointError, match="use one of 30"):
+        store.at(10)
+    shutil.rmtree(store.folder / "step-0000030")
+    assert not has_checkpoint(store.folder.parent)
 
 
 def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:

@@ -100,14 +100,15 @@ def naming(
         raise DataError(problem, path=file, value=value, fix=fix) from error
 
 
-def table_of(reader: str, files: Sequence[Path], options: str = "") -> str:
+def table_of(reader: str, files: Sequence[Path], *options: str) -> str:
     """Return the SQL of a table that ``reader`` reads from these files, and from no others.
 
     By default DuckDB expands patterns in a path (``lib[1]``, ``50*``), and a folder above the file
     that is called ``year=1980`` replaces its column ``year``.
     """
     paths = ", ".join(literal(glob.escape(str(file))) for file in files)
-    return f"{reader}([{paths}], hive_partitioning=false{options})"
+    settings = ", ".join(["hive_partitioning=false", *options])
+    return f"{reader}([{paths}], {settings})"
 
 
 def literal(text: str) -> str:

@@ -84,7 +84,7 @@ def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rej
     # Papers must be the same records as when they are read again.
     if name != "papers" and is_whole(file):
         kinds = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in columns.items())
-        options = f", format='newline_delimited', columns={{{kinds}}}"
+        options = f"format='newline_delimited', columns={{{kinds}}}"
         with suppress(DataError):
             run(engine, f"INSERT INTO {name} FROM {table_of('read_json', [file], options)}", file)
             return

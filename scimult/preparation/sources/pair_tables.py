@@ -106,7 +106,7 @@ class PairTables:
     ) -> None:
         """Write the pairs whose texts are known; drop or reject the others."""
         path = self._folder / f"all.{table}.parquet"
-        every = table_of("read_parquet", [path], ", file_row_number=true")
+        every = table_of("read_parquet", [path], "file_row_number=true")
         queries, rows, good = "papers", every, "pairs WHERE unknown IS NULL"
         if table == "judgments":
             # Judgments of queries without a positive are only counted, whatever papers they name.
@@ -150,7 +150,7 @@ class PairTables:
         answered = _NO_IDS
         if "judgments" in self.best:
             answered = f'SELECT "query-id" AS id FROM {table_of("read_parquet", [judgments])}'
-        rows = table_of("read_parquet", [path], ", file_row_number=true")
+        rows = table_of("read_parquet", [path], "file_row_number=true")
         self._copy(engine, f"id, text FROM {rows} SEMI JOIN ({answered}) USING (id)", "queries")
         cursor = engine.execute(f"SELECT count(*) FROM queries ANTI JOIN ({answered}) USING (id)")
         ((count,),) = cursor.fetchall()
