@@ -23,8 +23,8 @@ from scimult.types import FloatArray, IntArray
 
 # More queries are multiplied faster in bfloat16, and more results ordered faster by the GPU.
 _QUERIES, _RESULTS = 64, 1 << 13
-# Half a gigabyte of scores.
-_SCORES = 1 << 27
+# A quarter of a gigabyte of scores.
+_SCORES = 1 << 26
 # Kept beyond K, so that equal scores at the end of a list rarely need another search.
 _SPARE = 60
 
