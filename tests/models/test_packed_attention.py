@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scimult import hardware
 from scimult.models import Encoder, attention, pack, short_attention
 from scimult.models.packed_attention import reads_packed_rows
 from tests.models.variants import (
@@ -91,7 +92,7 @@ def test_where_short_rows_have_kernels_of_their_own(
 ) -> None:
     cards = {0: (7, 5), 1: (8, 0), 2: (9, 0)}
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(short_attention, "find_spec", lambda name: name)
+    monkeypatch.setattr(hardware, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: cards[device.index])
 
     def taken(card: int, dtype: torch.dtype = torch.bfloat16, width: int = 64) -> bool:
@@ -107,7 +108,7 @@ def test_where_short_rows_have_kernels_of_their_own(
     assert [taken(card) for card in cards] == [False, True, True]
     assert [width for width in (16, 17, 32, 64, 96) if taken(2, width=width)] == [16, 32, 64]
     assert not taken(2, torch.float32)
-    monkeypatch.setattr(short_attention, "find_spec", lambda name: None)
+    monkeypatch.setattr(hardware, "find_spec", lambda name: None)
     assert not taken(2)
 
 

@@ -113,6 +113,15 @@ def test_no_queries_and_no_results_are_empty_lists(answered: list[bool]) -> None
         assert there.search(_made(1, 2), 0).rows_QK.shape == (2, 0)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel works here")
+def test_where_triton_cannot_compile_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = vectors._multiplies_pairs.__wrapped__
+    assert not works(torch.device("meta"), _WIDTH)
+    monkeypatch.setattr(vectors, "may_compile_kernels", lambda device: True)
+    assert not works(torch.device("cuda"), _WIDTH)
+    assert not works(torch.device("cuda"), 1 << 14)
+
+
 def test_a_product_depends_on_its_two_vectors_alone() -> None:
     """The kernel of listed pairs, in Triton's interpreter, against float64."""
     pytest.importorskip("triton.runtime.interpreter")
