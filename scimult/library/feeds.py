@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scimult.data.sql import quoted
 from scimult.errors import ConfigError, SciMultError, StorageError, one_of
 from scimult.files import FolderKind, atomic_folder, write_json, write_text
-from scimult.library.filters import Where, quoted
+from scimult.library.filters import Where
 from scimult.library.state import State
 from scimult.progress import note
 from scimult.retrieval.shards import Space

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scimult.data.sql import quoted
 from scimult.errors import ConfigError, one_of
 
 Where = str | Mapping[str, Any]
@@ -69,8 +70,3 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
             terms.append(f"{column} IN ({', '.join('?' * len(values))})")
         return f"({' OR '.join(terms) or 'FALSE'})", values
     return (f"list_contains({column}, ?)" if many else f"{column} = ?"), [wanted]
-
-
-def quoted(name: str) -> str:
-    """Quote a column's name for SQL."""
-    return '"' + name.replace('"', '""') + '"'

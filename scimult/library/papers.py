@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from scimult.data.sql import literal, quoted, table_of
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
-from scimult.library.filters import Where, as_sql, quoted
+from scimult.library.filters import Where, as_sql
 from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings
 from scimult.types import BoolArray, IntArray, Text
 
@@ -206,8 +207,6 @@ class PaperTable:
     def _connection(self) -> duckdb.DuckDBPyConnection:
         """A data base of these files alone: filters read no others and write none."""
         import duckdb
-
-        from scimult.data.importers.engine import literal, table_of
 
         connection, folder = duckdb.connect(":memory:"), str(self.folder)
         files = [self._path(part) for part in self.segments if part.name not in self.damaged]

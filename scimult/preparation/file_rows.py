@@ -18,9 +18,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import PYTHON_ONLY, run, table_of
+from scimult.data.importers.engine import PYTHON_ONLY, run
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import is_whole, open_binary
+from scimult.data.sql import table_of
 from scimult.errors import DataError
 
 # Longest line that SQL reads, which is also the buffer of each thread.

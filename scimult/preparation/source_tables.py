@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scimult.data.importers.engine import literal, quoted, table_of
 from scimult.data.lines import Record
+from scimult.data.sql import literal, quoted, table_of
 from scimult.data.tables import read_header, read_table
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError

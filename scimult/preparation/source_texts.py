@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from scimult.data.importers.engine import literal, quoted, table_of
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.sql import literal, quoted, table_of
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.corpus import Corpus, FileTexts

@@ -32,7 +32,7 @@ from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates, FewQueries
-from scimult.retrieval.few_on_device import FewOnDevice
+from scimult.retrieval.few_on_device import FEW_RESULTS, FewOnDevice
 from scimult.retrieval.rounded import (
     BlockScores,
     ByteVectors,
@@ -69,7 +69,6 @@ _QUERIES = 1 << 14
 _CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
 # For few queries longer blocks: scores of one block, and its candidates, at most.
 _CPU_FEW, _CUDA_FEW = (1 << 19, 1 << 16), (1 << 28, 1 << 21)
-_FEW_RESULTS = 1 << 13  # The host orders them before a device has started all operations.
 # Two passes pay off with this many numbers per result, and more than few candidates.
 _FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
@@ -324,7 +323,7 @@ class ExactIndex:
     ) -> list[tuple[Tensor, BoolArray]]:
         """Pass over all candidates; return each part's keys, and which queries are still open."""
         queries = [work.queries_QD[torch.from_numpy(rows_P)] for rows_P in parts]
-        few = sum(map(len, parts)) * max(1, work.k) <= _FEW_RESULTS
+        few = sum(map(len, parts)) * max(1, work.k) <= FEW_RESULTS
         ends_on = "cpu" if select_on_host or few else self.device
         errors = [rounded.error_of(x.to(ends_on)) if rounded else None for x in queries]
         selections = [

@@ -21,8 +21,11 @@ from scimult.retrieval.selection import best_of_groups, check_finite, check_list
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray
 
-# More queries are multiplied faster in bfloat16, and more results ordered faster by the GPU.
-_QUERIES, _RESULTS = 64, 1 << 13
+FEW_RESULTS = 1 << 13
+"""The host orders as many before a device has started all operations."""
+
+# More queries are multiplied faster in bfloat16.
+_QUERIES = 64
 # A quarter of a gigabyte of scores.
 _SCORES = 1 << 26
 # Kept beyond K, so that equal scores at the end of a list rarely need another search.
@@ -52,7 +55,7 @@ class FewOnDevice:
         to the last result to tell apart than are kept.
         """
         queries, count = len(queries_QD), len(self._place_C)
-        many = queries > _QUERIES or queries * k > _RESULTS or queries * count > _SCORES
+        many = queries > _QUERIES or queries * k > FEW_RESULTS or queries * count > _SCORES
         if many or not queries or not k:
             return None
         rough_QW, exact_QW, rows_QW, lengths_Q = self._scored(queries_QD, k, exclude_Q)

@@ -72,7 +72,7 @@ def test_more_equal_scores_than_are_kept_need_the_general_search(answered: list[
     assert np.array_equal(found.scores_QK, wanted.scores_QK)
 
 
-@pytest.mark.parametrize("limit", ["_QUERIES", "_RESULTS", "_SCORES"])
+@pytest.mark.parametrize("limit", ["_QUERIES", "FEW_RESULTS", "_SCORES"])
 def test_many_queries_results_or_scores_are_left_to_the_general_search(
     answered: list[bool], limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -98,24 +97,3 @@ def naming(
             problem = f"file cannot be read: {message}"
         value = ", ".join(expressions) or None
         raise DataError(problem, path=file, value=value, fix=fix) from error
-
-
-def table_of(reader: str, files: Sequence[Path], *options: str) -> str:
-    """Return the SQL of a table that ``reader`` reads from these files, and from no others.
-
-    By default DuckDB expands patterns in a path (``lib[1]``, ``50*``), and a folder above the file
-    that is called ``year=1980`` replaces its column ``year``.
-    """
-    paths = ", ".join(literal(glob.escape(str(file))) for file in files)
-    settings = ", ".join(["hive_partitioning=false", *options])
-    return f"{reader}([{paths}], {settings})"
-
-
-def literal(text: str) -> str:
-    """Return a text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quoted(name: str) -> str:
-    """Return a name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'

@@ -15,9 +15,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scimult.data.importers.engine import connected, literal, naming, quoted
+from scimult.data.importers.engine import connected, naming
 from scimult.data.importers.kinds import TEXT, joined, kind_of, sql_type
 from scimult.data.lines import Record, Rejects
+from scimult.data.sql import literal, quoted
 
 Reader = Callable[[Path, Rejects], Iterator[Record]]
 _ROWS = 1000

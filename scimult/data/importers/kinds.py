@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from scimult.data.importers.engine import quoted
+from scimult.data.sql import quoted
 
 TEXT = "VARCHAR"
 # Each also holds the numbers of those before it.

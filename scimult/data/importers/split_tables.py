@@ -10,9 +10,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import connected, literal, rows_of, run, table_of
+from scimult.data.importers.engine import connected, rows_of, run
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import is_whole
+from scimult.data.sql import literal, table_of
 from scimult.errors import DataError
 
 _ROWS = 1 << 14

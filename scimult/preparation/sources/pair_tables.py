@@ -9,9 +9,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from scimult.data.importers.engine import connected, literal, table_of
+from scimult.data.importers.engine import connected
 from scimult.data.lines import Record, Rejects
 from scimult.data.shards import Shard
+from scimult.data.sql import literal, table_of
 from scimult.data.text_files import RAW_FORMAT
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.raw import check_id
