@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from scimult.data.lines import Rejects
     from scimult.matching.venue import Venue
 
+_MOST_WEIGHT = 1_000_000
+
 
 def match_reviewers(
     model: opt.Model,
@@ -52,7 +54,7 @@ def match_reviewers(
     ] = "top3",
     half_life: Annotated[
         float | None,
-        typer.Option(min=0.01, help="Years after which a publication counts half."),
+        typer.Option(min=0.01, max=1000, help="Years after which a publication counts half."),
     ] = None,
     venue_weights: Annotated[
         Path | None, typer.Option(help="CSV without header: venue (NAME or NAME*), weight.")
@@ -88,7 +90,14 @@ def match_reviewers(
     check_model(model)
     from scimult.inference.collection import Collection
     from scimult.matching.affinity import Rule
-    from scimult.matching.match import MATCHED, Wanted, Weighting, check_loads, match
+    from scimult.matching.match import (
+        MATCHED,
+        Wanted,
+        Weighting,
+        check_loads,
+        match,
+        unused_weights,
+    )
     from scimult.matching.venue import read_conflicts
 
     check_replaceable(out, MATCHED)
@@ -102,6 +111,8 @@ def match_reviewers(
         wanted = Wanted(reviewers, max_papers, min_papers)
         check_loads(people, wanted)
     weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
+    if unused := unused_weights(people, weighting):
+        echo(f"venues without a publication: {', '.join(unused)}", err=True)
     encoder = open_model(model, device, dtype, pooling, "cosine")
     source = venue or papers
     assert source is not None
@@ -146,14 +157,20 @@ def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
     from scimult.data.lines import Record
     from scimult.data.tables import read_delimited
 
-    def parse(row: Record) -> tuple[str, float]:
-        weight = row.number("weight")
-        if weight < 0:
-            raise row.error("weight is negative", value=weight, fix="write 0 or more")
-        return row.text("venue").strip(), weight
+    weights: dict[str, float] = {}
+
+    def parse(row: Record) -> None:
+        name, weight = row.text("venue").strip(), row.number("weight")
+        if not 0 <= weight <= _MOST_WEIGHT:
+            fix = f"write a number from 0 to {_MOST_WEIGHT:,}"
+            raise row.error("weight is out of range", value=weight, fix=fix)
+        if name in weights:
+            raise row.error("venue has two weights", value=name, fix="keep one of them")
+        weights[name] = weight
 
     rows = read_delimited(path, ",", rejects, header=("venue", "weight"))
-    weights = dict(rejects.keep(rows, parse))
+    for _ in rejects.keep(rows, parse):
+        pass
     if not weights:
         raise DataError("no valid weights", path=path, fix="write lines such as ACL*,1.5")
     return weights

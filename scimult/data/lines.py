@@ -156,7 +156,8 @@ class Record:
         values = self.fields.get(name)
         if isinstance(values, list):
             values = [str(item) if type(item) is int else item for item in values]
-        return Record(self.path, self.line, {name: values}).strings(name, ())
+        found = Record(self.path, self.line, {name: values}).strings(name, ())
+        return [item.strip() for item in found]
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a 64-bit integer field, parsed from its decimal digits in a table."""

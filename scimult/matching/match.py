@@ -169,18 +169,36 @@ def _weights(venue: Venue, publications_of: Ragged, weighting: Weighting) -> Flo
         years = [publication.year for publication in publications]
         weights_P *= recency(years, weighting.now, weighting.half_life)
     if weighting.venues:
-        by_name = {p.venue: _venue_weight(p.venue, weighting.venues) for p in publications}
-        weights_P *= np.array([by_name[p.venue] for p in publications], dtype=np.float32)
+        names = {p.venue: _weighing(p.venue, weighting.venues) for p in publications}
+        weight_of = {venue: weighting.venues[name] for venue, name in names.items() if name}
+        weights_P *= np.array([weight_of.get(p.venue, 1.0) for p in publications], np.float32)
     return None if (weights_P == 1).all() else weights_P[publications_of.values]
 
 
-def _venue_weight(venue: str, weights: Mapping[str, float]) -> float:
+def unused_weights(venue: Venue, weighting: Weighting) -> list[str]:
+    """Return the names in ``weighting`` that give no publication its weight.
+
+    Raises
+    ------
+    DataError
+        If weights are to halve with years, and no publication has a year.
+    """
+    publications = venue.publications.values()
+    if weighting.half_life is not None and all(one.year is None for one in publications):
+        fix = "add the years, or leave out --half-life"
+        raise DataError("no publication has a year", fix=fix)
+    used = {_weighing(name, weighting.venues) for name in {one.venue for one in publications}}
+    return [name for name in weighting.venues if name not in used]
+
+
+def _weighing(venue: str, weights: Mapping[str, float]) -> str | None:
+    """Return the name in ``weights`` that stands for a venue: itself, or its longest start."""
     if venue in weights:
-        return weights[venue]
-    matching = [
+        return venue
+    starts = [
         name for name in weights if name.endswith("*") and venue.startswith(name.removesuffix("*"))
     ]
-    return weights[max(matching, key=len)] if matching else 1.0
+    return max(starts, key=len, default=None)
 
 
 def _exclude(

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +66,23 @@ class Venue:
         if authors:
             self.authors[name] = authors
 
-    def add_publication(self, reviewer: str, name: str, publication: Publication) -> None:
-        """Add a reviewer's publication; of two copies, the one with an abstract is kept."""
+    def add_publication(
+        self, record: Record, reviewer: str, name: str, publication: Publication
+    ) -> None:
+        """Add a reviewer's publication; of two copies, the one with an abstract is kept.
+
+        Raises
+        ------
+        DataError
+            If another publication has its id: rows numbered anew for each reviewer would be
+            taken for one paper.
+        """
         known = self.publications.get(name)
+        titles = [one.text.title for one in (known, publication) if one and one.text.title]
+        if len(set(map(_letters, titles))) > 1:
+            fix = "give every publication an id of its own, and the same title wherever it stands"
+            problem = f"two publications have the id {name!r}"
+            raise record.error(problem, value=titles, fix=fix)
         if known is None or (publication.text.body and not known.text.body):
             self.publications[name] = publication
         papers = self.reviewers.setdefault(reviewer, [])
@@ -107,13 +123,16 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
     for _ in rejects.keep(_submitted(folder, rejects), lambda note: _add_submission(venue, note)):
         pass
     for archive in archives:
-        reviewer = archive.name.removesuffix(".jsonl")
+        reviewer = reviewer_id(archive.name.removesuffix(".jsonl"))
+        if reviewer in venue.reviewers:
+            fix = "join the two files of this reviewer"
+            raise DataError("second archive of a reviewer", path=archive, value=reviewer, fix=fix)
         venue.reviewers[reviewer] = []
         if not archive.stat().st_size:
             continue
         notes = read_jsonl(archive, rejects)
-        for name, publication in rejects.keep(notes, _publication):
-            venue.add_publication(reviewer, name, publication)
+        for _ in rejects.keep(notes, partial(_add_publication, venue, reviewer)):
+            pass
     venue.check(folder)
     return venue
 
@@ -134,24 +153,28 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         record = Record(*paper.location, {})
         text = Text("paper", paper.title, paper.abstract)
         try:
-            venue.add_submission(record, paper.id, text, paper.authors)
+            venue.add_submission(record, paper.id, text, list(map(reviewer_id, paper.authors)))
         except DataError as error:
             rejects.reject(error)
     columns = {"reviewer": "reviewer"}
     for paper in read_papers([publications], columns=columns, rejects=rejects):
         value = paper.extra["reviewer"]
-        reviewer = "" if value is None else str(value).strip()
+        reviewer = "" if value is None else reviewer_id(str(value))
+        record = Record(*paper.location, {})
         if not reviewer or isinstance(value, (list, dict)):
-            record = Record(*paper.location, {})
             problem = "column 'reviewer' is empty" if not reviewer else "not a reviewer's id"
             fix = "write one reviewer per row, and a row for each who wrote it, or remove the row"
             rejects.reject(record.error(problem, value=value or paper.id, fix=fix))
             continue
         text = Text("paper", paper.title, paper.abstract)
-        venue.add_publication(reviewer, paper.id, Publication(text, paper.year, paper.venue))
+        publication = Publication(text, paper.year, paper.venue)
+        try:
+            venue.add_publication(record, reviewer, paper.id, publication)
+        except DataError as error:
+            rejects.reject(error)
     venue.check(publications)
     # Readers of some tables put given names first; ids stay as they are.
-    reviewer_of = {first_name_first(name): name for name in venue.reviewers}
+    reviewer_of = {reviewer_id(first_name_first(name)): name for name in venue.reviewers}
     reviewer_of |= {name: name for name in venue.reviewers}
     venue.authors = {
         name: [one for author in authors for one in _reviewers_in(author, reviewer_of)]
@@ -160,11 +183,25 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
     return venue
 
 
+def reviewer_id(name: str) -> str:
+    """Return a reviewer's id as it is compared: NFC, with single spaces.
+
+    A conflict of interest must not go unseen because a file system decomposed the accents of a
+    file name, or a spreadsheet left a space behind a name.
+    """
+    return unicodedata.normalize("NFC", " ".join(name.split()))
+
+
+def _letters(title: str) -> str:
+    """Return what two copies of one title share."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", title).casefold()))
+
+
 def _reviewers_in(author: str, reviewer_of: Mapping[str, str]) -> list[str]:
     """Return an author, or several that a table separates by commas instead of semicolons."""
     if author in reviewer_of:
         return [reviewer_of[author]]
-    names = (part.strip() for part in author.split(","))
+    names = map(str.strip, author.split(","))
     return [reviewer_of.get(name, name) for name in names]
 
 
@@ -184,7 +221,7 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
     rows = read_delimited(path, delimiter, rejects, header=header)
 
     def parse(row: Record) -> tuple[str, str] | None:
-        pair = row.identifier("submission"), row.identifier("reviewer")
+        pair = row.identifier("submission"), reviewer_id(row.identifier("reviewer"))
         known = (venue.submissions.keys(), venue.reviewers.keys())
         for kind, name, ids in zip(("submission", "reviewer"), pair, known, strict=True):
             if name not in ids:
@@ -234,14 +271,15 @@ def _submitted(folder: Path, rejects: Rejects) -> Iterator[Record]:
 def _add_submission(venue: Venue, note: Record) -> None:
     content = _content(note)
     authors = Record(note.path, note.line, content).identifiers("authorids")
-    venue.add_submission(note, note.identifier("id"), _text(note, content), authors)
+    people = list(map(reviewer_id, authors))
+    venue.add_submission(note, note.identifier("id"), _text(note, content), people)
 
 
-def _publication(note: Record) -> tuple[str, Publication]:
+def _add_publication(venue: Venue, reviewer: str, note: Record) -> None:
     content = _content(note)
     venues = (str(content[name]) for name in _VENUES if content.get(name))
     publication = Publication(_text(note, content), _year(note), next(venues, ""))
-    return note.identifier("id"), publication
+    venue.add_publication(note, reviewer, note.identifier("id"), publication)
 
 
 def _year(note: Record) -> int | None:

@@ -88,6 +88,34 @@ def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:
     plain = score()
     assert plain > 0
     assert score("--venue-weights", str(weights)) == pytest.approx(plain / 4, abs=1e-5)
+    result = match(model, folder, "--venue-weights", str(weights))
+    assert "venues without a publication: AAS 2019\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("ACL,1e300\n", "weight is out of range"),
+        ("ACL,-1\n", "weight is out of range"),
+        ("ACL,nan\n", "not a finite number"),
+        ("ACL,2\nACL,3\n", "weights.csv:2: venue has two weights"),
+    ],
+)
+def test_weights_that_are_none(model: Path, tmp_path: Path, lines: str, message: str) -> None:
+    (tmp_path / "weights.csv").write_text(lines)
+    options = ("--venue-weights", str(tmp_path / "weights.csv"))
+    result = match(model, write_venue(tmp_path), *options)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_years_that_are_not_there_weigh_nothing(model: Path, tmp_path: Path) -> None:
+    folder = write_venue(tmp_path)
+    line = json.dumps(note("a1", "Galaxies")) + "\n"
+    (folder / "archives" / "~Ada_L1.jsonl").write_text(line)
+    result = match(model, folder, "--half-life", "5")
+    assert result.exit_code == 1
+    assert "no publication has a year" in result.stderr
 
 
 @pytest.mark.parametrize(

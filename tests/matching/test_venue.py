@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,50 @@ def test_a_bad_note_has_its_place(tmp_path: Path, where: str, line: str, message
     rejects = Rejects(skip_bad=True)
     assert len(read_openreview(tmp_path, rejects).submissions) == 3
     assert sum(rejects.counts.values()) == 1
+
+
+def test_authors_are_recognised_by_decomposed_and_spaced_names(tmp_path: Path) -> None:
+    """File systems decompose accents, and hands leave spaces: no author reviews their own paper."""
+    jose = "~Jos\u00e9_M1"
+    folder = write_venue(tmp_path)
+    line = json.dumps(note("j1", "Graphs")) + "\n"
+    (folder / "archives" / f"{unicodedata.normalize('NFD', jose)}.jsonl").write_text(line)
+    with (folder / "submissions.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(note("s4", "More graphs", authorids=[jose, "~Ada_L1 "])) + "\n")
+    venue = read_openreview(folder, Rejects())
+    assert venue.authors["s4"] == [jose, "~Ada_L1"]
+    assert {jose, "~Ada_L1"} <= venue.reviewers.keys()
+    path = tmp_path / "conflicts.csv"
+    path.write_text(unicodedata.normalize("NFD", f"s1,{jose}\n"), encoding="utf-8")
+    assert read_conflicts(path, venue, Rejects()) == {("s1", jose)}
+    (folder / "archives" / f"{jose}.jsonl").write_text(line)
+    with pytest.raises(DataError, match="second archive of a reviewer"):
+        read_openreview(folder, Rejects())
+
+
+def test_names_in_tables_are_compared_composed(tmp_path: Path) -> None:
+    table = unicodedata.normalize("NFD", "id,title,authors\ns1,Graphs,Jos\u00e9  Mart\u00edn\n")
+    (tmp_path / "papers.csv").write_text(table, encoding="utf-8")
+    line = {"reviewer": "Jos\u00e9 Mart\u00edn", "id": "p1", "title": "Nodes"}
+    (tmp_path / "written.jsonl").write_text(json.dumps(line) + "\n")
+    venue = read_tables(tmp_path / "papers.csv", tmp_path / "written.jsonl", Rejects())
+    assert venue.authors == {"s1": [line["reviewer"]]}
+    assert venue.reviewers == {line["reviewer"]: ["p1"]}
+
+
+def test_publications_numbered_anew_for_each_reviewer_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "papers.csv").write_text("id,title\ns1,Graphs\n")
+    path = tmp_path / "written.csv"
+    path.write_text("reviewer,id,title\nada,1,Nodes: a study\nbob,1,NODES - A Study.\nbob,2,Edges\n")
+    read_tables(tmp_path / "papers.csv", path, Rejects())
+    path.write_text("reviewer,id,title\nada,1,Nodes\nbob,2,Trees\nbob,1,Edges\n")
+    with pytest.raises(DataError, match="two publications have the id '1'") as refused:
+        read_tables(tmp_path / "papers.csv", path, Rejects())
+    assert refused.value.line == 4
+    archive = write_venue(tmp_path) / "archives" / "~Bob_M1.jsonl"
+    archive.write_text(json.dumps(note("x1", "Another paper")) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match="two publications have the id 'x1'"):
+        read_openreview(tmp_path, Rejects())
 
 
 def test_folders_without_what_is_needed(tmp_path: Path) -> None:
