@@ -23,7 +23,9 @@ _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 class StrictConfig(BaseModel):
     """Base of every configuration section: rejects unknown keys and validates values."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", validate_assignment=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod

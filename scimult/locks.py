@@ -5,6 +5,7 @@ A lock ends with its process, so an unlocked temporary file is the leftover of a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,7 @@ from scimult.errors import BusyError
 UNFINISHED, OLD = ".tmp", ".old"
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 _NOTE_BYTES = 500
+_ATTEMPTS = 100
 
 
 def temporary_name(path: Path, ending: str = UNFINISHED) -> Path:
@@ -100,13 +102,13 @@ def create_living(path: Path, *, folder: bool = False) -> int:
     OSError
         If it cannot be created.
     """
-    while True:
+    for attempts_left in reversed(range(_ATTEMPTS)):
         try:
             if folder:
                 path.mkdir(exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | (0 if folder else os.O_CREAT), 0o666)
         except FileNotFoundError:
-            if not path.parent.is_dir():
+            if not attempts_left or not path.parent.is_dir():
                 raise
             continue
         with suppress(OSError):  # a file system without locks
@@ -114,6 +116,7 @@ def create_living(path: Path, *, folder: bool = False) -> int:
         if _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
+    raise OSError(errno.EBUSY, "removed again and again by another process", str(path))
 
 
 def remove_if_dead(path: Path) -> None:

@@ -21,6 +21,7 @@ from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold
 from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
 from scimult.checkpoints.warm_start import in_bank, warm_start
+from scimult.checkpoints.weights import check_finite
 from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.models import Encoder
 from scimult.models.low_rank import with_factors, with_products
@@ -150,7 +151,7 @@ def merge(
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
     if config.encoder.lora is not None:
-        _check_finite(merged)  # which a decomposition must be
+        check_finite(merged, "a merged weight")  # which a decomposition must be
         layout, merged = with_factors(merged, config.encoder.lora, len(weights))
         encoder = config.encoder.model_copy(update={"lora": layout})
         config = config.model_copy(update={"encoder": encoder})
@@ -189,8 +190,7 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     for name in shares or ():
         model.tasks[name]
     factors = [1.0 if shares is None else shares.get(name, 0.0) for name in names]
-    if min(factors) < 0 or not sum(factors) > 0:
-        raise ConfigError("shares must not be negative, nor all 0", value=dict(shares or {}))
+    _check_shares(factors)
     sides: tuple[Role | None, ...] = (None,)
     if tells_sides(model.config.routing):
         sides = ("query", "candidate")
@@ -281,18 +281,22 @@ def check_choice(
         raise ConfigError("merging needs at least two models", fix="give two or more")
     if method == "slerp" and len(models) != 2:
         raise ConfigError("slerp needs exactly two models", value=len(models), fix="give two")
-    if not all(map(math.isfinite, [*shares, sum(shares)])):
-        problem, fix = "a share is not a finite number, or their sum", "give finite numbers"
-        raise ConfigError(problem, value=list(shares), fix=fix)
-    if method != "task_vectors" and (min(shares) < 0 or not sum(shares) > 0):
-        fix = "give shares of at least 0, and one above it"
-        raise ConfigError("shares must not be negative, nor all 0", value=list(shares), fix=fix)
+    _check_shares(shares, negative=method == "task_vectors")
     if by_depth is not None and method != "task_vectors":
         fix = "use method task_vectors with the base, or leave the factors out"
         raise ConfigError("factors by depth scale task vectors only", value=method, fix=fix)
     if not all(math.isfinite(factor) and factor >= 0 for factor in by_depth or ()):
         fix = "give two numbers of at least 0, such as 1:0"
         raise ConfigError("a factor by depth is negative or not finite", value=by_depth, fix=fix)
+
+
+def _check_shares(shares: Sequence[float], *, negative: bool = False) -> None:
+    if not all(map(math.isfinite, [*shares, sum(shares)])):
+        problem, fix = "a share is not a finite number, or their sum", "give finite numbers"
+        raise ConfigError(problem, value=list(shares), fix=fix)
+    if not negative and (min(shares) < 0 or not sum(shares) > 0):
+        fix = "give shares of at least 0, and one above it"
+        raise ConfigError("shares must not be negative, nor all 0", value=list(shares), fix=fix)
 
 
 def _in_one_layout(
@@ -353,7 +357,7 @@ def _encoder(
 def _merged_model(
     like: Pretrained, config: PretrainedConfig, weights: Weights, provenance: dict[str, Any]
 ) -> Pretrained:
-    _check_finite(weights)
+    check_finite(weights, "a merged weight")
     tree = like.config.model_dump() | {
         "encoder": config.encoder.model_dump(),
         "routing": config.routing,
@@ -362,9 +366,3 @@ def _merged_model(
     }
     merged = PretrainedConfig.model_validate(tree)
     return Pretrained(_encoder(merged, weights).eval(), like.tokenizer, merged)
-
-
-def _check_finite(weights: Weights) -> None:
-    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    if bad:
-        raise CheckpointError("a merged weight is not finite", value=bad[0], fix="check the models")

@@ -19,6 +19,7 @@ from scimult.checkpoints.card import CARD_FILE, model_card, text_format, title_o
 from scimult.checkpoints.fold import fold, named_pooling, plain_model
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.reading import CONFIG_FILE
+from scimult.checkpoints.weights import check_finite
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import atomic_folder, write_json, write_text
 from scimult.types import FloatArray, Role
@@ -84,6 +85,7 @@ def export_onnx(
     config, weights = fold(pretrained, task, side)
     tokenizer = pretrained.tokenizer
     hf_config, hf_weights = plain_model(config, weights, tokenizer.pad_id)
+    check_finite(hf_weights)
     plain_config = AutoConfig.for_model(**hf_config)
     plain = AutoModel.from_config(plain_config, attn_implementation="eager")
     plain.load_state_dict(hf_weights)
@@ -149,7 +151,8 @@ def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:
         with torch.no_grad():
             expected_BD = embedder(ids_BL, mask_BL).numpy()
         scale = max(1.0, float(np.abs(expected_BD).max()))
-        worst = max(worst, float(np.abs(vectors_BD - expected_BD).max()) / scale)
+        # numpy's maximum, as Python's forgets a NaN.
+        worst = float(np.maximum(worst, np.abs(vectors_BD - expected_BD).max() / scale))
     return worst
 
 

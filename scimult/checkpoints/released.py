@@ -12,13 +12,17 @@ import torch
 from torch import Tensor
 
 from scimult import __version__
-from scimult.checkpoints.config import PretrainedConfig
+from scimult.checkpoints.config import FORMAT, PretrainedConfig
+from scimult.checkpoints.families import export_config
 from scimult.checkpoints.pickles import OMEGACONF, load_pickle, plain, tensor_bytes
 from scimult.checkpoints.pretrained import Pretrained
+from scimult.checkpoints.reading import CONFIG_FILE
 from scimult.checkpoints.released_keys import (
+    HEADS,
     find_layout,
     from_released,
     moe_type_contradicts,
+    usual_heads,
 )
 from scimult.checkpoints.weights import load_strictly
 from scimult.config import validate
@@ -235,19 +239,17 @@ def _encoder_config(
     plain_keys = (f"encoder.layer.{n}.intermediate.dense.weight" for n in range(num_blocks))
     expert = "encoder.layer.0.moe_layer.interm_layers.0.dense.weight"
     intermediate = next((key for key in plain_keys if key in weights), expert)
-    base_config = tokenizer / "config.json"
-    raw = read_json(base_config) if base_config.is_file() else {}
-    base = raw if isinstance(raw, dict) and raw.get("hidden_size") == words[1] else {}
-    heads = num_heads or base.get("num_attention_heads")
+    base = _base_config(tokenizer, words[1])
+    heads = num_heads or parameters.get(HEADS) or base.get("num_attention_heads")
     if heads is None:
-        heads = words[1] // 64
-        if words[1] % 64:
+        heads = usual_heads(words[1])
+        if heads is None:
             raise CheckpointError(
                 f"the number of attention heads is not in the file (width {words[1]})",
                 path=path,
                 fix="give --num-heads, or a tokenizer folder with the base model's config.json",
             )
-        notes.append(f"assumed {heads} attention heads, 64 wide each as in any BERT of this width")
+        notes.append(f"assumed {heads} attention heads, as in BERT's own model of this width")
     sizes = {
         "vocab_size": words[0],
         "hidden_size": words[1],
@@ -264,6 +266,17 @@ def _encoder_config(
         "initializer_range": base.get("initializer_range", 0.02),
     }
     return validate(EncoderConfig, sizes, path)
+
+
+def _base_config(tokenizer: Path, width: int) -> dict[str, Any]:
+    """Return the base's settings under Hugging Face's names, if the folder has a config of them."""
+    path = tokenizer / CONFIG_FILE
+    raw = read_json(path) if path.is_file() else {}
+    if not isinstance(raw, dict):
+        return {}
+    if raw.get("format") == FORMAT:
+        raw = export_config(validate(PretrainedConfig, raw, path).encoder)
+    return raw if raw.get("hidden_size") == width else {}
 
 
 def _shape(weights: dict[str, Tensor], key: str, path: Path) -> tuple[int, ...]:

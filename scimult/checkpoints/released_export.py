@@ -11,8 +11,9 @@ from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import Known, settings_beyond
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released import BASE, CONTEXT, POSITION_IDS, QUESTION
-from scimult.checkpoints.released_keys import moe_type_of, to_released
+from scimult.checkpoints.released_keys import HEADS, moe_type_of, to_released, usual_heads
 from scimult.checkpoints.warm_start import in_bank
+from scimult.checkpoints.weights import check_finite
 from scimult.errors import CheckpointError
 from scimult.files import atomic_file
 from scimult.models import EncoderConfig, ExpertLayout
@@ -52,6 +53,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     weights = {
         key: value.detach().float().cpu() for key, value in pretrained.model.state_dict().items()
     }
+    check_finite(weights)
     released = to_released(_reorder(weights, order), encoder)
     width = encoder.hidden_size
     released["pooler.dense.weight"] = torch.zeros(width, width)
@@ -72,6 +74,8 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         "per_layer_gating": False,
         "moe_type": moe_type_of(layout, encoder.num_blocks) if layout else "mod2:attn",
     }
+    if encoder.num_heads != usual_heads(encoder.hidden_size):
+        parameters[HEADS] = encoder.num_heads
     state = {
         "model_dict": {
             prefix + key: value for prefix in (QUESTION, CONTEXT) for key, value in released.items()
@@ -95,6 +99,11 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         notes.append(
             f"this model reads {config.max_length} tokens of a text; the file does not say so, and "
             f"is read with {encoder.max_positions}"
+        )
+    if HEADS in parameters:
+        notes.append(
+            f"the original code takes the {encoder.num_heads} attention heads from the config of "
+            f"{parameters['pretrained_model_cfg']}, not from the file"
         )
     if config.similarity != "dot":
         notes.append(

@@ -20,6 +20,8 @@ from scimult.models.layouts import Sublayer
 
 SUBLAYERS: dict[str, Sublayer] = {"attn": "attention", "fwd": "feed_forward"}
 LAYER_SETS = (2, 3, 4, 6, 12)  # the N of ``modN`` in the original code
+HEADS = "num_attention_heads"
+_USUAL_HEADS = {128: 2, 256: 4, 512: 8, 768: 12, 1024: 16}
 _QKV = ("query", "key", "value")
 _MARKS: dict[Sublayer, str] = {
     "attention": r"attention\.self\.moe_query\.(\d+)\.weight",
@@ -39,6 +41,14 @@ _REPLACED: dict[Sublayer, tuple[str, ...]] = {
     "attention": (*(f"attention.self.{part}" for part in _QKV), "attention.output.dense"),
     "feed_forward": ("intermediate.dense", "output.dense", "output.LayerNorm"),
 }
+
+
+def usual_heads(width: int) -> int | None:
+    """Return the heads of BERT's own models of a width, which the files do not hold; None if none.
+
+    Other widths have no usual number: MiniLM has 12 heads in 384, other models of 384 have 6.
+    """
+    return _USUAL_HEADS.get(width)
 
 
 def find_layout(keys: list[str], path: Path) -> ExpertLayout | None:

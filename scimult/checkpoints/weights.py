@@ -24,9 +24,32 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write ``model.safetensors`` in float32."""
+    """Write ``model.safetensors`` in float32.
+
+    Raises
+    ------
+    CheckpointError
+        If a weight is infinite or not a number.
+    OSError
+        If the disk is full or the folder cannot be written.
+    """
+    check_finite(weights)
     tensors = {key: value.detach().float().contiguous() for key, value in weights.items()}
     write_tensors(folder / WEIGHTS_FILE, tensors)
+
+
+def check_finite(weights: Mapping[str, Tensor], kind: str = "a weight") -> None:
+    """Check that a model computes something.
+
+    Raises
+    ------
+    CheckpointError
+        If a weight is infinite or not a number, with its name.
+    """
+    bad = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
+    if bad:
+        fix = "check the model it comes from: its training failed, or its file is damaged"
+        raise CheckpointError(f"{kind} is not finite", value=bad[0], fix=fix)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

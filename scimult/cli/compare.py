@@ -51,6 +51,10 @@ def compare(
     confidence: opt.Confidence = 0.95,
 ) -> None:
     """Compare systems with a baseline: intervals and corrected tests, as JSON and Markdown."""
+    if len({folder.resolve() for folder in results}) < len(results):
+        raise ConfigError(
+            "one folder is given twice", fix="name it once", value=list(map(str, results))
+        )
     if runs or len(results) > 1:
         if metric == "all" or resamples is not None or seed is not None:
             fix = "leave out --metric all, --resamples and --seed, or --runs and further folders"
@@ -83,6 +87,10 @@ def _patterns(specs: list[str]) -> dict[str, list[str]]:
     runs = named_values(
         specs, "a run", "NAME=SYSTEM,SYSTEM", example, lambda members: all(members.split(","))
     )
+    for name in runs:
+        if "/" in name:
+            fix = "leave it out: the name goes into file names"
+            raise ConfigError("a run's name has a slash", value=name, fix=fix)
     return {name: members.split(",") for name, members in runs.items()}
 
 

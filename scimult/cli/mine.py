@@ -71,12 +71,17 @@ def mine(
     from scimult.cli.output import print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
+    from scimult.errors import ConfigError
     from scimult.preparation.mining.config import MiningConfig
     from scimult.preparation.mining.engine import Limits
     from scimult.preparation.mining.mine import mine_again, mine_shard
     from scimult.preparation.steps import Steps
 
     before = read_yaml(config) if config else PreparedData.open(folder).manifest.mining
+    if config and not before:
+        raise ConfigError(
+            "no mining settings", path=config, fix="write them, or leave --config out"
+        )
     rules = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
     folder = folder.resolve()
     cache = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)

@@ -49,11 +49,12 @@ def report(
     confidence: opt.Confidence = 0.95,
 ) -> None:
     """Report leaderboard, tests, curves, examples and costs as HTML, Markdown, LaTeX and JSON."""
-    _check(results, map_ or [], out)
+    _check([*results, *(data or [])], map_ or [], out)
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page
     from scimult.evaluation.reporting.parts import Options
     from scimult.evaluation.reporting.suite_report import make_suite_report
+    from scimult.evaluation.results import require_results
     from scimult.progress import note
 
     check_layout(layout)
@@ -67,10 +68,10 @@ def report(
         seed=seed,
         confidence=confidence,
     )
-    suite_reports = [make_suite_report(folder, options, note) for folder in results]
-    known = {system for suite_report in suite_reports for system in suite_report.systems}
+    known = {result.system for folder in results for result in require_results(folder)}
     for name in options.maps:
         one_of("system of a map", name, known)
+    suite_reports = [make_suite_report(folder, options, note) for folder in results]
     for suite_report in suite_reports:
         for table in suite_report.tables:
             print_table(table)
@@ -80,9 +81,9 @@ def report(
     echo(f"page in {path}; report.md, report.tex and report.json next to it")
 
 
-def _check(results: list[Path], maps: list[str], out: Path) -> None:
+def _check(folders: list[Path], maps: list[str], out: Path) -> None:
     """Check, before torch is loaded, that folders exist and no other files are replaced."""
-    for folder in (*results, *map(Path, _maps(maps).values())):
+    for folder in (*folders, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
     check_own_file(out / "report.json", "a report", b'"scimult-report/')

@@ -13,6 +13,9 @@ from scimult.cli.output import echo
 from scimult.errors import DataError
 from scimult.files import check_replaceable
 
+# The trainer allocates room for as many before it sees a text.
+_MOST = 10_000_000
+
 
 def train_tokenizer(
     texts: Annotated[
@@ -24,7 +27,7 @@ def train_tokenizer(
         ),
     ],
     out: opt.NewFolder,
-    vocab_size: Annotated[int, typer.Option(help="Number of tokens.")] = 30000,
+    vocab_size: Annotated[int, typer.Option(min=1, max=_MOST, help="Number of tokens.")] = 30000,
 ) -> None:
     """Train an uncased WordPiece tokenizer that Hugging Face's AutoTokenizer can load."""
     for path in texts:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.data.importers import find_files, guess_format, read_papers
+from scimult.data.importers.paper import text_id
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.rows import read_parquet, read_rows
 from scimult.data.text_files import find_file, is_table, raw_columns
@@ -87,7 +88,7 @@ def read_collection(path: Path | str, kind: Kind, rejects: Rejects) -> Collectio
     texts: dict[str, Text] = {}
     for name, text, file, line in read_located([path], kind, rejects):
         if name in texts:
-            rejects.reject(given_twice(name, file, line))
+            rejects.reject(given_twice(name, text, file, line))
             continue
         texts[name] = text
     if not texts:
@@ -121,10 +122,15 @@ def read_located(
         yield paper.id, Text("paper", paper.title, paper.abstract), *paper.location
 
 
-def given_twice(name: str, path: Path, line: int) -> DataError:
+def given_twice(name: str, text: Text, path: Path, line: int) -> DataError:
     """Return the error for an id that an earlier text has."""
-    fix = "give every text its own id, or remove the repetition"
-    return DataError("id is given twice", path=path, line=line, value=name, fix=fix)
+    if name == text_id(text.title, text.body):
+        problem, name = "title and abstract are those of an earlier paper, and no id", text.title
+        fix = "remove the repetition, give both an id, or pass --skip-bad"
+    else:
+        problem = "id is given twice"
+        fix = "give every text its own id, or remove the repetition"
+    return DataError(problem, path=path, line=line, value=name, fix=fix)
 
 
 def _read_records(

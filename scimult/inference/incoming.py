@@ -49,7 +49,7 @@ def read_texts(
         repeated = seen.add([name for name, _, _, _ in chunk])
         for (name, text, path, line), is_repeated in zip(chunk, repeated, strict=True):
             if is_repeated:
-                rejects.reject(given_twice(name, path, line))
+                rejects.reject(given_twice(name, text, path, line))
             else:
                 yield name, text
 

@@ -9,7 +9,11 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
+from scimult.data.importers.paper import ImportedPaper
 from scimult.errors import ConfigError, DataError
+from scimult.terminal import is_one_line
 from scimult.types import Kind, Text
 
 # Texts, or a table of them; tables belong to libraries that need not be installed.
@@ -87,7 +91,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
 
     Parameters
     ----------
-    item : Text, str or mapping
+    item : Text, str, mapping or ImportedPaper
         A string is a query, a paper's title or a label's name. Of a mapping, the first field in
         ``FIELDS`` that is present counts; ``None`` is empty. A ``Text`` is returned unchanged.
     kind : {"paper", "label", "query"}
@@ -103,12 +107,14 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
     """
     if isinstance(item, Text):
         text = item
+    elif isinstance(item, ImportedPaper):
+        text = item.text
     elif isinstance(item, str):
         text = Text(kind, item.strip())
     elif isinstance(item, Mapping):
         text = _of_mapping(item, kind, index)
     else:
-        fix = "pass a string, a mapping or a scimult.types.Text"
+        fix = "pass a string, a mapping, a paper of read_papers or a scimult.types.Text"
         raise DataError(f"text {index} is of type {type(item).__name__}", value=item, fix=fix)
     for part in (text.title, text.body):
         if not isinstance(part, str) or not _encodable(part):
@@ -118,6 +124,50 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
     if not (text.title.strip() or text.body.strip()):
         raise DataError(f"text {index} ({text.kind}) is empty", fix="leave it out or give it words")
     return text
+
+
+def paper_of(item: object, index: int) -> tuple[Mapping[Any, Any], Text]:
+    """Return the fields and the text of a user's paper, as a mapping or from ``read_papers``.
+
+    A whole number is an id, and NaN is None.
+
+    Raises
+    ------
+    DataError
+        If it is of another type, or has no id of one line, or for its text; see `as_text`.
+    """
+    if isinstance(item, ImportedPaper):
+        return item.fields(), item.text
+    if not isinstance(item, Mapping):
+        fix = 'pass mappings such as {"id": "p1", "title": "...", "abstract": "..."}'
+        raise DataError(f"paper {index} is of type {type(item).__name__}", fix=fix)
+    fields = {key: _plain(value) for key, value in item.items()}
+    given = fields.get("id", fields.get("_id"))
+    name = id_of(given)
+    if name is None or not name.strip() or not is_one_line(name):
+        fix = "give every paper an id: a string without line breaks, or a whole number"
+        raise DataError(f"paper {index} has no id, or not one line", value=given, fix=fix)
+    fields["id"] = name
+    return fields, as_text(fields, "paper", index)
+
+
+def id_of(value: object) -> str | None:
+    """Return an id as a string: whole numbers, also as 1.0, as their digits; None if it is none."""
+    value = _plain(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value to plain Python: NaN and pandas' NA and NaT to None, sets to sorted lists."""
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=str)
+    is_nan = isinstance(value, float) and value != value
+    return None if is_nan or type(value).__name__ in ("NAType", "NaTType") else value
 
 
 def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataError | None:
@@ -141,6 +191,8 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
         if key in _KNOWN or (meant and not plain.endswith("id")):
             read = " and ".join(" or ".join(names) for names in fields if names)
             fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
+            if kind == "query" and key in FIELDS["paper"][1]:
+                fix += "; papers to be found have the role 'candidate'"
             problem = f"{kind} has text under {key!r}, which is not read"
             return DataError(problem, value=item[key], fix=fix)
     return None

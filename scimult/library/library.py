@@ -187,7 +187,7 @@ class Library:
 
     def recommend(
         self,
-        ids: str | Sequence[str] = (),
+        ids: str | int | Sequence[str | int] = (),
         *,
         title: str = "",
         abstract: str = "",
@@ -205,7 +205,7 @@ class Library:
         task, **options
             As in `search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
-        seeds = [ids] if isinstance(ids, str) else list(ids)
+        seeds = [ids] if isinstance(ids, (str, int)) else list(ids)
         if not (title.strip() or abstract.strip()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:

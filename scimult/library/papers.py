@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 from scimult.data.sql import literal, quoted, table_of
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
+from scimult.inference.texts import id_of
 from scimult.library.filters import Where, as_sql
 from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings
 from scimult.types import BoolArray, IntArray, Text
@@ -38,6 +39,23 @@ OWN_TYPES = {
     "paper_hash": "VARCHAR",
 }
 """Columns that every library has."""
+
+
+def as_ids(ids: Iterable[object]) -> list[str]:
+    """Return ids as strings; whole numbers become their digits, as in papers.
+
+    Raises
+    ------
+    DataError
+        If one is neither a string nor a whole number.
+    """
+    names = []
+    for one in ids:
+        name = id_of(one)
+        if name is None:
+            raise DataError("id is not a string", value=one, fix="pass ids as strings")
+        names.append(name)
+    return names
 
 
 class PaperTable:
@@ -108,20 +126,17 @@ class PaperTable:
         allowed_N[rows] = True
         return allowed_N
 
-    def rows_of(self, ids: Sequence[str]) -> IntArray:
+    def rows_of(self, ids: Iterable[object]) -> IntArray:
         """Return all rows with one of these ids, current and former, in ascending order.
 
         Raises
         ------
         DataError
-            If an id is not a string.
+            See `as_ids`.
         """
         import pyarrow.compute as pc
 
-        for name in ids:
-            if not isinstance(name, str):
-                raise DataError("id is not a string", value=name, fix="pass ids as strings")
-        wanted = strings(ids)
+        wanted = strings(as_ids(ids))
         rows = [np.empty(0, dtype=np.int64)]
         for index, start in self._usable_segments():
             column = self._file(index).read(_schema(["id"], OWN_TYPES))["id"]

@@ -7,16 +7,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from scimult.data.importers import read_papers
+from scimult.data.importers import ImportedPaper, read_papers
+from scimult.data.importers.paper import FIELDS
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.inference.texts import as_text, rows_of
+from scimult.inference.collection import given_twice
+from scimult.inference.texts import paper_of, rows_of
 from scimult.library.papers import ARROW_TYPES, OWN_TYPES
 from scimult.retrieval.store import key_of
 from scimult.terminal import is_one_line
@@ -31,7 +32,6 @@ _TYPE_NAMES = {
 }
 # Fields that become id and text rather than columns.
 _READ = ("id", "_id", "title", "abstract", "text", "body")
-_IMPORTED = ("authors", "references", "labels", "venue", "year", "doi")
 
 
 @dataclass(frozen=True)
@@ -73,35 +73,28 @@ def as_papers(items: Iterable[object]) -> Iterator[Paper]:
     Raises
     ------
     DataError
-        If an item is not a paper: no id, no text, or text in a field that is not read.
+        If they are a path, or an item is not a paper: no id, no text, or text in a field that is
+        not read.
     """
+    if isinstance(items, (str, PurePath)):
+        fix = "pass scimult.data.importers.read_papers(path)"
+        raise DataError("papers are a path, not papers", value=str(items), fix=fix)
     for index, item in enumerate(rows_of(items) or items):
         if isinstance(item, Paper):
             yield item
             continue
-        if not isinstance(item, Mapping):
-            fix = 'pass mappings such as {"id": "p1", "title": "...", "abstract": "..."}'
-            raise DataError(f"paper {index} is of type {type(item).__name__}", fix=fix)
-        name = _plain(item.get("id", item.get("_id")))
-        name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
-        if not isinstance(name, str) or not name.strip() or not is_one_line(name):
-            fix = "give every paper an id: a string without line breaks"
-            raise DataError(f"paper {index} has no id, or not one line", value=name, fix=fix)
-        if not all(isinstance(key, str) for key in item):
+        if isinstance(item, ImportedPaper):
+            yield _of_file(item)
+            continue
+        fields, text = paper_of(item, index)
+        name = fields["id"]
+        if not all(isinstance(key, str) for key in fields):
             fix = "name every field by a string"
-            raise DataError(f"paper {name!r}: a field's name is no string", value=[*item], fix=fix)
-        fields = {key: _plain(value) for key, value in item.items()}
+            raise DataError(
+                f"paper {name!r}: a field's name is no string", value=[*fields], fix=fix
+            )
         columns = {key: value for key, value in fields.items() if key not in _READ}
-        yield Paper(name, as_text(fields, "paper", index), columns)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value to plain Python: NaN and pandas' NA and NaT to None, sets to sorted lists."""
-    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=str)
-    is_nan = isinstance(value, float) and value != value
-    return None if is_nan or type(value).__name__ in ("NAType", "NaTType") else value
+        yield Paper(name, text, columns)
 
 
 def column_types(papers: Sequence[Paper], known: Mapping[str, str]) -> dict[str, str]:
@@ -220,17 +213,19 @@ def read_files(
     """
     seen: set[str] = set()
     for paper in read_papers(files, format=format, columns=columns, rejects=rejects):
-        problem = "id is given twice" if paper.id in seen else ""
-        fix = "keep one of them, or skip the others with --skip-bad"
         if not is_one_line(paper.id):
+            path, line = paper.location
             problem = "id holds a line break or control character"
             fix = "give it another id, or leave it out with --skip-bad"
-        if problem:
-            path, line = paper.location
             error = DataError(problem, path=path, line=line, value=paper.id, fix=fix)
             rejects.reject(error, paper.id)
-            continue
-        seen.add(paper.id)
-        known = {name: getattr(paper, name) or None for name in _IMPORTED}
-        text = Text("paper", paper.title, paper.abstract)
-        yield Paper(paper.id, text, {**known, **paper.extra})
+        elif paper.id in seen:
+            rejects.reject(given_twice(paper.id, paper.text, *paper.location), paper.id)
+        else:
+            seen.add(paper.id)
+            yield _of_file(paper)
+
+
+def _of_file(paper: ImportedPaper) -> Paper:
+    columns = {name: value for name, value in paper.fields().items() if name not in FIELDS[:3]}
+    return Paper(paper.id, paper.text, columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from scimult.errors import DataError, suggest
 from scimult.files import folder_bytes
 from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
-from scimult.library.papers import PaperTable
+from scimult.library.papers import PaperTable, as_ids
 from scimult.retrieval.shards import Shards, Space
 from scimult.types import BoolArray, IntArray
 
@@ -119,15 +119,16 @@ class State:
         )
         return rows if ids is None else np.intersect1d(rows, self.rows_of(ids))
 
-    def rows_of(self, ids: Sequence[str]) -> IntArray:
-        """Return the rows of current papers, in the order of ``ids``.
+    def rows_of(self, given: Iterable[object]) -> IntArray:
+        """Return the rows of current papers, in the order of their ids.
 
         Raises
         ------
         DataError
-            If an id is not in the library.
+            If an id is not in the library; see also `as_ids`.
         """
-        if not len(ids):
+        ids = as_ids(given)
+        if not ids:
             return np.empty(0, np.int64)
         rows = self.papers.rows_of(ids)
         rows = rows[self.live_N[rows]]

@@ -57,6 +57,8 @@ class LabelIndex:
 
 def _read(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
     """Return ids and texts of labels; a string is both name and id."""
+    if isinstance(labels, (str, Mapping)):
+        raise DataError("labels is a single label", value=labels, fix="pass a list of labels")
     texts: dict[str, Text] = {}
     for index, label in enumerate(labels):
         text = as_text(label, "label", index)

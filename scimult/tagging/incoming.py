@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from scimult.data.importers import ImportedPaper
 from scimult.errors import DataError
-from scimult.inference.texts import as_text
+from scimult.inference.texts import paper_of, rows_of
 from scimult.progress import warn
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import Text
@@ -18,7 +19,7 @@ _NAMED = 3
 
 
 def tagged_papers(
-    papers: Iterable[Mapping[str, Any]],
+    papers: Iterable[object],
     vocabulary: Vocabulary,
     *,
     closed: bool,
@@ -42,18 +43,19 @@ def tagged_papers(
     texts: list[Text] = []
     tags: list[list[int]] = []
     unknown: Counter[str] = Counter()
-    for index, paper in enumerate(papers):
-        name = paper.get("id", paper.get("_id"))
-        name = str(name) if isinstance(name, int) else name
-        if not isinstance(name, str) or not name.strip() or name in ids:
-            problem = f"paper {index} has no unique id"
+    for index, item in enumerate(rows_of(papers) or papers):
+        paper, text = paper_of(item, index)
+        name, labels = paper["id"], paper.get("labels")
+        if labels is None and isinstance(item, ImportedPaper):
+            labels = []
+        if name in ids:
+            problem = f"paper {index} has the id of an earlier one"
             raise DataError(problem, value=name, fix="give every paper its own id")
-        labels = paper.get("labels")
         if not isinstance(labels, (list, tuple)):
             fix = "give every paper a list of ids or names of concepts, which may be empty"
             raise DataError(f"paper {name!r} has no list 'labels'", value=labels, fix=fix)
         ids[name] = None
-        texts.append(as_text(paper, "paper", index))
+        texts.append(text)
         named = list(map(str, labels))
         if drop_unknown:
             unknown.update(tag for tag in named if not vocabulary.knows(tag))
@@ -71,7 +73,7 @@ def tagged_papers(
         warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
-        fix = "check that labels are ids or names in the vocabulary, or give no papers"
+        fix = "check that papers have labels, ids or names in the vocabulary, or give no papers"
         raise DataError("no paper has a tag of the vocabulary", fix=fix)
     owners = np.repeat(np.arange(len(tags)), counts)
     columns = np.array([row for rows in tags for row in rows], dtype=np.int64)

@@ -5,6 +5,7 @@ Each side of a task, query or candidate, has a named route.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
@@ -24,6 +25,8 @@ DEFAULT = ("search", "link_prediction", "classification")
 # Means every task that a paper is embedded for; no task has this name.
 ALL: Literal["all"] = "all"
 
+_NAME = re.compile(r"\w[\w.-]*")
+
 
 class Task(StrictConfig):
     """One task of the multi-task model (SciMult, section 3.1)."""
@@ -41,7 +44,9 @@ class TaskSet:
     Raises
     ------
     ConfigError
-        If two tasks share a name, one has none or is called ``all``, or there is no task.
+        If two tasks share a name, one has none, is called ``all`` or has other characters than
+        letters, digits, ``_``, ``.`` and ``-`` (``/`` separates a task from its side), or there is
+        no task.
     """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
@@ -49,6 +54,10 @@ class TaskSet:
         if not tasks or len(self._tasks) != len(tasks) or "" in self._tasks:
             names = [task.name for task in tasks]
             raise ConfigError("tasks need distinct names, and at least one", value=names)
+        for name in self._tasks:
+            if not _NAME.fullmatch(name):
+                fix = "use letters, digits, _, . and -, such as ad_hoc_search"
+                raise ConfigError("not a task's name", value=name, fix=fix)
         if ALL in self._tasks:
             raise ConfigError(
                 "no task can be called all: the name means all tasks", fix="rename it"

@@ -148,7 +148,9 @@ def test_names_in_tables_are_compared_composed(tmp_path: Path) -> None:
 def test_publications_numbered_anew_for_each_reviewer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "papers.csv").write_text("id,title\ns1,Graphs\n")
     path = tmp_path / "written.csv"
-    path.write_text("reviewer,id,title\nada,1,Nodes: a study\nbob,1,NODES - A Study.\nbob,2,Edges\n")
+    path.write_text(
+        "reviewer,id,title\nada,1,Nodes: a study\nbob,1,NODES - A Study.\nbob,2,Edges\n"
+    )
     read_tables(tmp_path / "papers.csv", path, Rejects())
     path.write_text("reviewer,id,title\nada,1,Nodes\nbob,2,Trees\nbob,1,Edges\n")
     with pytest.raises(DataError, match="two publications have the id '1'") as refused:

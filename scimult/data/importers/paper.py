@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from scimult.data.lines import Record
 from scimult.errors import DataError
+from scimult.types import Text
 
 FIELDS = (
     "id",
@@ -101,6 +102,17 @@ class ImportedPaper:
     extra: dict[str, Any]
     location: Location
     id_from: Literal["record", "doi", "text"] = "record"
+
+    @property
+    def text(self) -> Text:
+        """Title and abstract, for an encoder."""
+        return Text("paper", self.title, self.abstract)
+
+    def fields(self) -> dict[str, Any]:
+        """Return its fields, with the extra ones, as users write a paper; None for empty ones."""
+        known = ("authors", "references", "labels", "venue", "year", "doi")
+        own = {"id": self.id, "title": self.title, "abstract": self.abstract}
+        return {**own, **{name: getattr(self, name) or None for name in known}, **self.extra}
 
 
 def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -> ImportedPaper:
@@ -199,8 +211,12 @@ def _identifier(
         return _with_value(record, "id", value).identifier("id"), "record"
     if doi:
         return doi, "doi"
-    digest = hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10)
-    return digest.hexdigest(), "text"
+    return text_id(title, abstract), "text"
+
+
+def text_id(title: str, abstract: str) -> str:
+    """Return the id of a paper that has neither an id nor a DOI: a hash of its text."""
+    return hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10).hexdigest()
 
 
 def id_of(record: Record) -> str | None:

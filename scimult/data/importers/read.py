@@ -24,18 +24,18 @@ _MOST_NAMED = 12
 
 
 def read_papers(
-    files: Sequence[Path | str],
+    files: Path | str | Sequence[Path | str],
     *,
     format: str | None = None,
     columns: Columns | None = None,
     separator: str = ";",
-    rejects: Rejects,
+    rejects: Rejects | None = None,
 ) -> Iterator[ImportedPaper]:
     """Yield the papers of files in order, repeated ones included.
 
     Parameters
     ----------
-    files : sequence of path
+    files : path, or sequence of path
         Files, globs such as ``works/**/*.gz``, or folders that hold ``papers.jsonl`` or are
         prepared; ``.gz`` is decompressed.
     format : str, optional
@@ -47,8 +47,8 @@ def read_papers(
         ours become ``extra``. They override the format's own fields.
     separator : str
         Splits lists that are written as one string.
-    rejects : Rejects
-        Collects bad records.
+    rejects : Rejects, optional
+        ``Rejects(skip_bad=True)`` collects bad records; by default the first one is an error.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def read_papers(
         If a file does not exist, has an unknown format or is damaged, or no record has a named
         column; and, through ``rejects``, for a bad record.
     """
-    named = dict(columns or {})
-    paths = find_files(files)
+    named, rejects = dict(columns or {}), rejects or Rejects()
+    paths = find_files([files] if isinstance(files, (str, Path)) else files)
     formats = [guess_format(path, format) for path in paths]
     make = partial(make_paper, separator=separator)
     # Adjacent files of one format, as some are read together.

@@ -36,6 +36,7 @@ _SINGULAR = {
     "links": "link",
     "judgments": "judgment",
 }
+_RENAMED = "labels with more than one name"
 
 
 class RawSource:
@@ -70,7 +71,7 @@ class RawSource:
             "labels": Shard(self._folder / "labels.parquet", LABELS),
             "queries": Shard(self._folder / "all.queries.parquet", QUERIES),
         }
-        self._labels: set[str] = set()
+        self._labels: dict[str, str] = {}
         self._queries: set[str] = set()
         self._papers = PaperFile(self._folder / "papers.parquet", self.counts)
         self._pairs = PairTables(self._folder, self.counts, rejects, dangling or {})
@@ -200,14 +201,20 @@ class RawSource:
 
     def label(self, record: Record, identifier: str, name: str, definition: str = "") -> None:
         """Write a label unless its id is known."""
-        if identifier in self._labels:
+        known = self._labels.get(identifier)
+        if known is not None:
             self.counts["labels repeated"] += 1
+            if known != name.strip():
+                self.counts[_RENAMED] += 1
+                if self.counts[_RENAMED] == 1:
+                    example = f"{record.path}:{record.line}: {name!r} for {identifier!r}"
+                    self.notes.append(f"{_RENAMED}, such as {example}, which keeps {known!r}")
             return
         if not name.strip():
             fix = "give it a name, remove it, or pass --skip-bad"
             raise record.error("name of the label is empty", value=identifier, fix=fix)
         self._files["labels"].add({"id": identifier, "name": name, "definition": definition})
-        self._labels.add(identifier)
+        self._labels[identifier] = name.strip()
         self.counts["labels"] += 1
         self.counts["labels without definition"] += not definition.strip()
 
