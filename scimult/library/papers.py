@@ -53,7 +53,7 @@ def as_ids(ids: Iterable[object]) -> list[str]:
     for one in ids:
         name = id_of(one)
         if name is None:
-            raise DataError("id is not a string", value=one, fix="pass ids as strings")
+            raise DataError("paper id is not a string", value=one, fix="pass ids as strings")
         names.append(name)
     return names
 

@@ -99,7 +99,9 @@ def test_saved_and_exported_again_it_is_the_same_file(tmp_path: Path, tokenizer:
     write_released(tmp_path / "again", load_pretrained(tmp_path / "m"))
     again = torch.load(tmp_path / "again", weights_only=True)
     assert again.keys() == state.keys()
-    assert again["encoder_params"] == OmegaConf.to_container(state["encoder_params"])
+    # Two heads are not what BERT of this width has: our file says so, the original cannot.
+    parameters = OmegaConf.to_container(state["encoder_params"])
+    assert again["encoder_params"] == {**parameters, "num_attention_heads": HEADS}
     assert (again["epoch"], again["offset"]) == (20, 0)
     assert again["model_dict"].keys() == state["model_dict"].keys()
     for key, value in state["model_dict"].items():

@@ -246,8 +246,10 @@ def test_ids_that_no_paper_can_have(library: Library) -> None:
     assert not library.search("x", only=[undecodable])
     with pytest.raises(DataError, match="no paper has this id"):
         library.recommend([undecodable])
-    with pytest.raises(DataError, match="id is not a string"):
-        library.search("x", exclude=[7])
+    for taken in (True, 7.5, ["p00"], float("nan")):
+        with pytest.raises(DataError, match="paper id is not a string"):
+            library.search("x", exclude=[taken])
+    assert library.search("x", exclude=[7]).ids == wanted  # "7", as the reader of files has it
 
 
 def test_ids_come_from_a_column_of_a_frame(library: Library) -> None:

@@ -201,8 +201,8 @@ def test_contradictory_options_are_refused(
             "paper 'p0-0': no concept has this name.*did you mean 'Graph'.*--drop-unknown",
         ),
         ({"labels": "c/graph"}, "has no list 'labels'"),
-        ({"id": ""}, "has no unique id"),
-        ({"id": "p0-1"}, "has no unique id"),
+        ({"id": ""}, "paper 0 has no id"),
+        ({"id": "p0-1"}, "paper 1 has the id of an earlier one"),
         ({"title": "", "abstract": ""}, "is empty"),
     ],
 )
