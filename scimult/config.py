@@ -153,25 +153,19 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
     return _merge(merged, tree)
 
 
-class _Loader(yaml.SafeLoader):
+# libyaml, ten times as fast, is in every binary package of PyYAML.
+_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc,valid-type]
     """Safe YAML with the numbers of YAML 1.2, in which a key is a unique scalar.
 
     ``3e-4`` is a number and ``010`` is 10; times (``12:30``) and dates are text.
     """
 
-    # As written: merge keys (<<) later repeat keys of a mapping that overrides merged ones.
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key, _ in node.value:
-            problem = None
-            if not isinstance(key, yaml.ScalarNode):
-                problem = "a key is a list or a mapping, not a word"
-            elif key.value in seen:
-                problem = f"duplicate key {key.value!r}"
-            if problem is not None:
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        _check_keys(node, set())
         return node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -180,7 +174,7 @@ class _Loader(yaml.SafeLoader):
         return int(digits, base)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        number = super().construct_yaml_float(node)
+        number: float = super().construct_yaml_float(node)
         if not math.isfinite(number):
             problem = f"{node.value} is not a finite number"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -218,6 +212,31 @@ def _load(text: str) -> Any:
     return tree
 
 
+def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
+    """Refuse keys that are no scalars or repeated, before merge keys (<<) are written out.
+
+    Merged keys then repeat those of the mapping that overrides them.
+    """
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(item, seen)
+        return
+    names: set[str] = set()
+    for key, value in node.value:
+        problem = None
+        if not isinstance(key, yaml.ScalarNode):
+            problem = "a key is a list or a mapping, not a word"
+        elif key.value in names:
+            problem = f"duplicate key {key.value!r}"
+        if problem is not None:
+            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+        names.add(key.value)
+        _check_keys(value, seen)
+
+
 def _expanded_size(value: Any, known: dict[int, int]) -> int:
     """Return the number of values with every alias written out."""
     if not isinstance(value, (dict, list)):
@@ -231,10 +250,10 @@ def _expanded_size(value: Any, known: dict[int, int]) -> int:
 
 def _yaml_problem(error: Exception) -> str:
     """Return a one-line reason why a text is not YAML."""
-    if isinstance(error, RecursionError):
+    reason = str(getattr(error, "problem", None) or error)
+    if isinstance(error, RecursionError) or "nesting depth" in reason:
         return "nested too deeply"
-    reason = getattr(error, "problem", None) or str(error)
-    return " ".join(str(reason).split())
+    return " ".join(reason.split())
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
