@@ -63,6 +63,13 @@ def test_every_spelling_of_a_float_is_a_float(tmp_path: Path, text: str) -> None
     assert load_config(Job, path).optimizer.lr == pytest.approx(3e-4)
 
 
+def test_infinity_is_no_setting() -> None:
+    """Also where no file is read, and none of YAML's words for it is refused."""
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="finite number"):
+            Optimizer(lr=value)
+
+
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     assert load_config(Job, _write(tmp_path, "")) == Job()
 

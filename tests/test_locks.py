@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scimult import files
+from scimult import files, locks
 from scimult.locks import create_living, remove_leftovers
 
 
@@ -38,3 +38,12 @@ def test_a_write_survives_those_who_remove_leftovers(tmp_path: Path) -> None:
 def test_a_folder_that_vanishes_ends_the_write(tmp_path: Path, folder: bool) -> None:
     with pytest.raises(FileNotFoundError):
         create_living(tmp_path / "gone" / "a.tmp", folder=folder)
+
+
+def test_an_object_that_is_never_where_it_was_created_ends_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below /proc, a file that was opened is not the one that its name finds."""
+    monkeypatch.setattr(locks, "_is_at", lambda descriptor, path: False)
+    with pytest.raises(OSError, match="removed again and again"):
+        create_living(tmp_path / "a.tmp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,14 @@ from scimult.checkpoints import (
     fold,
     load_pretrained,
     onnx_export,
+    save_pretrained,
 )
 from scimult.checkpoints.exports import (
     export_folded,
     export_sentence_transformers,
 )
 from scimult.checkpoints.onnx_export import export_onnx
+from scimult.checkpoints.released_export import write_released
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError, SciMultError, UnknownNameError
 from scimult.files import folder_bytes
@@ -264,3 +267,23 @@ def test_damaged_folded_config_is_an_error(tmp_path: Path) -> None:
     file.write_text(json.dumps(content))
     with pytest.raises(SciMultError, match="max_lenght: unknown key.*'max_length'"):
         load_pretrained(tmp_path / "f")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("form", ["pretrained", "released", "onnx"])
+def test_weights_that_compute_nothing_are_neither_saved_nor_exported(
+    tmp_path: Path, value: float, form: str
+) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="mha_expert"))
+    name, weight = next(iter(model.model.named_parameters()))
+    with torch.no_grad():
+        weight.view(-1)[0] = value
+    out = tmp_path / "out"
+    with pytest.raises(CheckpointError, match="a weight is not finite.*Fix: check the model"):
+        if form == "pretrained":
+            save_pretrained(out, model.model.state_dict(), model.tokenizer, model.config)
+        elif form == "released":
+            write_released(out, model)
+        else:
+            export_onnx(out, model, task="search")
+    assert not out.exists(), name

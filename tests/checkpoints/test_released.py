@@ -17,7 +17,7 @@ from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.released import read_released
 from scimult.checkpoints.released_export import write_released
-from scimult.checkpoints.released_keys import to_released
+from scimult.checkpoints.released_keys import to_released, usual_heads
 from scimult.errors import SciMultError
 from scimult.models import Encoder, EncoderConfig, pack, variant_layouts
 from tests.models.variants import FLOAT64
@@ -173,6 +173,26 @@ def test_config_beside_the_tokenizer_tells_the_heads(tmp_path: Path, tokenizer: 
     tiny_tokenizer().save(tmp_path / "t")
     bert_config(VOCABULARY).save_pretrained(tmp_path / "t")
     assert read_released(file, tmp_path / "t")[0].config.encoder.num_heads == HEADS
+    ours = save_tiny_model(tmp_path / "ours")  # its config has our own form
+    assert load_pretrained(ours).config.encoder.hidden_size == 16
+    heads = load_pretrained(ours).config.encoder.num_heads
+    assert read_released(file, ours)[0].config.encoder.num_heads == heads
+
+
+def test_our_files_tell_the_heads(tmp_path: Path, tokenizer: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    notes = write_released(tmp_path / "file", model)
+    assert any("2 attention heads from the config of" in note for note in notes), notes
+    back, report = read_released(tmp_path / "file", tokenizer)
+    assert back.config.encoder.num_heads == model.config.encoder.num_heads == 2
+    assert not [note for note in report.notes if "heads" in note]
+
+
+@pytest.mark.parametrize(("width", "heads"), [(128, 2), (256, 4), (512, 8), (768, 12), (1024, 16)])
+def test_usual_heads_are_those_of_the_published_berts(width: int, heads: int) -> None:
+    """Their configs: BERT-tiny, -mini, -medium, -base and -large (64 wide each)."""
+    assert usual_heads(width) == heads == width // 64
+    assert usual_heads(384) is None  # MiniLM has 12 there, other models 6
 
 
 MEMORY = """

@@ -81,6 +81,7 @@ def test_results_without_per_query_scores_name_the_fix(out: Path) -> None:
     [
         (["--baseline", "BM52"], "unknown system (value: 'BM52')"),
         (["--baseline", "BM25", "--systems", "BM25"], "compared with another system"),
+        (["--baseline", "a", "--runs", "a/b=BM25"], "a run's name has a slash (value: 'a/b')"),
     ],
 )
 def test_mistakes_are_one_line(out: Path, arguments: list[str], message: str) -> None:
@@ -88,6 +89,12 @@ def test_mistakes_are_one_line(out: Path, arguments: list[str], message: str) ->
     assert found.exit_code == 1
     assert message in found.stderr
     assert found.stderr.count("\n") == 1
+
+
+def test_a_folder_given_twice(out: Path) -> None:
+    found = _compare(out, str(out / ".." / out.name), "--baseline", "BM25")
+    assert found.exit_code == 1
+    assert "one folder is given twice" in found.stderr
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:

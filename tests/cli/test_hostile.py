@@ -240,6 +240,7 @@ MISTAKES = {
     "prepare --config prepare.yaml --out labels.jsonl": "exists and is not a folder",
     "report nope --out e": "nope: folder does not exist",
     "report . --map x=nope --out e": "nope: folder does not exist",
+    "report . --data nope --out e": "nope: folder does not exist",
     "cross-routes --model nope --data . --out e": "nope: folder does not exist",
 }
 

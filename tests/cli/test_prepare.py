@@ -94,6 +94,9 @@ def test_mine_refuses_invalid_settings(config: Path, tmp_path: Path, override: s
     code, output = _run("mine", tmp_path / "out", override)
     assert code == 1
     assert output.startswith("error: ")
+    (tmp_path / "empty.yaml").touch()
+    code, output = _run("mine", tmp_path / "out", "--config", tmp_path / "empty.yaml")
+    assert (code, "empty.yaml: no mining settings" in output) == (1, True)
     assert PreparedData.open(tmp_path / "out").fingerprint == before
 
 

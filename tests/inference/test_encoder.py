@@ -21,6 +21,7 @@ from scimult.hardware import products_in_tf32
 from scimult.inference import SciMult
 from scimult.inference.texts import made_ahead
 from scimult.models.embed import length_batches, usual_tokens
+from scimult.tasks import TaskSet, default_tasks
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
 
@@ -174,7 +175,11 @@ def test_bad_texts_are_named(model: SciMult, texts: Any, message: str) -> None:
             ("classification", "candidate"),
             "Fix: name it 'definition'",
         ),
-        ({"title": "T", "abstract": "A"}, ("search", "query"), "query has text under 'abstract'"),
+        (
+            {"title": "T", "abstract": "A"},
+            ("search", "query"),
+            "query has text under 'abstract'.*role 'candidate'",
+        ),
     ],
 )
 def test_text_in_a_field_that_is_not_read_is_refused(
@@ -382,3 +387,10 @@ def test_a_batch_has_no_more_rows_than_a_kernel_counts() -> None:
     batches = list(length_batches([1] * 70_000, max_tokens=100_000))
     assert [len(rows) for rows in batches] == [65_535, 4_465]
     assert sorted(np.concatenate(batches)) == list(range(70_000))
+
+
+@pytest.mark.parametrize("name", ["a/b", "-a", "a b", " ", "a\n", "a="])
+def test_what_is_no_name_of_a_task(name: str) -> None:
+    task = default_tasks()["search"].model_copy(update={"name": name})
+    with pytest.raises(ConfigError, match="not a task's name.*Fix: use letters, digits"):
+        TaskSet([task])

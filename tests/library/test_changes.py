@@ -19,10 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scimult.files
+from scimult.data.importers import read_papers
+from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, state, writing
+from scimult.library.records import read_files
 from tests.library.conftest import dated, made, paper
 
 Make = Callable[..., Library]
@@ -384,3 +387,32 @@ def test_a_rewrite_after_opening_is_named(make: Make, model: SciMult) -> None:
     library.compact()
     with pytest.raises(DataError, match="open the library again; another process has rewritten"):
         reader.search("graph")
+
+
+def test_papers_of_files_and_of_tables_go_straight_in(make: Make, tmp_path: Path) -> None:
+    file = tmp_path / "papers.csv"
+    file.write_text(
+        "id,title,abstract,year,topic\n7,Graphs,We study graphs.,2001,maths\n8,Trees,,,\n"
+    )
+    library = make(list(read_papers(file)))
+    frame = pd.read_csv(file)
+    assert frame["abstract"].isna().any()  # NaN is a field that is absent
+    assert library.sync(frame).texts_encoded == 0
+    assert len(library) == 2
+    assert library.ids(where={"topic": "maths", "year": 2001}) == ["7"]
+    assert sorted(library.recommend(7, exclude=[8.0]).ids) == []
+    assert library.recommend(7, only=[8]).ids == ["8"]
+
+
+def test_a_path_in_place_of_papers_names_its_reader(make: Make, tmp_path: Path) -> None:
+    library = make([paper(0)])
+    for path in ("papers.csv", tmp_path / "papers.csv"):
+        with pytest.raises(DataError, match=r"papers are a path.*pass .*read_papers\(path\)"):
+            library.add(path)
+
+
+def test_papers_without_ids_that_repeat_each_other(make: Make, tmp_path: Path) -> None:
+    file = tmp_path / "papers.csv"
+    file.write_text("title,abstract\nGraphs,One.\nTrees,Two.\nGraphs,One.\n")
+    with pytest.raises(DataError, match=r"csv:4: title and abstract are those of an earlier"):
+        make(list(read_files([file], Rejects())))

@@ -343,3 +343,8 @@ def test_scores_of_tags_by_distance_are_distances(tmp_path: Path) -> None:
         wanted = dict(zip(["Graphs", "Plasma"], distances, strict=True))
         found = {hit.id: -hit.score for hit in tagged.labels}
         assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def test_labels_are_a_list(library: Library) -> None:
+    with pytest.raises(DataError, match="labels is a single label.*Fix: pass a list"):
+        library.tag("Optics")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from scimult.data.importers import read_papers
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary
@@ -204,6 +206,8 @@ def test_contradictory_options_are_refused(
         ({"id": ""}, "paper 0 has no id"),
         ({"id": "p0-1"}, "paper 1 has the id of an earlier one"),
         ({"title": "", "abstract": ""}, "is empty"),
+        ({"id": float("nan")}, "paper 0 has no id"),
+        ({"id": True}, "paper 0 has no id"),
     ],
 )
 def test_bad_papers_are_named(
@@ -303,3 +307,18 @@ def test_a_model_by_name_is_opened_by_its_name(
     Tagger.train(tmp_path / "tagger", VOCABULARY, model="package:tiny")
     Tagger.open(tmp_path / "tagger")
     assert names == ["package:tiny", "package:tiny"]
+
+
+def test_papers_of_files_and_of_tables_train_as_mappings_do(model: SciMult, tmp_path: Path) -> None:
+    rows = papers(80)
+    file = tmp_path / "papers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    given: list[Any] = [rows, list(read_papers(file)), pd.DataFrame(rows)]
+    found = [
+        Tagger.train(tmp_path / f"t{number}", VOCABULARY, one, model=model).tag(NEW[:5])
+        for number, one in enumerate(given)
+    ]
+    assert found[0] == found[1] == found[2]
+    untagged = [replace(paper, labels=()) for paper in given[1]]
+    with pytest.raises(DataError, match="no paper has a tag of the vocabulary"):
+        Tagger.train(tmp_path / "none", VOCABULARY, untagged, model=model)

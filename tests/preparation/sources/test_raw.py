@@ -118,6 +118,18 @@ def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
     ]
 
 
+def test_another_name_of_a_label_is_counted_and_named(tmp_path: Path) -> None:
+    with RawSource(tmp_path, "x", Rejects()) as raw:
+        raw.label(PLACE, "l", "Optics")
+        raw.label(PLACE, "l", "Optics ")
+        raw.label(Record(PLACE.path, 7, {}), "l", "Photonics")
+        raw.label(Record(PLACE.path, 8, {}), "l", "Light")
+    assert (raw.counts["labels"], raw.counts["labels repeated"]) == (1, 3)
+    assert raw.counts["labels with more than one name"] == 2
+    (note,) = raw.notes
+    assert note.endswith("made-up.jsonl:7: 'Photonics' for 'l', which keeps 'Optics'")
+
+
 @pytest.mark.parametrize("identifier", ["a\tb", "a\nb", "a\r"])
 def test_an_id_that_would_break_a_table_is_refused(tmp_path: Path, identifier: str) -> None:
     with RawSource(tmp_path, "x", Rejects()) as raw:
