@@ -61,8 +61,8 @@ class Vocabulary(Sequence[Concept]):
 
     Parameters
     ----------
-    concepts : iterable of Concept
-        At least one.
+    concepts : iterable of Concept or str
+        At least one; a string is both id and name.
     path : path, optional
         Source file, for messages.
     lines : sequence of int, optional
@@ -71,17 +71,21 @@ class Vocabulary(Sequence[Concept]):
     Raises
     ------
     DataError
-        If there are no concepts, an id is repeated, a broader concept is not in the vocabulary,
-        or broader concepts form a cycle.
+        If there are no concepts, or a single string; one is of another type, an id is repeated, a
+        broader concept is not in the vocabulary, or broader concepts form a cycle.
     """
 
     def __init__(
         self,
-        concepts: Iterable[Concept],
+        concepts: Iterable[Concept | str],
         path: Path | str | None = None,
         lines: Sequence[int] | None = None,
     ) -> None:
-        self._concepts, self.path, self._lines = list(concepts), path, lines
+        if isinstance(concepts, str):
+            raise DataError("concepts is a single name", value=concepts, fix="pass a list of names")
+        given: list[object] = list(concepts)
+        self._concepts = [_concept(row, one) for row, one in enumerate(given)]
+        self.path, self._lines = path, lines
         if not self._concepts:
             fix = "give at least one concept, each with an id and a label"
             raise DataError("vocabulary is empty", path=path, fix=fix)
@@ -216,3 +220,12 @@ class Vocabulary(Sequence[Concept]):
 
 def _plain(name: str) -> str:
     return " ".join(name.casefold().split())
+
+
+def _concept(row: int, given: object) -> Concept:
+    if isinstance(given, str):
+        return Concept(given, given)
+    if not isinstance(given, Concept):
+        fix = 'pass names, or Concept("id", "name")'
+        raise DataError(f"concept {row} is of type {type(given).__name__}", fix=fix)
+    return given

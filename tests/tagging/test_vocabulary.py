@@ -42,6 +42,14 @@ def shape(vocabulary: Vocabulary) -> list[tuple[object, ...]]:
     return [(c.id, c.label, c.synonyms, c.broader, c.description, c.notation) for c in vocabulary]
 
 
+def test_a_name_is_a_concept() -> None:
+    assert list(Vocabulary(["Optics"])) == [Concept("Optics", "Optics")]
+    with pytest.raises(DataError, match="a single name.*Fix: pass a list"):
+        Vocabulary("Optics")
+    with pytest.raises(DataError, match="concept 1 is of type dict.*Fix: pass names"):
+        Vocabulary(["Optics", {"id": "a", "label": "b"}])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed: bool) -> None:
