@@ -276,6 +276,18 @@ def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: 
     assert len(list((library.path / "words").iterdir())) == 1
 
 
+def test_a_word_index_of_an_older_analysis_is_made_again(make: Callable[..., Library]) -> None:
+    library = make([{**paper(1), "title": "शिक्षा"}, paper(2)])
+    library.search("शिक्षा", words=1.0)
+    (stored,) = (library.path / "words").iterdir()
+    # As versions did that named no analysis, and split this title into three words.
+    older = stored.rename(stored.with_suffix(""))
+    library.refresh()
+    assert library.search("शिक्षा", words=1.0).ids[0] == "p001"
+    assert [entry.name for entry in (library.path / "words").iterdir()] == [stored.name]
+    assert not older.exists()
+
+
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
     papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
     library = make(papers, tasks=["search"])
