@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.data.importers.paper import short_doi
+from scimult.data.importers.doi import short_doi
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import (
