@@ -48,7 +48,8 @@ def test_beyond_the_pairs_the_curve_is_scikit_learns(seed: int) -> None:
     logits = rng.normal(0, 3, 400)
     right = rng.random(400) < 0.1 + 0.6 / (1 + np.exp(-logits))
     clipped = IsotonicRegression(out_of_bounds="clip").fit(logits, right.astype(float))
-    beyond = np.concatenate([logits.min() - [0, 1, 20], logits.max() + [0, 1, 20]])
+    away = np.array([0, 1, 20])
+    beyond = np.concatenate([logits.min() - away, logits.max() + away])
     # Not exactly: a thousandth of the logistic function is mixed in.
     assert Curve.fit(logits, right)(beyond) == pytest.approx(clipped.predict(beyond), abs=1.1e-3)
 
