@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import pytrec_eval
 
@@ -54,6 +55,15 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"year": []}, lambda row: False),
     ({"year": np.int64(2004)}, lambda row: row["year"] == 2004),
     ({"year": [np.int64(2004), 2005]}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": (np.int64(2004), None)}, lambda row: row["year"] >= 2004),
+    ({"year": np.array([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": range(2004, 2006)}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": {2004: "a", 2005: "b"}.keys()}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": pd.Series([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": pa.array([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"labels": np.str_("protein")}, lambda row: "protein" in row["labels"]),
+    ({"labels": np.array(["protein"])}, lambda row: "protein" in row["labels"]),
+    ({"labels": 7}, lambda row: False),
 ]
 
 
