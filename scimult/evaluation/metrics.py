@@ -191,7 +191,7 @@ def r_precision(judged: Judged, cut_Q: IntArray) -> Scores:
 def precision_at_last(judged: Judged, cut_Q: IntArray) -> Scores:
     """Return the precision at the last relevant result (CSFCube's ``r_precision``)."""
     relevant_QK = _first(judged.grades_QK, cut_Q) > 0
-    last_Q = relevant_QK.shape[1] - relevant_QK[:, ::-1].argmax(axis=1)
+    last_Q = (relevant_QK * _ranks(relevant_QK)).max(axis=1, initial=1)
     shares_Q: Scores = relevant_QK.sum(axis=1) / last_Q
     return shares_Q
 

@@ -15,21 +15,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scimult.data.marks import lowered, with_marks
 from scimult.data.ragged import Ragged
 from scimult.retrieval.runs import Ranking
 from scimult.types import BoolArray, IntArray
 
 _MATCHED, _MATCHED_BELOW, _OTHER, _DROPPED = range(4)
 _NOT_WORD = re.compile(r"[\W_]+")
+_WORD = r"[^\W_]+(?:[\p{M}]+[^\W_]*)*"
 
 
 def words(text: str) -> str:
     """Lower-case ``text`` and put one space between its words, dropping punctuation.
 
+    A letter with an accent is the same as one character and as two.
     Raw titles and abstracts need it, so that a name at the end of a sentence matches. Tokenised
     data such as MAPLE's is only stripped.
     """
-    return _NOT_WORD.sub(" ", text.lower()).strip()
+    text = lowered(text)
+    if text.isascii():
+        return _NOT_WORD.sub(" ", text).strip()
+    return " ".join(with_marks(_WORD).findall(text))
 
 
 class NameMatcher:

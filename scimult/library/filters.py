@@ -7,21 +7,25 @@ of two venues, with this among its labels. Values are passed as SQL parameters, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
 from typing import Any
-
-import numpy as np
 
 from scimult.data.sql import quoted
 from scimult.errors import ConfigError, one_of
+from scimult.library.values import as_python, as_text
 
 Where = str | Mapping[str, Any]
+# By columns of text. DuckDB refuses what is no value at all, such as a mapping.
+_STORED_AS_TEXT = (bool, int, float, Decimal, date)
 
 
 def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     """Return a condition in SQL and its parameters, given the type of each column.
 
-    A mapping has by column: a value, None (absent), a list (any of these) or an inclusive pair
-    (from, to), None for open. On a column of lists a value matches any of its items.
+    A mapping has by column: a value, None (absent), several values (any of these: a list, set,
+    range, array or a frame's column) or an inclusive pair (from, to), None for open. On a column of
+    lists a value matches any of its items.
 
     Raises
     ------
@@ -42,31 +46,32 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
         term, params = _term(quoted(name), kind, wanted)
         terms.append(term)
         values += params
-    # DuckDB takes no scalars of numpy, such as a frame's cells.
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    return " AND ".join(terms), plain
+    return " AND ".join(terms), values
 
 
 def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     many = kind.endswith("[]")
+    wanted = as_python(wanted)
     if wanted is None:
         return f"{column} IS NULL", []
     if isinstance(wanted, tuple):
         if len(wanted) != 2 or many:
             fix = "pass (from, to) on a column of single values, None where it is open"
             raise ConfigError(f"{column} does not take a range", value=wanted, fix=fix)
-        bounds = [
-            (sign, end) for sign, end in zip((">=", "<="), wanted, strict=True) if end is not None
-        ]
+        ends = map(as_python, wanted)
+        bounds = [(sign, end) for sign, end in zip((">=", "<="), ends, strict=True)]
+        bounds = [(sign, end) for sign, end in bounds if end is not None]
         terms = [f"{column} {sign} ?" for sign, _ in bounds] or [f"{column} IS NOT NULL"]
         return f"({' AND '.join(terms)})", [end for _, end in bounds]
-    if isinstance(wanted, (list, set, frozenset)):
-        values = [value for value in wanted if value is not None]
-        terms = [f"{column} IS NULL"] if len(values) < len(wanted) else []
-        if values and many:
-            terms.append(f"list_has_any({column}, ?)")
-            values = [[str(value) for value in values]]
-        elif values:
-            terms.append(f"{column} IN ({', '.join('?' * len(values))})")
-        return f"({' OR '.join(terms) or 'FALSE'})", values
-    return (f"list_contains({column}, ?)" if many else f"{column} = ?"), [wanted]
+    # One value is as a list of it.
+    given = [as_python(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
+    values = [value for value in given if value is not None]
+    terms = [f"{column} IS NULL"] if len(values) < len(given) else []
+    if kind.startswith("VARCHAR"):
+        values = [as_text(v) if isinstance(v, _STORED_AS_TEXT) else v for v in values]
+    if values and many:
+        terms.append(f"list_has_any({column}, ?)")
+        values = [values]
+    elif values:
+        terms.append(f"{column} IN ({', '.join('?' * len(values))})")
+    return f"({' OR '.join(terms) or 'FALSE'})", values

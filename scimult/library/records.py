@@ -19,6 +19,7 @@ from scimult.errors import DataError
 from scimult.inference.collection import given_twice
 from scimult.inference.texts import paper_of, rows_of
 from scimult.library.papers import ARROW_TYPES, OWN_TYPES
+from scimult.library.values import as_text
 from scimult.retrieval.store import key_of
 from scimult.terminal import is_one_line
 from scimult.types import Text
@@ -173,9 +174,9 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
         return value
     if kind == "VARCHAR[]":
         items = value if actual == "VARCHAR[]" else [value]
-        return [_as_string(item) for item in items if item is not None]
+        return [as_text(item) for item in items if item is not None]
     if kind == "VARCHAR":
-        return _as_string(value)
+        return as_text(value)
     if kind == "DOUBLE" and actual == "BIGINT":
         return float(value)
     if kind == "BIGINT" and actual == "DOUBLE" and float(value).is_integer():
@@ -186,13 +187,6 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
         value=value,
         fix="write it like the others, or give the column another name",
     )
-
-
-def _as_string(value: Any) -> str:
-    """Return what is no string as JSON, and what JSON lacks (dates, decimals) as it prints."""
-    if isinstance(value, (bool, int, float, list, tuple, dict)):
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-    return str(value)
 
 
 def read_files(

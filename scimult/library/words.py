@@ -15,7 +15,7 @@ from scimult.library.exact import RowScores, ranked
 from scimult.library.state import State
 from scimult.locks import remove_leftovers_in
 from scimult.progress import note, warn
-from scimult.retrieval.analysis import WORDS
+from scimult.retrieval.analysis import VERSION, WORDS
 from scimult.types import BoolArray
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class WordIndex:
 
     def __init__(self, state: State) -> None:
         self._state, self._rows = state, state.live_rows()
-        folder = state.folder / FOLDER / state.numbering
+        # Of this analysis too: a query's words must be those that were counted.
+        folder = state.folder / FOLDER / f"{state.numbering}.{VERSION}"
         stored = _stored(folder)
         self._model = self._build() if stored is None else stored
         if stored is None:

@@ -17,7 +17,6 @@ from scimult.types import BoolArray, IntArray
 Numbers = NDArray[np.float64]
 _LEAST = 20
 _PLAIN = 1e-3
-_FAR = 10.0
 _STARTS = 5
 
 
@@ -25,8 +24,9 @@ _STARTS = 5
 class Curve:
     """A non-decreasing map from log odds to probabilities.
 
-    Interpolates linearly between the blocks of an isotonic regression (Zadrozny and Elkan 2002),
-    from 0 to 1. Mixing in a thousandth of the logistic function keeps the order within a block.
+    Interpolates linearly between the centres of the blocks of an isotonic regression (Zadrozny and
+    Elkan 2002); outside them the first and the last level hold. Mixing in a thousandth of the
+    logistic function keeps the order within a block.
 
     Attributes
     ----------
@@ -58,8 +58,7 @@ class Curve:
         y_P = IsotonicRegression().fit_transform(x_P, right_P[order].astype(np.float64))
         levels, starts, counts = np.unique(y_P, return_index=True, return_counts=True)
         centres = np.add.reduceat(x_P, np.sort(starts)) / counts
-        knots = [centres[0] - _FAR, *centres, centres[-1] + _FAR]
-        return cls([float(x) for x in knots], [0.0, *map(float, levels), 1.0])
+        return cls([float(x) for x in centres], [float(x) for x in levels])
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,10 @@ def similarities(
     """
     import torch
 
+    if similarity == "l2" and len(candidates_CD):
+        # Distances stay, and products lose no digits to what all vectors share.
+        mean_D = candidates_CD.mean(axis=0, dtype=np.float64).astype(np.float32)
+        queries_BD, candidates_CD = queries_BD - mean_D, candidates_CD - mean_D
     scores_CB = products(torch.from_numpy(candidates_CD), torch.from_numpy(queries_BD)).numpy()
     scores_BC: FloatArray = scores_CB.T
     if similarity == "l2":

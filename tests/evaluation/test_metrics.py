@@ -12,7 +12,16 @@ from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, UnknownNameError
-from scimult.evaluation.metrics import Judged, Measure, compute, depth, judge, macro_f1, parse
+from scimult.evaluation.metrics import (
+    METRICS,
+    Judged,
+    Measure,
+    compute,
+    depth,
+    judge,
+    macro_f1,
+    parse,
+)
 from scimult.retrieval.runs import (
     Qrels,
     Ranking,
@@ -243,3 +252,13 @@ def test_names_of_metrics() -> None:
     for name in ("", "recall(2)@20", "recall @20"):
         with pytest.raises(ConfigError, match="not a metric name"):
             parse(name)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_lists_without_results_score_zero(name: str) -> None:
+    """Also where a share of every list is less than one result."""
+    nothing, lengths = np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    ideal = np.array([[2, 1], [1, 0]])
+    assert compute(name, Judged(nothing, lengths, ideal, np.array([2, 1]))).tolist() == [0, 0]
+    listed = Judged(np.ones((2, 3), dtype=np.int64), lengths + 3, ideal, np.array([2, 1]))
+    assert compute(f"{name}%20", listed).tolist() == [0, 0]

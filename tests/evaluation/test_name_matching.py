@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +59,21 @@ def test_corners_of_the_rule(text: str, name: str, matches: bool) -> None:
 
 def test_raw_text_is_normalised_to_words() -> None:
     assert words("  X-ray (soft) snake_case: Ärzte, 3D.") == "x ray soft snake case ärzte 3d"
+
+
+@given(
+    st.text(
+        st.one_of(
+            st.characters(categories=["L", "M", "N", "P"]), st.sampled_from("eJ _-\u0301\u030c")
+        )
+    )
+)
+def test_words_keep_their_marks(text: str) -> None:
+    composed = unicodedata.normalize("NFC", text.lower())
+    runs = regex.findall(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*", composed)
+    assert [words(unicodedata.normalize(form, text)) for form in ("NFC", "NFD")] == [
+        " ".join(runs)
+    ] * 2
 
 
 @given(seed=st.integers(0, 2**16), k=st.integers(1, 14), n_labels=st.integers(1, 12))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import pytest
 
+from scimult.errors import ConfigError
 from scimult.library import Library
 from tests.library.conftest import paper
 
@@ -51,3 +56,36 @@ def test_columns_may_be_called_anything(make: Make) -> None:
     assert library.ids(where={'size 5" x': 3}) == ["p000"]
     assert library.ids(where='"size 5"" x" IS NULL') == ["p001"]
     assert library.ids(where="year > 2000") == ["p000"]
+
+
+MIXED = [
+    paper(0, codes=[7, "a", True], code="x", day=date(2020, 1, 2)),
+    paper(1, codes=["b", 0.5], code=7, day=None),
+    paper(2, codes=[], code=None, day=date(2021, 1, 2)),
+    paper(3, codes=None, code="7 a", day=date(2020, 1, 2)),
+]
+
+
+@pytest.mark.parametrize("value", [7, "a", True, 0.5, "true", "z", np.float64(0.5), 7.0])
+def test_one_value_of_a_column_of_lists_is_one_of_its_items(make: Make, value: Any) -> None:
+    """Items are stored as text, numbers and truths as in JSON: so are the values of a filter."""
+    library = make(MIXED)
+    text = value if isinstance(value, str) else json.dumps(value)
+    table = library.state.papers.table(library.state.live_rows()).to_pylist()
+    wanted = [row["id"] for row in table if text in (row["codes"] or [])]
+    for given in (value, [value], np.array([value]), {value}):
+        assert library.ids(where={"codes": given}) == wanted
+
+
+def test_columns_of_text_take_numbers_and_dates(make: Make) -> None:
+    library = make(MIXED)
+    assert library.ids(where={"code": 7}) == ["p001"]
+    assert library.ids(where={"code": ["x", 7, None]}) == ["p000", "p001", "p002"]
+    assert library.ids(where={"day": date(2020, 1, 2)}) == ["p000", "p003"]
+
+
+@pytest.mark.parametrize("value", [{"from": 1}, iter(["x"]), object()])
+@pytest.mark.parametrize("column", ["code", "codes"])
+def test_what_is_no_value_is_refused(make: Make, column: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"cannot filter: .* Fix: give values"):
+        make(MIXED).ids(where={column: value})

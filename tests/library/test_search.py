@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import pytrec_eval
 
@@ -54,6 +55,15 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"year": []}, lambda row: False),
     ({"year": np.int64(2004)}, lambda row: row["year"] == 2004),
     ({"year": [np.int64(2004), 2005]}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": (np.int64(2004), None)}, lambda row: row["year"] >= 2004),
+    ({"year": np.array([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": range(2004, 2006)}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": {2004: "a", 2005: "b"}.keys()}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": pd.Series([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"year": pa.array([2004, 2005])}, lambda row: row["year"] in (2004, 2005)),
+    ({"labels": np.str_("protein")}, lambda row: "protein" in row["labels"]),
+    ({"labels": np.array(["protein"])}, lambda row: "protein" in row["labels"]),
+    ({"labels": 7}, lambda row: False),
 ]
 
 
@@ -274,6 +284,18 @@ def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: 
         assert library.search("graph", words=0.5).as_dicts() == wanted.as_dicts()
     # A killed process's half-written index of other papers goes, too.
     assert len(list((library.path / "words").iterdir())) == 1
+
+
+def test_a_word_index_of_an_older_analysis_is_made_again(make: Callable[..., Library]) -> None:
+    library = make([{**paper(1), "title": "शिक्षा"}, paper(2)])
+    library.search("शिक्षा", words=1.0)
+    (stored,) = (library.path / "words").iterdir()
+    # As versions did that named no analysis, and split this title into three words.
+    older = stored.rename(stored.with_suffix(""))
+    library.refresh()
+    assert library.search("शिक्षा", words=1.0).ids[0] == "p001"
+    assert [entry.name for entry in (library.path / "words").iterdir()] == [stored.name]
+    assert not older.exists()
 
 
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:

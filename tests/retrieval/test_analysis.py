@@ -1,15 +1,20 @@
-"""Tokens against Lucene's own English analyser, and bm25s."""
+"""Tokens against Lucene's own English analyser, bm25s, and Unicode's words as in ``regex``."""
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import bm25s
 import pytest
+import regex
 import Stemmer
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scimult.data.marks import MARK, with_marks
 from scimult.errors import UnknownNameError
-from scimult.retrieval.analysis import PRESETS, WORDS, Analyser
+from scimult.retrieval.analysis import PATTERNS, PRESETS, WORDS, Analyser
 
 # What EnglishAnalyzer of Lucene 9.5.0 prints for these texts.
 LUCENE = [
@@ -83,3 +88,76 @@ def test_by_default_nothing_is_dropped_or_stemmed() -> None:
 def test_unknown_settings_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
         Analyser(**settings)
+
+
+# Letters and marks of scripts that write vowels, tones or accents as marks.
+SCRIPTS = {
+    "Hindi": "मशीनी शिक्षा के लिए हिन्दी में तंत्रिका जालतंत्र क़लम",
+    "Arabic": "التَّعَلُّمُ الآليّ فِي الطِّبّ",
+    "Hebrew": "בְּרֵאשִׁית בָּרָא",
+    "Vietnamese": unicodedata.normalize("NFD", "Học máy với dữ liệu tiếng Việt"),
+    "Lithuanian": "la\u0304\u0301 me\u0304\u0303s x\u0304 ir J\u030co",
+    "Tamil": "இயந்திர கற்றல்",
+}
+THAI = "การเรียนรู้ของเครื่อง ที่ดีที่สุด"
+analysers = st.sampled_from([Analyser(), Analyser(tokens="lucene")])
+marked = st.text(
+    st.one_of(
+        st.characters(categories=["L", "M", "N", "P", "Zs"]),
+        st.sampled_from("aeJI'’.,_ \u0301\u0304\u0307\u030c\u093f\u0345"),
+    ),
+    max_size=30,
+)
+
+
+def test_marks_are_all_that_unicode_calls_so() -> None:
+    is_mark = with_marks(rf"[{MARK}]").fullmatch
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        assert bool(is_mark(character)) == unicodedata.category(character).startswith("M")
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_words_with_marks_are_those_of_unicode(text: str) -> None:
+    composed = unicodedata.normalize("NFC", text.lower())
+    segments = regex.split(r"(?wV1)\b", composed)
+    words = [segment for segment in segments if regex.search(r"\w", segment)]
+    assert len(words) == len(text.split())
+    assert WORDS([text]) == [words]
+    assert Analyser(tokens="lucene")([text]) == [words]
+
+
+def test_thai_is_runs_of_letters_and_marks() -> None:
+    runs = regex.findall(r"\p{L}[\p{L}\p{M}]*", THAI)
+    assert WORDS([THAI]) == Analyser(tokens="lucene")([THAI]) == [runs]
+
+
+@given(analysers, marked)
+@example(Analyser(), "caf\u00e9 J\u030c \u0130x")
+@example(Analyser(tokens="lucene"), "ren\u00e9's gar\u00e7on")
+def test_one_letter_with_an_accent_is_as_two_characters(analyser: Analyser, text: str) -> None:
+    forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD")]
+    composed, decomposed = analyser(forms)
+    assert composed == decomposed
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["M"]), max_size=30), max_size=4))
+def test_without_marks_words_are_those_of_bm25s(texts: list[str]) -> None:
+    texts = [unicodedata.normalize("NFC", text.lower()) for text in texts]
+    texts = [regex.sub(r"\p{M}", "", text) for text in texts]
+    expected = bm25s.tokenize(texts, stopwords=None, return_ids=False, show_progress=False)
+    assert WORDS(texts) == expected
+
+
+@given(st.text(st.sampled_from("ab1_'.,: sS-"), max_size=20))
+def test_ascii_is_split_as_other_text(text: str) -> None:
+    """The last word makes the text take the path for all of Unicode."""
+    for analyser in (WORDS, Analyser(tokens="lucene")):
+        assert analyser([f"{text} éé"]) == [[*analyser([text])[0], "éé"]]
+
+
+def test_what_is_recorded_is_a_pattern_of_regex() -> None:
+    for text in (*SCRIPTS.values(), "plain words, v1.2"):
+        lowered = unicodedata.normalize("NFC", text.lower())
+        for tokens, pattern in PATTERNS.items():
+            assert Analyser(tokens=tokens)([text]) == [regex.findall(pattern, lowered)]

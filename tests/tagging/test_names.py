@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,14 @@ def test_one_name_of_several_concepts_and_words_in_other_scripts() -> None:
     finder = NameFinder([("mercury",), ("Hg", "Mercury"), ("Größe",), ("光学",)])
     assert finder.find("Mercury of GRÖSSE") == [0, 1]
     assert finder.find("die größe; 光学") == [2, 3]
+
+
+def test_names_with_marks() -> None:
+    finder = NameFinder([("Poincaré map",), ("शिक्षा",), ("car",)])
+    text = unicodedata.normalize("NFD", "a Poincaré map; la carène")
+    assert finder.find(text) == [0]
+    assert finder.find("मशीनी शिक्षा") == [1]
+    assert finder.find("शिक्षक") == []
 
 
 @given(

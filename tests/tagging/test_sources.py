@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from scipy.spatial.distance import cdist
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
@@ -57,6 +58,15 @@ def test_similarities_in_float64(similarity: str) -> None:
     else:
         expected = x.astype(float) @ y.T
     np.testing.assert_allclose(similarities(x, y, similarity), expected, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_distances_of_vectors_with_a_large_mean_are_scipys() -> None:
+    rng = np.random.default_rng(2)
+    mean_D = 30 * rng.normal(size=64)
+    x, y = ((rng.normal(size=(n, 64)) + mean_D).astype(np.float32) for n in (7, 200))
+    expected = -cdist(x.astype(np.float64), y.astype(np.float64))
+    np.testing.assert_allclose(similarities(x, y, "l2"), expected, rtol=1e-6)
+    assert similarities(x, y[:0], "l2").shape == (7, 0)
 
 
 def test_a_linear_model_of_few_papers_is_the_regression_over_all() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from scimult.data.importers.doi import short_doi
 from scimult.data.lines import Record
 from scimult.errors import DataError
 from scimult.types import Text
@@ -35,7 +36,6 @@ _NO_YEAR = re.compile(
 )
 # What Scopus writes for an abstract, and PubMed for a title, that it does not have.
 _NO_TEXT = re.compile(r"\[(?:no abstract|not) available\.?\]\.?", re.I)
-_DOI = re.compile(r"10\.\d+(?:\.\d+)*/\S+")
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
 # complete.
 _TAG = re.compile(
@@ -158,12 +158,6 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
 def known_text(text: str) -> str:
     """Return ``text`` unless it says that there is none; then it is empty."""
     return "" if _NO_TEXT.fullmatch(text) else text
-
-
-def short_doi(text: str) -> str:
-    """Return the DOI in ``text``, lower-cased and without its resolver; empty if there is none."""
-    match = _DOI.search(text)
-    return match[0].rstrip(".,;").lower() if match else ""
 
 
 def plain_text(text: str) -> str:

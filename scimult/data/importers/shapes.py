@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
+from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
     first,
     first_name_first,
     person,
     plain_text,
-    short_doi,
     year_in,
 )
 from scimult.data.importers.tagged import LAYOUTS, paper_of

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
     KEYWORDS,
     first,
     first_name_first,
     known_text,
-    short_doi,
     year_in,
 )
 from scimult.data.lines import Record, Rejects, empty_file, read_lines

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from scimult.data.importers.paper import short_doi
+from scimult.data.importers.doi import short_doi
 from scimult.data.text_store import TextStore
 from scimult.preparation.hygiene.config import ALL_KEYS, HygieneConfig, NearConfig
 from scimult.preparation.hygiene.minhash import (

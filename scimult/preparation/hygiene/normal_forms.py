@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import unicodedata
 
+from scimult.data.marks import with_marks
 from scimult.types import Text
 
-_WORD = re.compile(r"[^\W_]+")
+_WORD = r"[^\W_]+(?:[\p{M}]+[^\W_]*)*"
+# Latin, Greek and Cyrillic letters lose their accents, Hebrew and Arabic ones the points that most
+# texts leave out. Elsewhere a mark is a vowel, or makes another letter: it stays.
+_BASES = (
+    r"0-9A-Za-z\u00aa-\u02af\u0370-\u052f\u05d0-\u05f2\u0620-\u06d3\u06d5-\u06ff\u0750-\u077f"
+    r"\u0870-\u08c9\u1c80-\u1c8f\u1d00-\u1dbf\u1e00-\u1fff\u2c60-\u2c7f\ua640-\ua69f\ua720-\ua7ff"
+    r"\uab30-\uab6f"
+)
+# The last ones choose between glyphs of a character.
+_DROPPED = rf"(?<=[{_BASES}])[\p{{M}}]+|[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"
 # Lower-cases ASCII letters, keeps digits, and turns all else into spaces.
 _ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
 
 
 def words(text: str) -> list[str]:
-    """Return the runs of letters and digits, without case, accents and typographic variants."""
+    """Return the runs of letters and digits, without case, accents and typographic variants.
+
+    >>> words("Poincaré’s ﬁrst"), words("हिन्दी ガラス") == ["हिन्दी", "ガラス"]
+    (['poincare', 's', 'first'], True)
+    """
     if text.isascii():  # same result, several times faster
         return text.translate(_ASCII).split()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
-    return _WORD.findall("".join(c for c in decomposed if not unicodedata.combining(c)))
+    bare = unicodedata.normalize("NFKC", with_marks(_DROPPED).sub("", decomposed))
+    found: list[str] = with_marks(_WORD).findall(bare)
+    return found
 
 
 def title_key(title: str) -> str:

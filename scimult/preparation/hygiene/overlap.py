@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scimult.data.importers.paper import short_doi
+from scimult.data.importers.doi import short_doi
 from scimult.data.manifest import OverlapEntry
 from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig

@@ -23,7 +23,7 @@ from scimult.hardware import usable_device
 from scimult.preparation.mining.config import SearchConfig
 from scimult.preparation.steps import Steps
 from scimult.progress import note
-from scimult.retrieval import coded, pruned_bm25
+from scimult.retrieval import analysis, coded, pruned_bm25
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.coded import CodedIndex, write_codes
 from scimult.retrieval.exact import ExactIndex
@@ -60,6 +60,7 @@ class Indexes:
             "texts": self._texts.fingerprint,
             "rows": _hash_of(rows_C),
             "longest": config.longest,
+            "analysis": analysis.VERSION,
         }
         effort = pruned_bm25.Effort(config.postings, config.overfetch, config.spare)
         return PrunedBM25Index(self._cached(f"index.bm25.{name}", inputs, make), effort=effort)

@@ -22,6 +22,7 @@ from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
+from scimult.retrieval import analysis
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.types import FloatArray, IntArray
 
@@ -114,6 +115,8 @@ class RuleBuilder:
         described = rule.model_dump(mode="json", exclude={"share"})
         if isinstance(rule, configs.DenseConfig):
             described["model"] = self._dense.identity(rule)
+        if isinstance(rule, configs.BM25Config):
+            described["analysis"] = analysis.VERSION
         if isinstance(rule, configs.CitationBandConfig):
             described["embedding"] = self._config.embedding.model_dump(mode="json")
         if isinstance(rule, configs.RankedConfig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.data.importers.paper import short_doi
+from scimult.data.importers.doi import short_doi
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import (
@@ -44,10 +45,55 @@ def _find(
         ("GRAPH-Drawing: an overview.", "graph drawing  an overview"),
         ("The ﬁrst x² law", "The first x2 law"),
         ("Über Straßen", "Uber STRASSEN"),
+        ("Ёлка й ЭЛЕМЕНТ", "елка и элемент"),
+        ("Άλφα ῥῆμα", "αλφα ρημα"),
+        ("ﾊﾟﾀｰﾝ認識", "パターン認識"),
+        ("التَّعَلُّم الآلي", "التعلم الالي"),
+        ("בְּרֵאשִׁית", "בראשית"),
+        ("葛\U000e0100城の研究", "葛城の研究"),
+        ("e\u20dd 3\ufe0f\u20e3", "e3"),
     ],
 )
 def test_titles_that_differ_in_form_alone(first: str, second: str) -> None:
     assert title_key(first) == title_key(second) != ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("दिल का अध्ययन", "दाल का अध्ययन"),  # heart, lentils
+        ("ガラスの研究", "カラスの研究"),  # glass, crows
+        ("การศึกษาเสือ", "การศึกษาเสื้อ"),  # tigers, shirts
+        ("கல் ஆய்வு", "கால் ஆய்வு"),  # stones, legs
+    ],
+)
+def test_titles_that_differ_in_a_mark(first: str, second: str) -> None:
+    assert title_key(first) != title_key(second)
+
+
+@given(st.text(st.characters(categories=["L", "M", "N", "Zs"]), max_size=20))
+def test_normal_forms_of_unicode_have_one_key(text: str) -> None:
+    forms = {title_key(unicodedata.normalize(form, text)) for form in ("NFC", "NFD", "NFKC")}
+    assert len(forms) == 1
+
+
+letters = st.characters(categories=["L", "M"], max_codepoint=0x1CFF, exclude_characters="\u0345")
+
+
+@given(st.text(letters, max_size=20))
+def test_marks_that_scripts_need_stay(text: str) -> None:
+    """Against a walk over the letters; the names of characters tell their scripts."""
+    bare = ("LATIN", "GREEK", "COPTIC", "CYRILLIC", "HEBREW", "ARABIC")
+    kept, drops = "", True
+    for character in unicodedata.normalize("NFKD", text).casefold():
+        if character.isalpha():
+            drops = unicodedata.name(character).startswith(bare)
+            kept += character
+        elif not unicodedata.category(character).startswith("M"):
+            drops = True
+        elif not drops:
+            kept += character
+    assert title_key(text) == unicodedata.normalize("NFKC", kept)
 
 
 @pytest.mark.parametrize(
