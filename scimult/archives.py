@@ -13,8 +13,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from scimult.disk_space import require_room
 from scimult.errors import DataError
-from scimult.files import atomic_file, require_room
+from scimult.files import atomic_file
 from scimult.progress import progress
 
 _DAMAGED = (

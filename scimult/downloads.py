@@ -29,12 +29,12 @@ from urllib.request import Request, urlopen
 
 from scimult import __version__
 from scimult.archives import unpack
+from scimult.disk_space import require_room
 from scimult.errors import DataError
 from scimult.files import (
     file_digest,
     only_writer,
     read_json,
-    require_room,
     sha256,
     storage_error,
     write_json,

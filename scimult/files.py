@@ -130,6 +130,8 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
             if not _concerns(error, path, temporary):
                 raise
             raise storage_error(error, given) from error
+        except StorageError as error:
+            raise _renamed(error, temporary, given) from error.__cause__
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -308,34 +310,6 @@ def json_problem(error: ValueError | RecursionError) -> str:
     return "an integer has too many digits"
 
 
-def require_room(folder: Path, needed: int, what: str) -> None:
-    """Create ``folder`` and check that it is writable and has room for ``needed`` more bytes.
-
-    Raises
-    ------
-    StorageError
-        If not; ``what`` names what needs the bytes.
-    """
-    probe = temporary_name(folder / "probe")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x")
-        probe.unlink()
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise storage_error(error, folder) from error
-    if free < needed:
-        raise StorageError(
-            f"{what} need {_size(needed)} and {_size(free)} are free",
-            path=folder,
-            fix="free disk space, or write less or to another disk",
-        )
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
-
-
 def sha256(path: Path | str) -> str:
     """Return the hexadecimal SHA-256 of a file's content."""
     return file_digest(path, "sha256")
@@ -364,7 +338,7 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
     else:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full:
-        fix = "free disk space or write to another disk; no partial output was left"
+        fix = "free disk space or write to another disk, then repeat"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "choose a folder that you may write to"
     elif error.errno == errno.ENAMETOOLONG:
@@ -372,6 +346,14 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
     else:
         fix = "check that the path exists and can be written"
     return StorageError(f"cannot write: {reason}", path=path, fix=fix)
+
+
+def _renamed(error: StorageError, temporary: Path, path: Path) -> StorageError:
+    """Return an error about a part of a folder by the name that the part was to have."""
+    if error.path is None or not Path(error.path).is_relative_to(temporary):
+        return error
+    final = path / Path(error.path).relative_to(temporary)
+    return type(error)(error.problem, path=final, value=error.value, fix=error.fix)
 
 
 def _concerns(error: OSError, path: Path, temporary: Path) -> bool:

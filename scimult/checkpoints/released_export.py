@@ -86,8 +86,14 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         "epoch": before.get("epoch", 0),
         "encoder_params": parameters,
     }
-    with atomic_file(path) as temporary:
-        torch.save(state, temporary)
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            # torch raises its own for a full disk, while it handles the system's.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
     names = [config.tasks[number].name for number in order]
     notes = [
         "the pooler is zero: embeddings do not use it, but the original code's loader requires it",

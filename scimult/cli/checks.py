@@ -9,6 +9,8 @@ from pathlib import Path
 
 from scimult.data.importers import find_files, guess_format
 from scimult.errors import CheckpointError, ConfigError, DataError, StorageError, UnknownNameError
+from scimult.files import FolderKind, check_replaceable
+from scimult.unfinished import remove_strays
 
 DEVICES = ("cpu", "cuda", "cuda:0")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -45,7 +47,8 @@ def check_model(model: Path) -> None:
 def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path]) -> None:
     """Check that a file may be written: never over an input, over others only on request.
 
-    ``overwrite`` is None for a verb without that option.
+    ``overwrite`` is None for a verb without that option. What a killed process left next to a
+    complete output is removed.
 
     Raises
     ------
@@ -60,9 +63,27 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
         problem = "is a folder" if out.is_dir() else "is a device or a pipe, not a file"
         raise StorageError(problem, path=out, fix="name a file")
     if not overwrite:
+        remove_strays(out)
         choice = "" if overwrite is None else ", or --overwrite to replace this one"
         fix = f"choose another file{choice}"
         raise StorageError("output exists already", path=out, fix=fix)
+
+
+def check_output_folder(out: Path, kind: FolderKind | None = None) -> None:
+    """Check that a folder may be written; see `scimult.files.check_replaceable`.
+
+    What a killed process left next to a complete output is removed.
+
+    Raises
+    ------
+    StorageError
+        If it may not.
+    """
+    try:
+        check_replaceable(out, kind)
+    except StorageError:
+        remove_strays(out)
+        raise
 
 
 def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None:

@@ -89,7 +89,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 def generate(
     out: opt.NewFolder,
-    papers: Annotated[int, typer.Option(help="Number of papers, at least 300.")] = 3000,
+    papers: Annotated[int, typer.Option(help="Number of papers, from 300 to 10,000,000.")] = 3000,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
     """Generate papers, citations, fields, queries and clicks, with evaluation sets held out.
@@ -101,7 +101,12 @@ def generate(
     from scimult.preparation.world import WorldSettings, make_world, write_world
     from scimult.preparation.world.layout import WORLD
 
-    settings = validate(WorldSettings, {"papers": papers, "seed": seed})
+    try:
+        settings = validate(WorldSettings, {"papers": papers, "seed": seed})
+    except ConfigError as error:
+        problem = "; ".join(line.strip() for line in error.problem.splitlines()[1:])
+        fix = "give 300 to 10,000,000 papers, and a seed of 0 or more"
+        raise ConfigError(problem, fix=fix) from None
     check_replaceable(out, WORLD)
     records = write_world(make_world(settings), out)
     for name, count in records.items():

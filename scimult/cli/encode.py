@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -93,6 +94,7 @@ def encode(
     from scimult.inference.bulk import BulkEncoder, Part, encode_shards, local_device
     from scimult.inference.incoming import count_records, read_texts
     from scimult.tasks import ALL
+    from scimult.unfinished import only_call
 
     mine = Part.parse(part)
     if overwrite and mine.count > 1:
@@ -115,8 +117,10 @@ def encode(
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
     kind = "paper" if task == ALL else encoder.kind(task, role)
     total = count_records(texts, kind, file_format)
-    bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
-    with rejecting(skip_bad) as rejects:
+    # Parts share the folder.
+    alone = only_call(out) if mine.count == 1 else nullcontext()
+    with alone, rejecting(skip_bad) as rejects:
+        bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
         incoming = read_texts(texts, kind, rejects, **reading)
         done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
     where = f"{out}/{{{','.join(bulk.folders)}}}" if task == ALL else str(out)

@@ -14,7 +14,7 @@ from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values
 from scimult.cli.common import open_model
 from scimult.cli.output import echo, failure, print_table
-from scimult.errors import ConfigError, SciMultError
+from scimult.errors import ConfigError, SciMultError, one_of
 
 if TYPE_CHECKING:
     from scimult.evaluation.results import SetResult
@@ -76,6 +76,9 @@ def mteb(
     from scimult.inference.mteb_tasks import find_tasks
 
     requested = find_tasks(tasks, language or ["eng"])
+    routed = {name for one in requested for name in (one.metadata.name, one.metadata.type)}
+    for key in routes:
+        one_of("task or type in --route", key, routed)
     encoder = open_model(model, device, dtype, pooling, similarity)
     system = name or encoder.name
     settings: dict[str, Any] = {

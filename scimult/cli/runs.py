@@ -11,6 +11,7 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.output import echo, print_table
 from scimult.files import check_own_file
+from scimult.progress import warn
 from scimult.table import Cell, Table, label, number, texts
 
 if TYPE_CHECKING:
@@ -32,19 +33,25 @@ def runs(
     from dataclasses import asdict
 
     from scimult.errors import ConfigError
-    from scimult.training.runs import compare_runs, find_runs, summarise
+    from scimult.training.runs import compare_runs, find_runs, summarise_all
 
-    paths = find_runs(folders)
     if not compare:
-        summaries = [summarise(folder) for folder in paths]
+        summaries, damaged = summarise_all(folders)
+        if not summaries:
+            raise damaged[0]
+        for error in damaged:
+            warn(f"left out: {error}")
         if as_json:
             for summary in summaries:
                 typer.echo(json.dumps(asdict(summary), ensure_ascii=False))
         else:
             print_table(runs_table(summaries))
         return
+    paths = find_runs(folders)
     if len(paths) < 2:
-        raise ConfigError("--compare needs at least two runs", value=[str(path) for path in paths])
+        fix = "name another run, or leave out --compare"
+        value = [str(path) for path in paths]
+        raise ConfigError("--compare needs at least two runs", value=value, fix=fix)
     comparison = compare_runs(paths)
     if as_json:
         typer.echo(json.dumps(asdict(comparison), ensure_ascii=False))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_inputs, check_model, check_output_file
+from scimult.cli.checks import check_inputs, check_model, check_output_file, check_output_folder
 from scimult.cli.common import rejecting, show_list
 from scimult.cli.library import columns_of, incoming
 from scimult.cli.output import echo, print_table
@@ -75,32 +74,32 @@ def train(
     """Train a tagger; repeat the command to resume, reusing the papers already encoded."""
     check_model(model)
     check_inputs([Path(file) for file in papers or ()])
-    from scimult.files import check_replaceable
     from scimult.tagging import Tagger, read_vocabulary
     from scimult.tagging.folder import TAGGER
+    from scimult.unfinished import unfinished
 
-    check_replaceable(folder, TAGGER if overwrite else None)
+    check_output_folder(folder, TAGGER if overwrite else None)
     fields = columns_of(field)
     with rejecting(skip_bad) as rejects:
         terms = read_vocabulary(vocabulary, columns=fields, language=language, rejects=rejects)
     tagged = [] if not papers else _tagged(papers, form, column, skip_bad)
-    store = folder.parent / f".{folder.name}.unfinished"
-    trained = Tagger.train(
-        folder,
-        terms,
-        tagged,
-        model=model,
-        device=device,
-        dtype=dtype,
-        settings={"pooling": pooling, "similarity": similarity},
-        store=store,
-        task=task,
-        hierarchy=hierarchy,
-        drop_unknown=drop_unknown,
-        seed=seed,
-        show_progress=True,
-    )
-    shutil.rmtree(store, ignore_errors=True)
+    with unfinished(folder) as store:
+        trained = Tagger.train(
+            folder,
+            terms,
+            tagged,
+            model=model,
+            device=device,
+            dtype=dtype,
+            settings={"pooling": pooling, "similarity": similarity},
+            store=store,
+            overwrite=overwrite,
+            task=task,
+            hierarchy=hierarchy,
+            drop_unknown=drop_unknown,
+            seed=seed,
+            show_progress=True,
+        )
     facts = trained.facts
     echo(f"{folder}: {trained}")
     if trained.is_calibrated:

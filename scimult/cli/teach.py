@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import only_with
+from scimult.cli.checks import check_output_folder, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, one_of
 from scimult.files import check_replaceable
@@ -73,10 +73,11 @@ def teach(
         options = {"--task": task, "--store": store, "--device": device}
         only_with("--model or --encoder", options)
     if not overwrite:
-        check_replaceable(out)
+        check_output_folder(out)
     from scimult.data.prepared import PreparedData
     from scimult.retrieval.embeddings import EMBEDDINGS, read_embeddings, read_vector_file
     from scimult.retrieval.teacher_vectors import write_encoded, write_imported
+    from scimult.unfinished import unfinished
 
     check_replaceable(out, EMBEDDINGS)
     texts = PreparedData.open(folder).texts
@@ -84,20 +85,18 @@ def teach(
         stored = read_embeddings(vectors) if ids is None else read_vector_file(vectors, ids)
         written = write_imported(out, texts, stored, precision=precision, overwrite=overwrite)
     else:
-        cache = store or out.resolve().with_name(f".{out.resolve().name}.unfinished")
         task = _task(model, task)
-        system = _system(model, encoder, device, cache, precision)
-        written = write_encoded(
-            out,
-            texts,
-            system.encoder,
-            task=task,
-            meta=system.describe(),
-            precision=precision,
-            overwrite=overwrite,
-        )
-        if store is None:
-            shutil.rmtree(cache, ignore_errors=True)
+        with unfinished(out) if store is None else nullcontext(store) as cache:
+            system = _system(model, encoder, device, cache, precision)
+            written = write_encoded(
+                out,
+                texts,
+                system.encoder,
+                task=task,
+                meta=system.describe(),
+                precision=precision,
+                overwrite=overwrite,
+            )
     echo(f"{out}: {len(texts):,} vectors of width {written.width}, in {precision}")
 
 

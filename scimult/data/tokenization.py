@@ -10,7 +10,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
 from scimult.errors import CheckpointError, ConfigError, SciMultError
+from scimult.files import storage_error
 from scimult.types import IntArray, Text
 
 if TYPE_CHECKING:
@@ -227,15 +231,23 @@ class TextTokenizer:
         return separator.join(piece.lower() for piece in joined.split(separator))
 
     def save(self, folder: Path | str) -> None:
-        """Write the tokenizer files into ``folder``; ``from_folder`` restores an equal one."""
+        """Write the tokenizer files into ``folder``; ``from_folder`` restores an equal one.
+
+        Raises
+        ------
+        StorageError
+            If the disk is full or the folder cannot be written.
+        """
         self._tokenizer.backend_tokenizer.no_truncation()
         self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
-        self._tokenizer.save_pretrained(str(folder))
+        with _writing(folder):
+            self._tokenizer.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str) -> None:
         """Write the files so that other libraries tokenise as we do.
 
-        Lower-casing that we add to a cased tokenizer becomes part of its files.
+        Lower-casing that we add to a cased tokenizer becomes part of its files. Raises what `save`
+        does.
         """
         if not self._lower_here:
             self.save(folder)
@@ -254,7 +266,8 @@ class TextTokenizer:
             **full.special_tokens_map,
             **{LOWERCASE_KEY: True},
         )
-        plain.save_pretrained(str(folder))
+        with _writing(folder):
+            plain.save_pretrained(str(folder))
 
     def _as_transformers(self) -> Any:
         if not isinstance(self._tokenizer, SavedTokenizer):
@@ -268,6 +281,22 @@ class TextTokenizer:
         """The special token between title and body, as text."""
         token: str = self._tokenizer.sep_token
         return token
+
+
+@contextmanager
+def _writing(folder: Path | str) -> Iterator[None]:
+    """Turn a failure to write tokenizer files into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    except Exception as error:
+        # tokenizers raises nothing narrower, with the system's error as text.
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None:
+            raise
+        number = int(match[1])
+        raise storage_error(OSError(number, os.strerror(number)), folder) from error
 
 
 def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:

@@ -56,6 +56,8 @@ def correlate(out: Path) -> Correlation:
     DataError
         If there are fewer than three systems or two shared sets, or results of other data.
     """
+    if not out.is_dir():
+        raise DataError("folder does not exist", path=out, fix="check the path")
     results = load_results(out)
     if len(results) < FEWEST:
         problem = f"correlations need {FEWEST} systems"

@@ -18,7 +18,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from scimult import distributed
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
@@ -136,6 +136,7 @@ class BulkEncoder:
     ) -> None:
         self._model, self._task, self._role = model, task, role
         sides = model.paper_sides(role) if task == ALL else {task: role}
+        self.folder = folder
         self.spaces: Mapping[str, Space] = {
             name: space_of(model, name, side, precision) for name, side in sides.items()
         }
@@ -202,7 +203,7 @@ def encode_shards(
     DataError
         If there are no texts, or an embedding is not finite.
     StorageError
-        If a shard cannot be written.
+        If a shard cannot be written, or another process replaced one meanwhile.
     """
     if rows < 1:
         raise ConfigError("a shard has no rows", value=rows, fix="use 1 or more")
@@ -222,7 +223,12 @@ def encode_shards(
             pace.skipped(window)
     if not fingerprints:
         raise DataError("no text is left", fix="add one that has an id and a text")
-    return Encoded(read, len(fingerprints), encoded, encoder.finish(fingerprints))
+    missing = encoder.finish(fingerprints)
+    if missing and part.count == 1:
+        problem = f"another process has replaced {len(missing)} of {len(fingerprints)} shards"
+        fix = "write each input to a folder of its own, and repeat this call"
+        raise StorageError(problem, path=encoder.folder, fix=fix)
+    return Encoded(read, len(fingerprints), encoded, missing)
 
 
 def local_device(device: str | None) -> str | None:

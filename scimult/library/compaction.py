@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from scimult.library.manifest import INDEXES, PAPERS, write_manifest
 from scimult.library.segments import write_segment
-from scimult.library.state import State
+from scimult.library.state import State, check_complete
 from scimult.library.writing import SEGMENT_ROWS, next_number, tidy
 from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.types import IntArray
@@ -32,6 +32,7 @@ def compact(state: State, *, everything: bool = False) -> State:
     rebuilds them, after a kill at the next change. While papers are unreadable nothing changes,
     since their files may be restored.
     """
+    check_complete(state)
     if not state.is_whole:
         return state
     rows, dead = state.manifest.rows, int(state.removed_N.sum())

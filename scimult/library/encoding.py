@@ -124,6 +124,8 @@ def create_library(
 ) -> None:
     """Write an empty library, atomically; ``path`` and ``settings`` will reopen the model.
 
+    It is refused to readers until `Library.add` or `sync` has put papers into it.
+
     Raises
     ------
     StorageError
@@ -134,7 +136,7 @@ def create_library(
     sides = sides_of(model, tasks)
     spaces = spaces_of(model, sides, precision)
     reference, shared = reference_to(model, path, settings), shared_sides(model, sides)
-    manifest = Manifest(reference, folder_of(spaces), sides, shared)
+    manifest = Manifest(reference, folder_of(spaces), sides, shared, creating=True)
     with atomic_folder(folder) as temporary:
         (temporary / PAPERS).mkdir()
         for task, space in spaces.items():

@@ -24,7 +24,7 @@ from scimult.library.opened import Opened
 from scimult.library.records import Paper, as_papers
 from scimult.library.request import Request
 from scimult.library.results import Hits, Tagged
-from scimult.library.state import State, facts_of, summary
+from scimult.library.state import State, facts_of, finish_creation, summary
 from scimult.library.tagging import LabelIndex, tag_rows
 from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
@@ -395,6 +395,6 @@ class Library:
                 state = State(self.path)
                 known = PrecomputedVectors(Path(vectors), state.spaces) if vectors else None
                 yield Writer(state, model, known)
-                keep_up(compact(State(self.path)))
+                keep_up(compact(finish_creation(State(self.path))))
         finally:
             self.refresh()

@@ -55,6 +55,8 @@ class Manifest:
         Facts of the map from a newer model's queries.
     words : mapping of task to float or "rank"
         BM25 share tuned on queries.
+    creating : bool
+        Whether its creation has not ended: papers are missing.
     generation : int
         Grows by one with every change.
     """
@@ -71,6 +73,7 @@ class Manifest:
     indexes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     words: Mapping[str, Share] = field(default_factory=dict)
+    creating: bool = False
     generation: int = 0
 
     @property
@@ -120,7 +123,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         If it cannot be written.
     """
     head = {"format": FORMAT, "version": VERSION, "scimult": __version__}
-    write_json(folder / FILE, {**head, **asdict(manifest)})
+    values = asdict(manifest)
+    if not manifest.creating:
+        del values["creating"]
+    write_json(folder / FILE, {**head, **values})
 
 
 def read_removed(folder: Path, manifest: Manifest) -> BoolArray:

@@ -14,7 +14,7 @@ from scimult.library.encoding import open_model
 from scimult.library.manifest import TOKENIZER, VECTORS
 from scimult.library.migration import adapter_for
 from scimult.library.searching import Searcher
-from scimult.library.state import State
+from scimult.library.state import State, check_complete
 from scimult.library.words import WordIndex
 from scimult.library.writing import check_model
 from scimult.progress import warn
@@ -78,6 +78,7 @@ class Opened:
 
     def searcher(self, task: str) -> Searcher:
         """Return the searcher of a task's vectors."""
+        check_complete(self._state)
         if task not in self._searchers:
             self._searchers[task] = Searcher(self._state, task, self)
         return self._searchers[task]

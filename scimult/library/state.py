@@ -13,7 +13,7 @@ import numpy as np
 from scimult.errors import DataError, suggest
 from scimult.files import folder_bytes
 from scimult.library.filters import Where
-from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed
+from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed, write_manifest
 from scimult.library.papers import PaperTable, as_ids
 from scimult.retrieval.shards import Shards, Space
 from scimult.types import BoolArray, IntArray
@@ -99,6 +99,7 @@ class State:
 
     def check(self) -> list[DataError]:
         """Read everything and return all damage."""
+        check_complete(self)
         errors = list(self.papers.check().values())
         for shards in self._shards.values():
             errors += shards.check().values()
@@ -112,8 +113,9 @@ class State:
         ConfigError, UnknownNameError
             If the filter is invalid.
         DataError
-            If an id is not in the library.
+            If an id is not in the library, or its creation was interrupted.
         """
+        check_complete(self)
         rows = np.flatnonzero(
             self.live_N if where is None else self.live_N & self.papers.where(where)
         )
@@ -141,14 +143,37 @@ class State:
         return np.array([row_of[name] for name in ids], dtype=np.int64)
 
 
+def check_complete(state: State) -> None:
+    """Check that the creation of a library has ended.
+
+    Raises
+    ------
+    DataError
+        If it was interrupted, so that papers are missing.
+    """
+    if state.manifest.creating:
+        fix = f"complete it with scimult library sync {state.folder} and the same papers"
+        problem = "papers are missing: its creation was interrupted, or is still running"
+        raise DataError(problem, path=state.folder, fix=fix)
+
+
+def finish_creation(state: State) -> State:
+    """Record that all papers were added; the caller holds the lock."""
+    if not state.manifest.creating:
+        return state
+    write_manifest(state.folder, state.manifest.changed(creating=False))
+    return State(state.folder)
+
+
 def check_whole(state: State) -> None:
-    """Check that every paper is readable.
+    """Check that every paper is there and readable.
 
     Raises
     ------
     DataError
         If not.
     """
+    check_complete(state)
     if not state.is_whole:
         fix = "repair it first: scimult library check names the files, sync encodes them again"
         raise DataError("the library is damaged", path=state.folder, fix=fix)
@@ -167,6 +192,7 @@ def summary(state: State) -> str:
 
 def facts_of(state: State) -> dict[str, Any]:
     """Return facts about a library and its model, by name."""
+    check_complete(state)
     manifest = state.manifest
     space = next(iter(state.spaces.values()))
     made_by = {name: v for name, v in space.made_by.items() if name not in ("task", "role")}

@@ -28,7 +28,7 @@ from scimult.library.manifest import (
 )
 from scimult.library.records import Paper, as_table, column_types
 from scimult.library.segments import write_segment
-from scimult.library.state import State
+from scimult.library.state import State, check_complete
 from scimult.locks import remove_leftovers_in
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
@@ -84,7 +84,8 @@ class Writer:
     Raises
     ------
     DataError
-        If the model or one of its settings is not the library's; the message says what differs.
+        If the model or one of its settings is not the library's, the message says what differs;
+        or without a model, if the library's creation was interrupted.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class Writer:
         self._manifest, self._segment_rows = state.manifest, segment_rows
         self._removed_N = state.removed_N.copy()
         self._spaces = state.spaces
-        if model is not None:
+        if model is None:
+            check_complete(state)
+        else:
             check_model(state, model)
         self._listed = {task: list(state.shards(task).shards) for task in self._spaces}
         tidy(state)
@@ -322,11 +325,18 @@ def tidy(state: State) -> None:
     """Remove what killed writers left: files of segments that the manifest does not list."""
     named = {part.name for part in state.manifest.segments}
     folders = [state.folder / PAPERS, *map(state.space_folder, state.manifest.sides)]
+    unnamed: list[Path] = []
     for folder in folders:
         remove_leftovers_in(folder)
         for path in folder.iterdir() if folder.is_dir() else ():
             if _NUMBER.fullmatch(path.stem) and path.stem not in named:
-                path.unlink(missing_ok=True)
+                unnamed.append(path)
+    # After a kill between two manifests of spaces, one may still list what is removed here.
+    for task in state.manifest.sides if unnamed else ():
+        shards = state.shards(task)
+        publish(shards.path, shards.space, shards.shards)
+    for path in unnamed:
+        path.unlink(missing_ok=True)
     remove_unlisted(state.folder, state.manifest)
 
 

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scimult.files import FolderKind, check_replaceable, read_json
-from scimult.locks import temporary_name
+from scimult.files import FolderKind, check_replaceable, read_json, storage_error
+from scimult.locks import create_living, remove_leftovers, temporary_name
 from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
     FORMAT,
@@ -80,17 +81,24 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
 
 def _create(root: Path, spaces: Mapping[Path, Space]) -> None:
     """Create all folders and manifests in one rename: no rank sees some without the others."""
-    temporary = temporary_name(root)
+    temporary, living = temporary_name(root), None
     try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(root)
+        living = create_living(temporary, folder=True)
         for folder, space in spaces.items():
             inside = temporary / folder.relative_to(root)
-            inside.mkdir(parents=True)
+            inside.mkdir(parents=True, exist_ok=True)
             publish(inside, space, [])
         # Another rank may have been faster; its folders stay.
         with suppress(OSError):
             temporary.rename(root)
+    except OSError as error:
+        raise storage_error(error, root) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if living is not None:
+            os.close(living)
 
 
 def holds(folder: Path, number: int, space: Space, texts: str) -> bool:

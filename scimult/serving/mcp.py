@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeVar
 import anyio.to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from pydantic import BaseModel, Field, ValidationError
 
 from scimult import __version__
-from scimult.errors import SciMultError
+from scimult.errors import SciMultError, suggest
 from scimult.library import Library
 from scimult.serving import schemas
 from scimult.serving.answers import Answers
@@ -68,18 +69,39 @@ class TextsOut(BaseModel):
     papers: list[PaperOut]
 
 
+class _ExactTool(Tool):
+    """A tool that refuses unknown arguments, which the SDK would drop: a filter by another name."""
+
+    async def run(
+        self, arguments: dict[str, Any], context: Any, convert_result: bool = False
+    ) -> Any:
+        known = list(self.parameters["properties"])
+        for name in arguments:
+            if name not in known:
+                fix = f"use {', '.join(known)}{suggest(name, known)}" if known else "leave it out"
+                raise ToolError(f"unknown argument of {self.name} ({name[:200]!r}). Fix: {fix}")
+        return await super().run(arguments, context, convert_result)
+
+
 def mcp_server(answers: Answers) -> MCPServer[Any]:
     """Return a server of the tools, to ``run`` over stdio."""
-    server: MCPServer[Any] = MCPServer(
-        "scimult", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
+    tools = [_ExactTool.from_function(one) for one in _tools(answers)]
+    for tool in tools:
+        tool.parameters["additionalProperties"] = False
+    return MCPServer(
+        "scimult",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        log_level="WARNING",
+        tools=tools,
     )
 
-    @server.tool()
+
+def _tools(answers: Answers) -> list[Callable[..., Any]]:
     async def describe_library() -> schemas.Facts:
         """Describe the library: its number of papers, tasks, and columns to filter by."""
         return await _call(answers, answers.facts)
 
-    @server.tool()
     async def search_papers(
         query: Annotated[str, Field(min_length=1, max_length=10_000)],
         k: K = 10,
@@ -100,7 +122,6 @@ def mcp_server(answers: Answers) -> MCPServer[Any]:
 
         return await _call(answers, work)
 
-    @server.tool()
     async def recommend_papers(
         ids: Annotated[list[str], Field(max_length=MOST)] = [],  # noqa: B006
         title: Annotated[str, Field(max_length=10_000)] = "",
@@ -120,7 +141,6 @@ def mcp_server(answers: Answers) -> MCPServer[Any]:
 
         return await _call(answers, work)
 
-    @server.tool()
     async def tag_papers(
         ids: Annotated[list[str], Field(max_length=MOST)] = [],  # noqa: B006
         title: Annotated[str, Field(max_length=10_000)] = "",
@@ -139,14 +159,13 @@ def mcp_server(answers: Answers) -> MCPServer[Any]:
 
         return await _call(answers, work)
 
-    @server.tool()
     async def read_papers(
         ids: Annotated[list[str], Field(min_length=1, max_length=_READ)],
     ) -> TextsOut:
         """Return titles, abstracts and columns of papers in full."""
         return await _call(answers, lambda: _read(answers, ids))
 
-    return server
+    return [describe_library, search_papers, recommend_papers, tag_papers, read_papers]
 
 
 async def _call(answers: Answers, work: Callable[[], _T]) -> _T:

@@ -89,6 +89,7 @@ class Tagger:
         settings: Mapping[str, Any] | None = None,
         vectors: FloatArray | None = None,
         store: Path | str | None = None,
+        overwrite: bool = True,
         seed: int = 0,
         show_progress: bool = False,
     ) -> Tagger:
@@ -97,7 +98,7 @@ class Tagger:
         Parameters
         ----------
         path : path
-            The folder: new, empty, or another tagger, which is replaced.
+            The folder: new, empty, or with ``overwrite`` another tagger, which is replaced.
         vocabulary : Vocabulary
             The concepts; see `scimult.tagging.read_vocabulary`.
         papers : iterable of mapping
@@ -134,7 +135,8 @@ class Tagger:
         StorageError
             If the folder holds something else.
         """
-        check_replaceable(path, TAGGER)
+        replaceable = TAGGER if overwrite else None
+        check_replaceable(path, replaceable)
         one_of("hierarchy", hierarchy, get_args(Hierarchy))
         overrides = {} if isinstance(model, SciMult) else dict(settings or {})
         encoder = _opened(model, device, dtype, overrides)
@@ -166,7 +168,7 @@ class Tagger:
                 TaggedPapers(ids, texts, vectors, tags_NC), *common, encoder.similarity, hierarchy,
                 reference, seed=seed, show_progress=show_progress,
             )  # fmt: skip
-        with atomic_folder(path, TAGGER) as temporary:
+        with atomic_folder(path, replaceable) as temporary:
             save_state(temporary, state)
         return cls(state, encoder)
 

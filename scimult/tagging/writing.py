@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from itertools import islice
@@ -17,6 +16,7 @@ from scimult.errors import ConfigError
 from scimult.files import atomic_file, write_text
 from scimult.tagging.tagger import SuggestedTag
 from scimult.types import Text
+from scimult.unfinished import unfinished
 
 FORMATS = (".jsonl", ".csv", ".trec")
 PART = 2048
@@ -50,9 +50,34 @@ def write_tags(
     Finished parts stay in a folder next to the file until all are done, so that the same call
     resumes after a kill. A part is tagged again if its texts change, or ``settings``: everything
     else that the tags depend on.
+
+    Raises
+    ------
+    ConfigError
+        If the file's extension is unknown.
+    StorageError
+        If another process writes the file, or it cannot be written.
     """
     kind = format_of(path)
-    parts = path.parent / f".{path.name}.unfinished"
+    with unfinished(path) as parts:
+        files = _tag_parts(parts, papers, tag, settings)
+        paper_count = tag_count = 0
+        with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as o:
+            o.write(_CSV_HEADER if kind == ".csv" else "")
+            for row in _rows(files):
+                paper_count += 1
+                tag_count += len(row["tags"])
+                o.write(_LINES[kind](row))
+    return paper_count, tag_count
+
+
+def _tag_parts(
+    parts: Path,
+    papers: Iterable[Paper],
+    tag: Callable[[list[Text]], Sequence[Sequence[SuggestedTag]]],
+    settings: Mapping[str, Any],
+) -> list[Path]:
+    """Write the parts that are missing; return the files of all, in order."""
     files: list[Path] = []
     remaining = iter(papers)
     while part := list(islice(remaining, PART)):
@@ -64,15 +89,7 @@ def write_tags(
             rows = [as_row(n, text.title, own) for (n, text), own in zip(part, tags, strict=True)]
             write_text(file, "".join(map(_jsonl, rows)))
         files.append(file)
-    paper_count = tag_count = 0
-    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
-        out.write(_CSV_HEADER if kind == ".csv" else "")
-        for row in _rows(files):
-            paper_count += 1
-            tag_count += len(row["tags"])
-            out.write(_LINES[kind](row))
-    shutil.rmtree(parts, ignore_errors=True)
-    return paper_count, tag_count
+    return files
 
 
 def as_row(name: str, title: str, tags: Sequence[SuggestedTag]) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import importlib
 import json
 import math
 import secrets
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,15 +152,40 @@ class TensorBoard(_Scalars):
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(every, steps)
-        self._writer: Any = SummaryWriter(str(folder))
+        self._folder = folder
+        _silence_disk_errors_of_its_thread()
+        with self._naming_the_folder():
+            self._writer: Any = SummaryWriter(str(folder))
 
     def _write(self, scalars: dict[str, float], step: int) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, step)
+        with self._naming_the_folder():
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, step)
 
     def on_end(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        with self._naming_the_folder():
+            self._writer.close()
+
+    @contextmanager
+    def _naming_the_folder(self) -> Iterator[None]:
+        """Turn an error of the disk, also one of an earlier call, into a message."""
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(error, self._folder) from error
+
+
+def _silence_disk_errors_of_its_thread() -> None:
+    """Print no traceback of TensorBoard's thread for an error that its next call raises here."""
+    former = threading.excepthook
+
+    def report(args: threading.ExceptHookArgs) -> None:
+        ours = type(args.thread).__module__.startswith("tensorboard.")
+        if not (ours and isinstance(args.exc_value, OSError)):
+            former(args)
+
+    threading.excepthook = report
 
 
 class Console(Callback):

@@ -13,8 +13,9 @@ from scimult.checkpoints.heads import HeadDescription, save_heads
 from scimult.checkpoints.pretrained import MODEL
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
+from scimult.disk_space import require_room
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import check_replaceable, folder_bytes, only_writer, require_room
+from scimult.files import check_replaceable, folder_bytes, only_writer
 from scimult.models import Encoder
 from scimult.progress import note, warn
 from scimult.training import build

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.config import read_yaml
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.training import record
 
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
@@ -56,8 +56,10 @@ class RunSummary:
     updated: str | None
 
 
-def find_runs(paths: Sequence[Path]) -> list[Path]:
+def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) -> list[Path]:
     """Return the run folders among and below ``paths``, sorted, each once.
+
+    Errors about single runs are appended to ``damaged``, if given, instead of raised.
 
     Raises
     ------
@@ -68,8 +70,9 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     """
     folders: dict[Path, None] = {}
     for path in paths:
-        below = sorted(_runs_below(path))
-        if not below:
+        before = len(damaged or ())
+        below = sorted(_runs_below(path, damaged))
+        if not below and before == len(damaged or ()):
             raise DataError(
                 "no run here", path=path, fix="name runs' output folders, or a folder above them"
             )
@@ -77,18 +80,50 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     return list(folders)
 
 
-def _runs_below(path: Path) -> Iterator[Path]:
+def summarise_all(paths: Sequence[Path]) -> tuple[list[RunSummary], list[SciMultError]]:
+    """Summarise the runs among and below ``paths``; also return an error for each damaged one.
+
+    Raises
+    ------
+    DataError
+        If a path holds no run.
+    """
+    damaged: list[SciMultError] = []
+    summaries = []
+    for folder in find_runs(paths, damaged):
+        try:
+            summaries.append(summarise(folder))
+        except SciMultError as error:
+            damaged.append(error)
+    return summaries, damaged
+
+
+def _runs_below(path: Path, damaged: list[SciMultError] | None) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
         ours = {METRICS, record.FILE}.intersection(files)
         if _CONFIG not in files or not (ours or {"checkpoints", "model"}.intersection(folders)):
             continue
-        config = read_yaml(Path(folder, _CONFIG))
-        if all(isinstance(config.get(section), Mapping) for section in ("data", "model")):
+        try:
+            is_run = _is_run(Path(folder, _CONFIG), bool(ours))
+        except ConfigError as error:
+            if damaged is None:
+                raise
+            damaged.append(error)
+            continue
+        if is_run:
             folders.clear()
             yield Path(folder)
-        elif ours:
-            fix = "restore it, or remove the folder"
-            raise ConfigError("not a run's configuration", path=Path(folder, _CONFIG), fix=fix)
+
+
+def _is_run(path: Path, ours: bool) -> bool:
+    """Return whether a configuration is a run's; it must be where a run has written metrics."""
+    config = read_yaml(path)
+    if all(isinstance(config.get(section), Mapping) for section in ("data", "model")):
+        return True
+    if ours:
+        fix = "restore it, or remove the folder"
+        raise ConfigError("not a run's configuration", path=path, fix=fix)
+    return False
 
 
 def summarise(folder: Path) -> RunSummary:
@@ -134,8 +169,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.is_file():
         return []
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        fix = "restore the file, or remove the lines that are not UTF-8"
+        raise DataError(f"damaged metrics: {error}", path=path, fix=fix) from error
     lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(True), start=1):
+    for number, text in enumerate(content.splitlines(True), start=1):
         if not text.endswith("\n"):
             break
         try:
@@ -155,8 +195,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _state(recorded: Mapping[str, Any], folder: Path) -> str:
     if not recorded:
         return "finished" if (folder / "model").is_dir() else "unknown"
+    if not isinstance(recorded["pid"], int):
+        path, fix = folder / record.FILE, "restore the file, or remove it"
+        raise DataError("not a process id", path=path, value=recorded["pid"], fix=fix)
     here = recorded["host"] == socket.gethostname()
-    if recorded["state"] == "running" and here and not _is_alive(int(recorded["pid"])):
+    if recorded["state"] == "running" and here and not _is_alive(recorded["pid"]):
         return "killed"
     return str(recorded["state"])
 

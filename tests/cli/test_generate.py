@@ -36,6 +36,11 @@ def test_invalid_options_are_one_line(tmp_path: Path) -> None:
     assert code == 1
     assert "papers: Input should be greater than or equal to 300 (value: 3)" in output
     assert list(tmp_path.iterdir()) == []
+    for option in (("--papers", 10), ("--papers", 10**12), ("--seed", -1)):
+        code, output = _run("generate", "--out", tmp_path / "world", *option)
+        assert code == 1
+        assert output.count("\n") == 1
+        assert "Fix: give 300 to 10,000,000 papers, and a seed of 0 or more" in output
 
     code, output = _run("generate", "--out", Path(__file__).parent)
     assert code == 1

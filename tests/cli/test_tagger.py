@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from scimult.tagging import SuggestedTag, Tagger
 from scimult.tagging.reading import write_vocabulary
 from scimult.tagging.writing import write_tags
 from scimult.types import Text
+from scimult.unfinished import unfinished
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -177,6 +180,62 @@ def test_a_killed_training_encodes_no_paper_twice(
     assert not (tmp_path / ".tagger.unfinished").exists()
     kept, again = (Tagger.open(folder / "tagger").facts for folder in (workspace, tmp_path))
     assert kept == again
+
+
+def test_a_second_writer_is_refused_at_once_and_at_the_end(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [tmp_path / "tagger", *train_options(workspace)[1:]]
+    out = tmp_path / "o.jsonl"
+    tagging = ("tag", workspace / "tagger", "--papers", workspace / "new.jsonl", "--out", out)
+    for name, again in ((tmp_path / "tagger", ("train", *options)), (out, tagging)):
+        with unfinished(name):
+            refused = call(*again)
+        assert refused.exit_code == 1
+        assert f"{name}: another process is writing here" in refused.stderr
+        assert not name.exists()
+        assert not list(tmp_path.glob(".*"))
+    from scimult.tagging import tagger
+
+    real = tagger.save_state
+
+    def late(folder: Path, state: Any) -> None:
+        real(folder, state)
+        shutil.copytree(workspace / "tagger", tmp_path / "tagger")
+
+    monkeypatch.setattr(tagger, "save_state", late)
+    before = (workspace / "tagger" / "tagger.json").read_bytes()
+    refused = call("train", *options, "--hierarchy", "closed")
+    assert "output exists already" in refused.stderr
+    assert (tmp_path / "tagger" / "tagger.json").read_bytes() == before
+
+
+def test_what_a_kill_in_the_last_step_left_is_removed(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(workspace / "tagger", tmp_path / "tagger")
+    write(tmp_path / "o.jsonl", [])
+    train = ("train", "tagger", *train_options(workspace)[1:])
+    options = ("--papers", workspace / "new.jsonl", "--out", "o.jsonl")
+    for name, again in (("tagger", train), ("o.jsonl", ("tag", "tagger", *options))):
+        lock, store = Path(f".{name}.lock"), Path(f".{name}.unfinished")
+        lock.touch()
+        store.mkdir()
+        part = write(store / "part.jsonl", [])
+        assert "output exists already" in call(*again).stderr
+        assert part.exists()  # newer than the output: progress of one that replaces it
+        assert not lock.exists()
+        os.utime(part, (0, 0))
+        with unfinished(Path(name)):
+            os.utime(part, (0, 0))
+            assert "output exists already" in call(*again).stderr
+            assert part.exists()  # a living process holds it
+            part.touch()
+        store.mkdir()
+        os.utime(write(store / "part.jsonl", []), (0, 0))
+        assert "output exists already" in call(*again).stderr
+        assert not list(Path().glob(".*"))
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,8 @@ def test_too_little(tmp_path: Path, systems: dict[str, list[float]], message: st
     _write(tmp_path, systems)
     with pytest.raises(DataError, match=message):
         correlate(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nope: folder does not exist. Fix: check the path"):
+        correlate(tmp_path / "nope")

@@ -283,6 +283,10 @@ def test_the_verb_scores_names_failures_and_can_be_reported(
     assert shown in (out / "table.md").read_text()
     for words in (["mteb"], [*command, "--route", "SCIDOCS"]):
         assert CliRunner().invoke(app, words).exit_code == 1
+    refused = CliRunner().invoke(app, [*command, "--route", "LocalSerch=search"])
+    assert refused.exit_code == 1
+    assert "unknown task or type in --route (value: 'LocalSerch')" in refused.output
+    assert "did you mean 'LocalSearch'" in refused.output
 
 
 def test_the_list_needs_no_model() -> None:

@@ -29,9 +29,11 @@ from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.inference.bulk import BulkEncoder, Encoded, Part, encode_shards
 from scimult.inference.incoming import SeenIds, count_records, read_texts
+from scimult.locks import create_living, temporary_name
 from scimult.retrieval.embeddings import read_embeddings, write_embeddings
 from scimult.retrieval.shards import Shards
 from scimult.types import Text
+from scimult.unfinished import only_call
 from tests.ranks import Verb
 from tests.tiny import save_tiny_model
 
@@ -121,6 +123,39 @@ def test_a_part_publishes_no_shard_of_an_earlier_input(tmp_path: Path, model: Sc
     assert encode(out, model, after, rows=4, part=Part(1, 2)).missing == []
     encode(tmp_path / "fresh", model, after, rows=4)
     assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_two_inputs_into_one_folder_at_once(
+    tmp_path: Path, model: SciMult, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, mine, others = tmp_path / "e", some_texts(20, seed=1), some_texts(20, seed=2)
+
+    def meanwhile() -> Iterator[tuple[str, Text]]:
+        yield from mine[:12]
+        encode(out, model, others, rows=4)
+        yield from mine[12:]
+
+    with pytest.raises(StorageError, match=r"e: another process has replaced \d of 5 shards.*Fix"):
+        encode(out, model, meanwhile(), rows=4)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers.jsonl").write_text('{"id": "a", "title": "Graphs"}\n')
+    command = ["encode", "papers.jsonl", "--model", str(folder), "--task", "search", "--out", "f"]
+    with only_call(Path("f")):
+        refused = CliRunner().invoke(app, command)
+    assert "f: another process is writing here" in refused.stderr
+    assert CliRunner().invoke(app, command).exit_code == 0
+
+
+def test_a_folder_that_was_not_finished_is_removed(tmp_path: Path, model: SciMult) -> None:
+    dead, living = temporary_name(tmp_path / "e"), temporary_name(tmp_path / "e")
+    dead.mkdir()
+    held = create_living(living, folder=True)
+    encode(tmp_path / "e", model, some_texts(3))
+    os.close(held)
+    assert sorted(tmp_path.iterdir()) == sorted([living, tmp_path / "e"])
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot write.*Fix"):
+        encode(tmp_path / "file" / "e", model, some_texts(3))
 
 
 def test_a_pipe_is_refused_before_any_of_it_is_lost(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_tools_describe_their_arguments(answers: Answers) -> None:
     ]
     assert all(tool.description and tool.output_schema for tool in tools.values())
     assert tools["search_papers"].input_schema["properties"]["k"]["maximum"] == 50
+    assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
 
 
 def test_pages_are_the_librarys_lists(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,6 +128,13 @@ def test_answers_are_bounded(answers: Answers) -> None:
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
         ("recommend_papers", {}, "nothing to search for"),
         ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),
+        (
+            "search_papers",
+            {"query": "a", "filter": {"year": 2001}},
+            "unknown argument of search_papers ('filter'). Fix: use query, k, page, filters, "
+            "words, task (did you mean 'filters'?)",
+        ),
+        ("describe_library", {"task": "search"}, "describe_library ('task'). Fix: leave it out"),
     ],
 )
 def test_errors_name_the_fix(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, StorageError
 from scimult.training.callbacks import Console, MetricsFile, TensorBoard, Tracker, open_tracker
 from scimult.training.loop import Callback, StepReport
 from scimult.training.metrics import STATISTICS
 from scimult.training.summary import Window
+from tests.test_full_disk import small_disk
 
 
 def report(step: int, task: str, loss: float, **changes: Any) -> StepReport:
@@ -107,6 +110,22 @@ def test_tensorboard_holds_the_windows_and_the_scores(tmp_path: Path) -> None:
     assert {tag: event.step for tag, (event,) in found.items()} == dict.fromkeys(EXPECTED, 3)
     # TensorBoard keeps float32.
     assert {tag: event.value for tag, (event,) in found.items()} == pytest.approx(EXPECTED)
+
+
+def test_a_full_disk_under_tensorboard_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("threading.excepthook", shown.append)
+    with small_disk(10), pytest.raises(StorageError, match="cannot write: File too large.*Fix"):
+        callback = TensorBoard(tmp_path, every=1, steps=3)
+        for _ in range(3):
+            play(callback)
+            time.sleep(0.1)
+    for thread in threading.enumerate():
+        if type(thread).__module__.startswith("tensorboard."):
+            thread.join(5)
+    assert not shown
 
 
 def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:

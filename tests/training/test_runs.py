@@ -161,6 +161,32 @@ def test_a_line_that_lacks_numbers_is_named(tmp_path: Path, line: object) -> Non
         summarise(run)
 
 
+def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
+    for name in ("good", "record", "config", "metrics", "pid"):
+        write_run(tmp_path / name, [3.0], {})
+    (tmp_path / "record" / "run.json").write_text('{"state": "run')
+    (tmp_path / "config" / "config.yaml").write_text("data: [")
+    (tmp_path / "metrics" / "metrics.jsonl").write_bytes(b"\xff\n")
+    one = {"state": "running", "started": "", "host": "h", "pid": "many"}
+    (tmp_path / "pid" / "run.json").write_text(json.dumps(one))
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path), "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert [json.loads(line)["name"] for line in shown.stdout.splitlines()] == ["good"]
+    for part in (
+        "record/run.json: not a valid JSON",
+        "config/config.yaml:",
+        "metrics.jsonl: damag",
+    ):
+        assert part in shown.stderr
+    assert "pid/run.json: not a process id (value: 'many'). Fix:" in shown.stderr
+    alone = CliRunner().invoke(app, ["runs", str(tmp_path / "config")])
+    assert alone.exit_code == 1
+    assert "config.yaml" in alone.stderr
+    single = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path / "good")])
+    assert "at least two runs" in single.stderr
+    assert "Fix: name another run" in single.stderr
+
+
 def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", [2.0], {1: 0.5})
     b = write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert", options={"blocks": "last:2"})

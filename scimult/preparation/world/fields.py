@@ -34,7 +34,7 @@ class WorldSettings(StrictConfig):
     model_config = ConfigDict(frozen=True)
 
     seed: int = Field(0, ge=0)
-    papers: int = Field(3000, ge=300)
+    papers: int = Field(3000, ge=300, le=10_000_000)
     first_year: int = 2000
     last_year: int = 2019
     yearly_growth: float = Field(1.08, gt=0.5, le=2.0)

@@ -1,0 +1,65 @@
+"""Files of other libraries on a full disk end in one message that names the output."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scimult.checkpoints import load_pretrained
+from scimult.checkpoints.released_export import write_released
+from scimult.data.tokenization import TextTokenizer
+from scimult.errors import StorageError
+from scimult.files import atomic_folder, write_text
+from tests.tiny import save_tiny_model
+
+
+@contextmanager
+def small_disk(most: int = 1000) -> Iterator[None]:
+    """Let no file grow beyond ``most`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_model_in_the_released_form(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    message = r"out: cannot write: File too large.*Fix: "
+    with small_disk(), pytest.raises(StorageError, match=message):
+        write_released(tmp_path / "out", model)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_tokenizer(tmp_path: Path, other: bool) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    tokenizer = TextTokenizer.from_folder(folder)
+    if other:  # saved by transformers
+        tokenizer = TextTokenizer(tokenizer._as_transformers())
+    message = r"out/tokenizer: cannot write: File too large.*Fix: "
+    with (
+        small_disk(),
+        pytest.raises(StorageError, match=message),
+        atomic_folder(tmp_path / "out") as temporary,
+    ):
+        tokenizer.save(temporary / "tokenizer")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_a_folder_is_named_as_it_will_be(tmp_path: Path) -> None:
+    with (
+        small_disk(),
+        pytest.raises(StorageError, match=r"out/a\.txt: cannot write"),
+        atomic_folder(tmp_path / "out") as temporary,
+    ):
+        write_text(temporary / "a.txt", "x" * 2000)
+    assert list(tmp_path.iterdir()) == []
