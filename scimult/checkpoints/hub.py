@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -81,6 +82,11 @@ def folder_here(path: Path | str) -> Path | None:
 
     config = try_to_load_from_cache(name, "config.json")
     return Path(config).parent if isinstance(config, str) else None
+
+
+def name_of(path: Path | str) -> str:
+    """Return the display name of a model: its path's last part, also where that is a link."""
+    return os.path.basename(os.path.abspath(path)).removeprefix(PACKAGE)
 
 
 def is_hub_name(name: str) -> bool:

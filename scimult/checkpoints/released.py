@@ -94,7 +94,8 @@ def read_released(
         Tasks of the experts in order; needed unless there are three. Default: search,
         link_prediction, classification, the order of the released models.
     num_heads : int, optional
-        Attention heads; default: from the config next to the tokenizer, else width / 64.
+        Attention heads; default: from the file, else the config next to the tokenizer, else those
+        of BERT's own model of this width.
 
     Raises
     ------

@@ -63,8 +63,9 @@ def encode(
         ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Texts per shard.")] = 16384,
-    store: Annotated[
-        Literal["float32", "float16"], typer.Option(help="Number type on disk.")
+    precision: Annotated[
+        Literal["float32", "float16"],
+        typer.Option("--precision", "--store", help="Number type on disk."),
     ] = "float32",
     file_format: Annotated[
         str | None, typer.Option("--format", help="Format of papers, if it is not detected.")
@@ -108,7 +109,7 @@ def encode(
         if overwrite or mine.count > 1:
             fix = "leave out --overwrite and --part; remove the folder to start over"
             raise ConfigError("Ray actors divide the work themselves", fix=fix)
-        options: dict[str, Any] = {"actors": actors, "rows": rows, "precision": store}
+        options: dict[str, Any] = {"actors": actors, "rows": rows, "precision": precision}
         options |= {"task": task, "role": role, "skip_bad": skip_bad}
         options |= {"loading": {**loading, "device": device}, "reading": reading}
         done = encode_with_ray(texts, model, out, **options)
@@ -120,7 +121,9 @@ def encode(
     # Parts share the folder.
     alone = only_call(out) if mine.count == 1 else nullcontext()
     with alone, rejecting(skip_bad) as rejects:
-        bulk = BulkEncoder(encoder, out, task=task, role=role, precision=store, overwrite=overwrite)
+        bulk = BulkEncoder(
+            encoder, out, task=task, role=role, precision=precision, overwrite=overwrite
+        )
         incoming = read_texts(texts, kind, rejects, **reading)
         done = encode_shards(bulk, incoming, rows=rows, part=mine, total=total)
     where = f"{out}/{{{','.join(bulk.folders)}}}" if task == ALL else str(out)

@@ -46,8 +46,8 @@ def import_(
         int | None,
         typer.Option(
             min=1,
-            help="With --released: number of attention heads, unless they are 64 wide or the "
-            "tokenizer's folder states it.",
+            help="With --released: number of attention heads, unless the file or the tokenizer's "
+            "folder states it, or it is that of BERT's own model of this width.",
         ),
     ] = None,
     base: Annotated[

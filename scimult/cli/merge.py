@@ -149,8 +149,10 @@ def _check_gate(
     if any(given) != all(given) or (others and not suite):
         fix = "pass --suite, --data and --results, or none of them and no --not-worse-than"
         raise ConfigError("an evaluation needs a suite, its data and a result folder", fix=fix)
+    from scimult.checkpoints.hub import name_of
+
     # Results are stored by name: the later of two with the same name would replace the other.
-    names = [MERGED, *(path.resolve().name for path in others)]
+    names = [MERGED, *map(name_of, others)]
     if len(set(names)) < len(names):
         fix = "give each folder its own name, other than 'merged'"
         raise ConfigError("two systems have the same name", value=names, fix=fix)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
-from scimult.checkpoints.hub import PACKAGE
+from scimult.checkpoints.hub import name_of
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
     keep_freed_memory,
@@ -135,7 +135,7 @@ class SciMult(Configured):
         dims : int, optional
             Keep only the first dimensions of each embedding (before scaling).
         name : str, optional
-            Default: the folder's name.
+            Default: the last part of ``path`` as given, also where that is a link.
         tokenizer : path, optional
             Folder with a copy of the model's tokenizer (`save_tokenizer`).
 
@@ -154,8 +154,7 @@ class SciMult(Configured):
             dims=dims,
             tokenizer=tokenizer,
         )
-        name = name or Path(path).resolve().name.removeprefix(PACKAGE)
-        model = cls(pretrained, name=name, device=device, dtype=dtype)
+        model = cls(pretrained, name=name or name_of(path), device=device, dtype=dtype)
         # Nobody else holds this model and could change its weights.
         if model.dtype != INT8:
             pack_linears(model._model)

@@ -80,9 +80,14 @@ class Ensemble:
         return task if tasks == {task} else fallback
 
     def encode(
-        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
+        self,
+        texts: Sequence[Text],
+        *,
+        task: str,
+        role: Role = "query",
+        show_progress: bool = False,
     ) -> FloatArray:
-        """Return the members' combined embeddings, float32.
+        """Return the members' combined embeddings as `SciMult.encode` does, float32.
 
         Raises
         ------

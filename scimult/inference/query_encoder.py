@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.checkpoints.hub import PACKAGE, folder_here
+from scimult.checkpoints.hub import folder_here, name_of
 from scimult.checkpoints.mapped import map_weights
 from scimult.checkpoints.reading import chosen_config, find_model_folder
 from scimult.checkpoints.sentence_folder import lowercases
@@ -76,7 +76,7 @@ class QueryEncoder(Configured):
             raise _refusal("is not on this machine", path)
         folder = find_model_folder(found)
         self.dtype = dtype
-        self.name = Path(path).resolve().name.removeprefix(PACKAGE)
+        self.name = name_of(path)
         self.config, family = chosen_config(folder, **settings)
         if not is_covered(self.config.encoder):
             raise _refusal("is of another architecture", folder)

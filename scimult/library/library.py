@@ -101,7 +101,7 @@ class Library:
         papers : iterable of mapping
             ``id``, ``title``, ``abstract`` and columns; read once, in blocks.
         model : path
-            A run, a saved model, or a Hugging Face or sentence-transformers folder.
+            Any that ``SciMult.from_pretrained`` reads: a folder, hub name or ``package:NAME``.
         tasks : sequence of str
             Tasks to encode papers for, in one pass; default: all that have papers.
         precision : {"float32", "float16"}

@@ -187,6 +187,14 @@ def test_tag_ranks_labels_of_every_paper(model: Path, folder: Path) -> None:
     assert [json.loads(line) for line in lines] == rows
 
 
+@pytest.mark.parametrize("option", ["--precision", "--store"])
+def test_encode_halves_the_disk_space(model: Path, folder: Path, option: str) -> None:
+    out = folder / "half"
+    chosen = ("--model", model, "--task", "search", option, "float16", "--out", out)
+    assert _run("encode", folder, *chosen).exit_code == 0
+    assert np.load(out / "000000.npy").dtype == np.float16
+
+
 def test_encode_writes_a_folder(model: Path, folder: Path) -> None:
     options = ("--model", model, "--task", "link_prediction", "--out", folder / "e")
     result = _run("encode", folder, *options)

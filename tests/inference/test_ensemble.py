@@ -35,6 +35,14 @@ def test_mean_and_concatenation(members: list[SciMult]) -> None:
     assert np.array_equal(embedded, np.concatenate([one, two], axis=1))
 
 
+def test_texts_are_queries_unless_said_otherwise(members: list[SciMult]) -> None:
+    both = Ensemble(members, name="both")
+    queries = both.encode([Text("query", "graphs")], task="search")
+    np.testing.assert_array_equal(
+        both.encode([Text("query", "graphs")], task="search", role="query"), queries
+    )
+
+
 def test_every_member_reads_all_texts_of_a_generator(members: list[SciMult]) -> None:
     both = Ensemble(members, name="both")
     wanted = both.encode(TEXTS, task="search", role="candidate")

@@ -92,3 +92,21 @@ def test_bad_texts_and_tasks_are_refused_as_by_the_model(tmp_path: Path) -> None
         light.encode([" "], task="search")
     with pytest.raises(UnknownNameError, match="serach"):
         light.encode(["x"], task="serach")
+
+
+def test_a_model_is_called_as_the_path_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as the target of a link: ``work/minilm`` is often a link to a package's ``model``."""
+    folder = save_tiny_model(tmp_path / "model")
+    (tmp_path / "mine").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    names = {
+        tmp_path / "mine": "mine",
+        f"{tmp_path}/mine/": "mine",
+        "../mine": "mine",
+        ".": "model",
+    }
+    for path, name in names.items():
+        assert QueryEncoder(path).name == name, path
+        assert SciMult.from_pretrained(path, device="cpu").name == name, path
