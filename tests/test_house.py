@@ -210,6 +210,9 @@ def test_documented_commands_exist(repository: Path) -> None:
         chosen = verbs[verb].commands[words[0]] if hasattr(verbs[verb], "commands") else verbs[verb]
         known = {option for param in chosen.params for option in param.opts}
         assert {word for word in words if word.startswith("--")} <= known, (verb, words)
+        needed = [param for param in chosen.params if param.required and param.opts[0][0] == "-"]
+        missing = [param.name for param in needed if not set(param.opts) & set(words)]
+        assert "..." in words or not missing, (verb, words, missing)
 
 
 def test_ci_script_can_be_run(repository: Path) -> None:
