@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,11 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "keep"), FILTERS, ids=[str(where) for where, _ in FILTERS])
+# Without addresses: the processes of a run must find tests of the same names.
+FILTER_NAMES = [re.sub(r" object at 0x\w+", "", str(where)) for where, _ in FILTERS]
+
+
+@pytest.mark.parametrize(("where", "keep"), FILTERS, ids=FILTER_NAMES)
 def test_filters_keep_recall(
     library: Library, model: SciMult, where: Any, keep: Callable[[dict[str, Any]], bool]
 ) -> None:
