@@ -69,3 +69,11 @@ def make(model: SciMult, tmp_path: Path) -> Callable[..., Library]:
         return made(tmp_path / name, model, papers, **options)
 
     return make_one
+
+
+def contents(library: Library) -> dict[str, tuple[Any, ...]]:
+    """Return every paper's title, abstract and columns, by id."""
+    rows = library.state.live_rows()
+    table = library.state.papers.table(rows).to_pylist()
+    assert len({row["id"] for row in table}) == len(table)
+    return {row["id"]: (row["title"], row["abstract"], row.get("year")) for row in table}

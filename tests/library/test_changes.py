@@ -13,20 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scimult.files
-from scimult.data.importers import read_papers
-from scimult.data.lines import Rejects
-from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
+from scimult.errors import DataError, StorageError, UnknownNameError
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, state, writing
-from scimult.library.records import read_files
-from tests.library.conftest import dated, made, paper
+from tests.library.conftest import contents, dated, made, paper
 
 Make = Callable[..., Library]
 # Papers of a moment: number to version and year.
@@ -49,17 +45,9 @@ def _papers(chosen: dict[int, tuple[int, int]]) -> list[dict[str, Any]]:
     return [paper(number, version, year=year) for number, (version, year) in chosen.items()]
 
 
-def _contents(library: Library) -> dict[str, tuple[Any, ...]]:
-    """Return every paper's title, abstract and columns, by id."""
-    rows = library.state.live_rows()
-    table = library.state.papers.table(rows).to_pylist()
-    assert len({row["id"] for row in table}) == len(table)
-    return {row["id"]: (row["title"], row["abstract"], row.get("year")) for row in table}
-
-
 def _assert_same(library: Library, anew: Library) -> None:
     """Vectors within 1e-5: other texts in a batch change the order of float32 sums."""
-    assert _contents(library) == _contents(anew)
+    assert contents(library) == contents(anew)
     assert library.state.manifest.content == anew.state.manifest.content
     assert library.check() == []
     for task in anew.state.manifest.sides:
@@ -149,7 +137,7 @@ def test_killed_at_any_write_and_repeated(
         half = Library.open(folder / "kept", model=model)
         known = {row["id"]: row for row in (*_papers(before), *_papers(after))}
         assert half.check() == []
-        assert set(_contents(half)) <= set(known)
+        assert set(contents(half)) <= set(known)
         half.sync(_papers(after))
         anew = made(folder / "anew", model, _papers(after))
         _assert_same(Library.open(folder / "kept", model=model), anew)
@@ -284,56 +272,6 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_repairs_it(
     _assert_same(damaged, make(dated(15), "anew"))
 
 
-def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
-    library = make(dated(5))
-    with pytest.raises(DataError, match="id is given twice.*p007"):
-        library.add([paper(7), paper(7, 1)])
-    with pytest.raises(DataError, match=r"p008.*'year' holds whole numbers, this is text.*Fix:"):
-        library.add([paper(8, year="soon")])
-    with pytest.raises(DataError, match=r"column name is taken.*'Row'"):
-        library.add([paper(8, Row=3)])
-    with pytest.raises(DataError, match="sync would empty the library"):
-        library.sync([])
-    with pytest.raises(DataError, match="paper 'p008': a field's name is no string"):
-        library.add([{**paper(8), 3: "x"}])
-    with pytest.raises(DataError, match="column 'note' holds unpaired surrogates"):
-        library.add([paper(8, note="\udcff")])
-    with pytest.raises(DataError, match="paper 0 has no id"):
-        library.add([{"title": "x"}])
-    with pytest.raises(ConfigError, match="ids is a string"):
-        library.remove("p001")
-    with pytest.raises(DataError, match="text under 'titel'"):
-        library.add([{"id": "x", "titel": "x", "abstract": "y"}])
-    assert len(library) == 5
-    assert library.check() == []
-    assert library.add([paper(8, year=2001.0)]).added == 1
-
-
-@pytest.mark.parametrize("by_row", [False, True])
-def test_frames_and_their_rows_are_added(make: Make, by_row: bool) -> None:
-    frame = pd.DataFrame(
-        {
-            "id": ["a", "b"],
-            "title": ["Graphs", "Speech"],
-            "abstract": [np.nan, "We listen."],
-            "year": [2001, np.nan],
-            "venue": ["ACL", np.nan],
-            "keywords": [np.array(["a", "b"], dtype=object), None],
-        }
-    )
-    loose = [{"id": np.int64(7), "title": "Light", "year": np.int64(2003), "venue": float("nan")}]
-    wanted = {"a": ("Graphs", "", 2001), "b": ("Speech", "We listen.", None)}
-    library = make(dated(2))
-    assert library.add(frame.to_dict("records") if by_row else frame).added == 2
-    assert library.add(loose).added == 1
-    held = _contents(library)
-    assert {name: held[name] for name in wanted} == wanted
-    assert held["7"] == ("Light", "", 2003)
-    assert not {"b", "7"} & set(library.ids(where="venue IS NOT NULL"))
-    # Parquet read by pandas has lists as arrays.
-    assert library.ids(where={"keywords": "b"}) == ["a"]
-
-
 def test_another_model_or_setting_is_refused_by_name(
     make: Make, tmp_path: Path, model_folder: Path
 ) -> None:
@@ -387,32 +325,3 @@ def test_a_rewrite_after_opening_is_named(make: Make, model: SciMult) -> None:
     library.compact()
     with pytest.raises(DataError, match="open the library again; another process has rewritten"):
         reader.search("graph")
-
-
-def test_papers_of_files_and_of_tables_go_straight_in(make: Make, tmp_path: Path) -> None:
-    file = tmp_path / "papers.csv"
-    file.write_text(
-        "id,title,abstract,year,topic\n7,Graphs,We study graphs.,2001,maths\n8,Trees,,,\n"
-    )
-    library = make(list(read_papers(file)))
-    frame = pd.read_csv(file)
-    assert frame["abstract"].isna().any()  # NaN is a field that is absent
-    assert library.sync(frame).texts_encoded == 0
-    assert len(library) == 2
-    assert library.ids(where={"topic": "maths", "year": 2001}) == ["7"]
-    assert sorted(library.recommend(7, exclude=[8.0]).ids) == []
-    assert library.recommend(7, only=[8]).ids == ["8"]
-
-
-def test_a_path_in_place_of_papers_names_its_reader(make: Make, tmp_path: Path) -> None:
-    library = make([paper(0)])
-    for path in ("papers.csv", tmp_path / "papers.csv"):
-        with pytest.raises(DataError, match=r"papers are a path.*pass .*read_papers\(path\)"):
-            library.add(path)
-
-
-def test_papers_without_ids_that_repeat_each_other(make: Make, tmp_path: Path) -> None:
-    file = tmp_path / "papers.csv"
-    file.write_text("title,abstract\nGraphs,One.\nTrees,Two.\nGraphs,One.\n")
-    with pytest.raises(DataError, match=r"csv:4: title and abstract are those of an earlier"):
-        make(list(read_files([file], Rejects())))
