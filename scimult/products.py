@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scimult.errors import ConfigError
@@ -199,9 +200,12 @@ class _Packed(ABC, Generic[PackedT]):
         return {**self.__dict__, "_packed": None}
 
     def __call__(self, x_ND: Tensor) -> Tensor:
+        return self._outputs(self._held(), x_ND)
+
+    def _held(self) -> PackedT:
         if self._packed is None:
             self._packed = self._pack()
-        return self._outputs(self._packed, x_ND)
+        return self._packed
 
     @abstractmethod
     def _pack(self) -> PackedT: ...
@@ -216,10 +220,24 @@ class _PackedLinear(_Packed[Tensor]):
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_MD, _USUAL_ROWS)
         return packed
 
-    def _outputs(self, packed: Tensor, x_ND: Tensor) -> Tensor:
+    def _outputs(self, packed: Tensor, x_ND: Tensor, then: str = "none", how: str = "") -> Tensor:
         bias = None if self._linear.bias is None else self._linear.bias.detach()
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, "none", [], "")
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, then, [], how)
         return outputs
+
+    def gelu(self, x_ND: Tensor, approximate: str) -> Tensor:
+        """Return the GELU of the outputs."""
+        return self._outputs(self._held(), x_ND, "gelu", approximate)
+
+
+def gelu_of_linear(linear: nn.Linear, x_ND: Tensor, approximate: str) -> Tensor:
+    """Return the GELU of a linear layer's outputs, in one pass if its weights are packed.
+
+    ``approximate`` is "none" or "tanh", as for `torch.nn.functional.gelu`.
+    """
+    if isinstance(linear.forward, _PackedLinear):
+        return linear.forward.gelu(x_ND, approximate)
+    return F.gelu(linear(x_ND), approximate=approximate)
 
 
 def round_linears(model: nn.Module, largest: int | None = None) -> None:

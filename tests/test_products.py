@@ -17,6 +17,7 @@ from scimult import products as module
 from scimult.errors import ConfigError
 from scimult.products import (
     FEW,
+    gelu_of_linear,
     largest_weight,
     multiplies_by_onednn,
     multiplies_bytes,
@@ -89,6 +90,29 @@ def test_packed_linears_multiply_as_before(dtype: torch.dtype, bias: bool) -> No
     after = linear.state_dict()
     assert list(after) == list(before)
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gelu_of_a_linear_equals_both_in_turn(
+    bias: bool, dtype: torch.dtype, approximate: str, packs: bool
+) -> None:
+    linear = torch.nn.Linear(48, 33, bias=bias).to(dtype).requires_grad_(False)
+    x_ND = 4 * _rows(29, 48, 12).to(dtype)
+    wide_NM = torch.nn.functional.linear(x_ND.double(), linear.weight.double())
+    if linear.bias is not None:
+        wide_NM += linear.bias.double()
+    wanted_NM = torch.nn.functional.gelu(wide_NM, approximate=approximate)
+    if packs:
+        pack_linears(torch.nn.Sequential(linear))
+    for rows in (29, 1, 0):
+        found_NM = gelu_of_linear(linear, x_ND[:rows], approximate)
+        assert found_NM.dtype == dtype
+        # Of rounding to bfloat16: of the result, and before GELU unless weights are packed.
+        step = 2.0**-7 if dtype == torch.bfloat16 else 2e-6
+        torch.testing.assert_close(found_NM.double(), wanted_NM[:rows], rtol=step, atol=step)
 
 
 @pytest.mark.skipif(not multiplies_by_onednn(), reason="this CPU has no AVX-512")

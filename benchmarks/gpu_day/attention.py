@@ -64,8 +64,8 @@ def _against_float64(
     exact = torch.randn(sum(_LENGTHS), 3, _HEADS, width, generator=generator, dtype=torch.float64)
     low = exact.to(device, dtype).requires_grad_()
     high = low.detach().double().requires_grad_()
-    output = attend(low, plan, 0.0, window=window)
-    expected = attend(high, plan, 0.0, window=window)
+    output = attend(low, plan, 0.0, training=True, window=window)
+    expected = attend(high, plan, 0.0, training=True, window=window)
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64).to(device)
     torch.autograd.backward((output.double() * weights).sum())
     torch.autograd.backward((expected * weights).sum())
@@ -93,7 +93,7 @@ def dropout(day: Day, step: str) -> None:
 
     def attend_with(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        return attend(qkv, plan, 0.1)
+        return attend(qkv, plan, 0.1, training=True)
 
     once = attend_with(1)
     weights = torch.randn_like(once)
@@ -104,7 +104,7 @@ def dropout(day: Day, step: str) -> None:
     expected = float((once.double() * weights.double()).sum())
     through = float((gradient[:, 2].double() * qkv[:, 2].double()).sum())
     scale = float((once.double() * weights.double()).norm()) * np.sqrt(once.numel())
-    undropped = attend(qkv, plan, 0.0)
+    undropped = attend(qkv, plan, 0.0, training=False)
     facts = {
         "same_seed_same_mask": bool(torch.equal(once, again)),
         "other_seed_other_mask": not bool(torch.equal(once, other)),

@@ -25,6 +25,7 @@ def attend(
     plan: PackingPlan,
     dropout: float,
     *,
+    training: bool,
     window: int | None = None,
     context: Context | None = None,
 ) -> Tensor:
@@ -40,6 +41,8 @@ def attend(
         Row boundaries, and which rows are handled together.
     dropout : float
         Dropout probability on the attention weights; 0 outside training.
+    training : bool
+        Whether the model is training; else a CPU pads nothing.
     window : int, optional
         A token sees this many tokens on each side and itself; None: the whole row.
     context : Context, optional
@@ -55,11 +58,12 @@ def attend(
     fits = context is None and len(plan.lengths) <= MOST_ROWS
     if fits and reads_packed_rows(device, dtype, width):
         return attend_packed(qkv_T3HK, plan.bounds, plan.longest, dropout, window)
+    groups = plan.groups if training or device.type != "cpu" else plan.unpadded_groups
     # Split, not sliced: the gradient of each slice would be as large as all tokens.
-    parts = torch.split(qkv_T3HK, [group.num_tokens for group in plan.groups])
+    parts = torch.split(qkv_T3HK, [group.num_tokens for group in groups])
     outputs = [
         _attend_group(part_t3HK, group, dropout, window, context)
-        for part_t3HK, group in zip(parts, plan.groups, strict=True)
+        for part_t3HK, group in zip(parts, groups, strict=True)
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -178,6 +182,8 @@ def _attend_by_products(
     times faster than torch's fallback.
     """
     q_BHLK = q_BHLK * q_BHLK.shape[-1] ** -0.5
+    # Copied here: the product would copy transposed keys, number by number.
+    k_BHLK = k_BHLK.contiguous()
     wide = torch.promote_types(q_BHLK.dtype, torch.float32)
     scores_BHLL = (q_BHLK @ k_BHLK.transpose(-1, -2)).to(wide)
     if mask is not None:

@@ -23,6 +23,7 @@ from scimult.models.exact_sums import LayerNorm
 from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
+from scimult.products import gelu_of_linear
 
 Slices = list[tuple[int, slice]]
 # From a block's input, its mixed heads and the route slices to the block's output.
@@ -106,7 +107,8 @@ class Attention(nn.Module):
             context = {r: read_I3HK[tokens, 1:] for r, tokens in instruction.tokens.items()}
         qkv_T3HK = self.project(x_TD, plan.route_slices)
         dropout = self.attention_dropout if self.training else 0.0
-        return attend(qkv_T3HK, plan, dropout, context=context).reshape(x_TD.shape)
+        mixed_THK = attend(qkv_T3HK, plan, dropout, training=self.training, context=context)
+        return mixed_THK.reshape(x_TD.shape)
 
 
 class FeedForward(nn.Module):
@@ -131,10 +133,11 @@ class FeedForward(nn.Module):
         self, x_TD: Tensor, slices: Slices | None = None, pal_TD: Tensor | None = None
     ) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``; ``pal_TD`` joins the residual."""
-        inner_TF = self.intermediate(x_TD)
-        if self.inner_update is not None:
-            inner_TF = inner_TF + self.inner_update(x_TD, slices or [])
-        inner_TF = F.gelu(inner_TF, approximate=self.approximate)
+        if self.inner_update is None:
+            inner_TF = gelu_of_linear(self.intermediate, x_TD, self.approximate)
+        else:
+            inner_TF = self.intermediate(x_TD) + self.inner_update(x_TD, slices or [])
+            inner_TF = F.gelu(inner_TF, approximate=self.approximate)
         h_TD = self.output(inner_TF)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(inner_TF, slices or [])

@@ -78,7 +78,8 @@ class ModernAttention(nn.Module):
         qkv_T3HK = qkv_TD3.view(-1, 3, self.heads, width // self.heads)
         qkv_T3HK = self.turn(qkv_T3HK, *rotations(plan, width // self.heads // 2, self.theta))
         dropout = self.dropout if self.training else 0.0
-        return attend(qkv_T3HK, plan, dropout, window=self.window).reshape(-1, width)
+        mixed_THK = attend(qkv_T3HK, plan, dropout, training=self.training, window=self.window)
+        return mixed_THK.reshape(-1, width)
 
 
 class GatedFeedForward(nn.Module):

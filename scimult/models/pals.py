@@ -50,6 +50,6 @@ class Pal(nn.Module):
         small_TP = projections.down(x_TD, slices)
         qkv = self.qkv(small_TP, slices).view(-1, 3, self.heads, self.width // self.heads)
         dropout = self.dropout if self.training else 0.0
-        mixed_TP = attend(qkv, plan, dropout).reshape(-1, self.width)
+        mixed_TP = attend(qkv, plan, dropout, training=self.training).reshape(-1, self.width)
         added: Tensor = projections.up(mixed_TP, slices)
         return added if self.activation is None else F.gelu(added)

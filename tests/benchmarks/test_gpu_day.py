@@ -186,8 +186,10 @@ def test_wrong_attention_fails(day: Day, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SystemExit, match="too inaccurate"):
         attention.errors(day, "attention")
 
-    def drops_after(qkv: torch.Tensor, plan: Any, dropout: float) -> torch.Tensor:
-        return correct(qkv, plan, 0.0) + 0.3 * (dropout > 0) * torch.rand(())
+    def drops_after(
+        qkv: torch.Tensor, plan: Any, dropout: float, *, training: bool
+    ) -> torch.Tensor:
+        return correct(qkv, plan, 0.0, training=training) + 0.3 * (dropout > 0) * torch.rand(())
 
     monkeypatch.setattr(attention, "attend", drops_after)
     with pytest.raises(SystemExit, match="dropout of attention"):

@@ -113,7 +113,7 @@ def test_window_equals_a_masked_softmax(window: int, dtype: torch.dtype) -> None
     lengths = [50, 1, 47, window + 1, window + 2, 4 * window, 4 * window + 1]
     qkv_T3HK = torch.randn(sum(lengths), 3, 2, 8, generator=generator).to(dtype)
     plan = attention.PackingPlan.build(lengths, 0, torch.device("cpu"))
-    output = attention.attend(qkv_T3HK, plan, 0.0, window=window).double()
+    output = attention.attend(qkv_T3HK, plan, 0.0, training=True, window=window).double()
     assert output.isfinite().all()
     for start, length in zip(plan.starts_B.tolist(), plan.lengths_B.tolist(), strict=True):
         q, k, v = qkv_T3HK[start : start + length].double().permute(1, 2, 0, 3)
@@ -129,7 +129,7 @@ def test_window_equals_a_masked_softmax(window: int, dtype: torch.dtype) -> None
 def test_gradients_of_padded_windows_are_finite() -> None:
     qkv_T3HK = torch.randn(97, 3, 2, 8, requires_grad=True)
     plan = attention.PackingPlan.build([50, 47], 0, torch.device("cpu"))
-    attention.attend(qkv_T3HK, plan, 0.0, window=3).sum().backward()
+    attention.attend(qkv_T3HK, plan, 0.0, training=True, window=3).sum().backward()
     assert qkv_T3HK.grad is not None
     assert qkv_T3HK.grad.isfinite().all()
 

@@ -71,6 +71,24 @@ def test_groups_hold_every_token_once(rows: list[tuple[int, int]]) -> None:
     assert (row, token) == (len(rows), int(plan.lengths.sum()))
 
 
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 9, 10, 90, 181, 300]), st.integers(0, 2))))
+def test_unpadded_groups_are_rows_of_one_length_and_route(rows: list[tuple[int, int]]) -> None:
+    plan = PackingPlan.build([length for length, _ in rows], [route for _, route in rows], CPU)
+    row = 0
+    for group in plan.unpadded_groups:
+        some = slice(row, row + group.rows)
+        assert set(plan.lengths[some].tolist()) == {group.longest}
+        assert set(plan.routes[some].tolist()) == {group.route}
+        assert group.num_tokens == group.rows * group.longest
+        assert group.slots_T is None
+        assert group.mask_BL is None
+        # Few shapes, and scores that fit a cache.
+        assert group.rows & (group.rows - 1) == 0
+        assert group.rows == 1 or group.rows * group.longest**2 <= 1 << 16
+        row += group.rows
+    assert row == len(rows)
+
+
 @given(ROWS, st.integers(0, 1))
 def test_a_gap_opens_in_every_row(rows: list[tuple[int, int]], place: int) -> None:
     lengths = [length for length, _ in rows]

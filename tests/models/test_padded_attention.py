@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +20,15 @@ LENGTHS = [50, 1, 47, 12, 12, 5, 300, 290, 7, 7]
 ROUTES = [0, 1, 0, 1, 1, 0, 0, 0, 1, 1]
 
 
-def gathered(qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, window: int | None) -> Tensor:
+def _doubled(options: dict[str, Any]) -> dict[str, Any]:
+    context = options["context"]
+    doubled = context and {route: read.double() for route, read in context.items()}
+    return {**options, "context": doubled}
+
+
+def gathered(
+    qkv_T3HK: Tensor, plan: PackingPlan, dropout: float, *, training: bool, window: int | None
+) -> Tensor:
     """Attend after a gather in which padding reads the first token of its group."""
     outputs, start = [], 0
     for group in plan.groups:
@@ -45,7 +56,7 @@ def test_copies_by_index_are_a_gather_with_padding(window: int | None, dropout: 
         qkv.requires_grad_()
         plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
         torch.manual_seed(1)
-        output = attend(qkv, plan, dropout, window=window)
+        output = attend(qkv, plan, dropout, training=True, window=window)
         (output * weights).sum().backward()
         found.append((output, qkv.grad))
     (ours, our_gradient), (expected, gradient) = found
@@ -55,12 +66,39 @@ def test_copies_by_index_are_a_gather_with_padding(window: int | None, dropout: 
     assert (our_gradient - gradient).abs().max() <= FLOAT64
 
 
+@pytest.mark.parametrize(
+    ("window", "contexts"), [(None, False), (None, True), (3, False), (40, False)]
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_without_training_rows_attend_alone_and_as_before(
+    dtype: torch.dtype, window: int | None, contexts: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(sum(LENGTHS), 3, 2, 8, dtype=torch.float64, generator=generator).to(dtype)
+    read = torch.randn(2, 4, 2, 2, 8, dtype=torch.float64, generator=generator).to(dtype)
+    context = dict(enumerate(read)) if contexts else None
+    plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
+    options = {"window": window, "context": context}
+    found = attention.attend(qkv, plan, 0.0, training=False, **options)
+    expected = attention.attend(qkv.double(), plan, 0.0, training=True, **_doubled(options))
+    # bfloat16 rounds scores and weights to 8 bits, of values up to 4.
+    limit = {torch.float64: FLOAT64, torch.float32: 2e-6, torch.bfloat16: 4e-2}[dtype]
+    assert found.dtype == dtype
+    assert (found.double() - expected).abs().max() <= limit
+    # No row depends on others: alone, each gives the same numbers.
+    starts = plan.bounds.tolist()
+    for row, (start, stop) in enumerate(pairwise(starts)):
+        alone = PackingPlan.build([stop - start], int(plan.routes[row]), CPU)
+        single = attention.attend(qkv[start:stop], alone, 0.0, training=False, **options)
+        assert (single.double() - found[start:stop].double()).abs().max() <= limit
+
+
 def test_nothing_is_sorted_or_summed_at_one_index() -> None:
     """A gather's gradient is `index_put`, which CUDA sorts; a slice's is as large as all tokens."""
     plan = PackingPlan.build(LENGTHS, ROUTES, CPU)
     qkv = torch.randn(sum(LENGTHS), 3, 2, 8, requires_grad=True)
     with CountOperators() as counted:
-        attention.attend(qkv, plan, 0.1).sum().backward()
+        attention.attend(qkv, plan, 0.1, training=True).sum().backward()
     padded = sum(group.slots_T is not None for group in plan.groups)
     assert 0 < padded < len(plan.groups)
     # As functions where torch traces, in place elsewhere.

@@ -190,7 +190,8 @@ def test_projected_attention_drops_weights_like_the_block() -> None:
     for block in model.blocks:
         block.pal.dropout = 0.0
     without = model(rows, ROUTE_OF_ROW)
-    assert torch.equal(without, model.eval()(rows, ROUTE_OF_ROW))
+    # Without training rows attend in other groups, so float32 sums have another order.
+    torch.testing.assert_close(without, model.eval()(rows, ROUTE_OF_ROW), rtol=0, atol=2e-6)
 
 
 def test_dims_truncate_the_embedding() -> None:
