@@ -20,6 +20,7 @@ from scimult.models.banks import ExpertBank
 from scimult.models.config import EncoderConfig
 from scimult.models.dropout import apply_dropout
 from scimult.models.exact_sums import LayerNorm
+from scimult.models.linear import Linear
 from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
@@ -67,8 +68,8 @@ class Attention(nn.Module):
         self.heads = config.num_heads
         self.attention_dropout = config.attention_dropout
         self.dropout = config.dropout
-        self.qkv = ExpertBank(lambda: nn.Linear(width, 3 * width), experts)
-        self.output = ExpertBank(lambda: nn.Linear(width, width), experts)
+        self.qkv = ExpertBank(lambda: Linear(width, 3 * width), experts)
+        self.output = ExpertBank(lambda: Linear(width, width), experts)
         self.norm = layer_norm(config, config.norm_count(number, "attention"))
         self.adapter = adapters_after("attention", width, config.adapters)
         self.qkv_update = low_rank_updates(("query", "key", "value"), width, width, config.lora)
@@ -122,8 +123,8 @@ class FeedForward(nn.Module):
         width, inner = config.hidden_size, config.intermediate_size
         self.dropout = config.dropout
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
-        self.intermediate = nn.Linear(width, inner)
-        self.output = nn.Linear(inner, width)
+        self.intermediate = Linear(width, inner)
+        self.output = Linear(inner, width)
         self.norm = layer_norm(config) if own_norm else None
         self.adapter = adapters_after("feed_forward", width, config.adapters)
         self.inner_update = low_rank_updates(("intermediate",), width, inner, config.lora)

@@ -22,6 +22,7 @@ from scimult.models.config import EncoderConfig, ModernLayout
 from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
 from scimult.models.exact_sums import Embedding, LayerNorm
+from scimult.models.linear import Linear
 from scimult.models.packing import PackingPlan
 
 # From queries, keys and values, and cosine and sine of their tokens' angles: see `turn`.
@@ -62,8 +63,8 @@ class ModernAttention(nn.Module):
         self.window = None if is_global else modern.local_window
         bias = modern.attention_bias
         self.norm = modern_norm(config) if number else nn.Identity()
-        self.qkv = ExpertBank(lambda: nn.Linear(width, 3 * width, bias=bias), experts)
-        self.output = ExpertBank(lambda: nn.Linear(width, width, bias=bias), experts)
+        self.qkv = ExpertBank(lambda: Linear(width, 3 * width, bias=bias), experts)
+        self.output = ExpertBank(lambda: Linear(width, width, bias=bias), experts)
         self.turn: Turn = turn
 
     def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
@@ -98,8 +99,8 @@ class GatedFeedForward(nn.Module):
         self.dropout = config.dropout
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.norm = modern_norm(config)
-        self.intermediate = nn.Linear(width, 2 * inner, bias=bias)
-        self.output = nn.Linear(inner, width, bias=bias)
+        self.intermediate = Linear(width, 2 * inner, bias=bias)
+        self.output = Linear(inner, width, bias=bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Return the input plus the feed-forward output, shape ``(T, D)``."""

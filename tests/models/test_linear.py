@@ -1,0 +1,93 @@
+"""Linear layers by oneDNN against torch's in float64, gradients of gradients included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scimult.models import linear as module
+from scimult.models.linear import Linear
+from scimult.products import multiplies_by_onednn
+
+pytestmark = pytest.mark.skipif(not multiplies_by_onednn(), reason="this CPU has no AVX-512")
+# A sum of some hundred float32 products, in any order.
+FLOAT32 = 1e-6
+
+
+def _error(found: Tensor | None, expected: Tensor | None) -> float:
+    assert found is not None
+    assert expected is not None
+    return float((found.detach() - expected).norm() / expected.norm())
+
+
+def _layer(width_in: int, width_out: int, *, bias: bool = True) -> Linear:
+    torch.manual_seed(0)
+    return Linear(width_in, width_out, bias=bias)
+
+
+@pytest.mark.parametrize("rows", [300, 33])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", ["dense", "transposed", "one number"])
+def test_products_and_gradients_are_those_of_float64(
+    monkeypatch: pytest.MonkeyPatch, shape: str, bias: bool, rows: int
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_OPERATIONS", 0)
+    layer = _layer(96, 160, bias=bias)
+    x = torch.randn(rows, 96, requires_grad=True)
+    given = {
+        "dense": torch.randn(rows, 160),
+        "transposed": torch.randn(160, rows).T,
+        "one number": torch.ones(1, 1).expand(rows, 160),
+    }[shape]
+    wide, wide_x = nn.Linear(96, 160, bias=bias).double(), x.detach().double().requires_grad_()
+    wide.load_state_dict({name: part.double() for name, part in layer.state_dict().items()})
+    output, expected = layer(x), wide(wide_x)
+    assert "Product" in type(output.grad_fn).__name__
+    output.backward(given)
+    expected.backward(given.double())
+    assert _error(output, expected) <= FLOAT32
+    assert _error(x.grad, wide_x.grad) <= FLOAT32
+    for ours, theirs in zip(layer.parameters(), wide.parameters(), strict=True):
+        assert _error(ours.grad, theirs.grad) <= FLOAT32
+
+
+def test_only_what_is_trained_gets_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_OPERATIONS", 0)
+    layer = _layer(96, 160)
+    layer.weight.requires_grad_(False)
+    layer(torch.randn(33, 96)).sum().backward()
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+    with torch.no_grad():
+        assert layer(torch.randn(33, 96)).grad_fn is None
+
+
+def test_gradients_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LEAST_OPERATIONS", 0)
+    layer, x = _layer(96, 160), torch.randn(33, 96, requires_grad=True)
+    found = []
+    for outputs in (layer(x), F.linear(x, layer.weight, layer.bias)):
+        (first,) = torch.autograd.grad(outputs.square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, layer.weight]))
+    for ours, theirs in zip(*found, strict=True):
+        assert _error(ours, theirs) <= FLOAT32
+
+
+def test_little_work_and_other_types_are_torchs() -> None:
+    assert "Product" not in type(_layer(96, 160)(torch.randn(33, 96)).grad_fn).__name__
+    large = _layer(384, 1536)
+    assert "Product" in type(large(torch.randn(300, 384)).grad_fn).__name__
+    half = large.bfloat16()
+    assert "Product" not in type(half(torch.randn(300, 384).bfloat16()).grad_fn).__name__
+
+
+def test_a_layer_recomputed_for_its_gradient_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LEAST_OPERATIONS", 0)
+    layer, x = _layer(96, 160), torch.randn(33, 96)
+    plain = torch.autograd.grad(layer(x).square().sum(), layer.weight)[0]
+    kept = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(kept.square().sum(), layer.weight)[0], plain)
