@@ -15,7 +15,7 @@ from scimult.retrieval.embeddings import unit_rows
 from scimult.tagging.names import NameFinder
 from scimult.tagging.signals import similarities
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.types import FloatArray, Text
+from scimult.types import FloatArray, Similarity, Text
 
 _NAMED = 10.0
 """Bonus of a sentence that names the concept; cosines differ by 2 at most."""
@@ -40,6 +40,7 @@ def sentences(text: str) -> list[str]:
 def find_evidence(
     model: SciMult,
     task: str,
+    similarity: Similarity,
     vocabulary: Vocabulary,
     labels_CD: FloatArray,
     papers: Sequence[Text],
@@ -63,7 +64,7 @@ def find_evidence(
             evidence.append({})
             continue
         part_ND = vectors_ND[end - len(part) : end]
-        scores_NC = similarities(part_ND, labels_CD[list(rows)], model.similarity).copy()
+        scores_NC = similarities(part_ND, labels_CD[list(rows)], similarity).copy()
         finder = NameFinder(vocabulary[row].names for row in rows)
         for index, sentence in enumerate(part):
             scores_NC[index, finder.find(sentence)] += _NAMED

@@ -272,6 +272,15 @@ def test_another_model_and_damage_are_reported(
         Tagger.open(copy, model=model)
 
 
+def test_a_model_opened_with_another_similarity_gives_the_same_tags(
+    folder: Path, tagger: Tagger, model_folder: Path
+) -> None:
+    """A service shares its library's model, which may compare papers otherwise."""
+    other = SciMult.from_pretrained(model_folder, similarity="l2", normalise=True)
+    assert other.fingerprint == tagger.model.fingerprint
+    assert Tagger.open(folder, model=other).tag(NEW) == tagger.tag(NEW)
+
+
 @pytest.mark.parametrize("title", ["of the", "{}"])
 def test_papers_that_share_no_word(model: SciMult, tmp_path: Path, title: str) -> None:
     tagged = papers(60)

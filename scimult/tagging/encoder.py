@@ -1,0 +1,41 @@
+"""The encoder of a tagger: how it is opened, and described in the tagger's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scimult.inference import SciMult
+
+
+def opened(
+    model: Path | str | SciMult, device: str | None, dtype: str, settings: Mapping[str, Any]
+) -> SciMult:
+    """Return a model, loaded unless it is."""
+    if isinstance(model, SciMult):
+        return model
+    return SciMult.from_pretrained(model, device=device, dtype=dtype, **settings)
+
+
+def reference_of(
+    encoder: SciMult, model: Path | str | SciMult, settings: Mapping[str, Any], task: str
+) -> dict[str, Any]:
+    """Return what opens the encoder again and tells whether it is the same.
+
+    The similarity is not part of the fingerprint: vectors do not depend on it, but tags do.
+    """
+    location = {} if isinstance(model, SciMult) else {"path": _lasting(model)}
+    return {
+        **location,
+        "dtype": encoder.dtype,
+        "settings": dict(settings),
+        "task": task,
+        "similarity": encoder.similarity,
+        "fingerprint": encoder.fingerprint,
+    }
+
+
+def _lasting(model: Path | str) -> str:
+    """Return a model's path from any current folder; names of the hub and of packages stay."""
+    return str(Path(model).absolute() if Path(model).exists() else model)
