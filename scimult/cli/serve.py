@@ -14,8 +14,8 @@ from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from scimult.inference import SciMult
     from scimult.serving.labels import Tags
+    from scimult.serving.served import Served
 
 
 # Allocator arenas: with one per thread, each would keep the memory of its largest request.
@@ -99,7 +99,7 @@ def serve(
         observe=metrics.passed,
     )
     answers = Answers(served)
-    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
     source = labels or tagger
     project = None
     if source is not None:
@@ -123,9 +123,10 @@ def check_labels(labels: Path | None, tagger: Path | None) -> None:
 
 
 def known_labels(
-    model: SciMult, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
+    served: Served, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
 ) -> Tags | None:
     """Read and encode labels, or open a tagger, reusing the library's model if it is the same."""
+    model = served.library.model
     from scimult.serving.labels import LabelSpace, TaggerLabels
 
     if tagger is not None:
@@ -134,7 +135,9 @@ def known_labels(
         try:
             return TaggerLabels(Opened.open(tagger, model=model))
         except DataError:
-            return TaggerLabels(Opened.open(tagger, device=device))
+            own = Opened.open(tagger, device=device)
+            own.model = served.share(own.model)
+            return TaggerLabels(own)
     return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
 
 
@@ -157,6 +160,6 @@ def mcp(
 
     served = Served(library, model=model, device=device)
     answers = Answers(served)
-    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
     mcp_server(answers).run("stdio")
     served.close()

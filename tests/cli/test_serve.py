@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -15,8 +18,14 @@ from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
 from scimult.library import Library
+from scimult.serving.app import Service
+from scimult.serving.batching import DEADLINE
+from scimult.serving.refusals import Refusal
 from scimult.serving.run import is_local, listen
+from scimult.tagging import Tagger
+from scimult.types import Text
 from tests.library.conftest import dated
+from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
 
@@ -71,6 +80,34 @@ def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
 def test_local_addresses() -> None:
     assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
+
+
+def test_a_tagger_of_another_model_keeps_the_services_deadlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that nobody waited for kept a core busy, and a stop waiting, for minutes."""
+    earlier = set(threading.enumerate())
+    for seed in (0, 1):
+        save_tiny_model(tmp_path / f"model{seed}", similarity="cosine", seed=seed)
+    Library.create(tmp_path / "library", dated(20), model=tmp_path / "model0")
+    tagger = Tagger.train(tmp_path / "tagger", VOCABULARY, model=tmp_path / "model1")
+    services: list[Service] = []
+    monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
+    words = [str(tmp_path / "library"), "--port", "0", "--tagger", str(tmp_path / "tagger")]
+    assert _serve(*words).exit_code == 0
+    answers = services[0]._answers
+    labels, paper = answers.known_tags(), Text("paper", "Deep vision")
+    ask = lambda: labels.suggest([paper], k=3, threshold=None, exclude=())  # noqa: E731
+    assert [one.id for one in ask()[0]] == [one.id for one in tagger.tag([paper], 3)[0]]
+    late = contextvars.copy_context()
+    late.run(DEADLINE.set, time.monotonic() - 1)
+    with pytest.raises(Refusal, match="not encoded in time"):
+        late.run(ask)
+    answers.served.close()
+    encoders = [one for one in set(threading.enumerate()) - earlier if "encoder" in one.name]
+    for thread in encoders:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.ranks
