@@ -15,7 +15,7 @@ import pytest
 from scimult.data.importers import read_papers
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
-from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import split_papers
 from scimult.tagging.words import load_arrays, save_arrays
@@ -279,6 +279,30 @@ def test_a_model_opened_with_another_similarity_gives_the_same_tags(
     other = SciMult.from_pretrained(model_folder, similarity="l2", normalise=True)
     assert other.fingerprint == tagger.model.fingerprint
     assert Tagger.open(folder, model=other).tag(NEW) == tagger.tag(NEW)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_tagger_replaced_while_it_is_read_is_read_again(
+    folder: Path, model: SciMult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Files of two trainings in one tagger gave tags that neither of them gives."""
+    shutil.copytree(folder, tmp_path / "tagger")
+    other, left = Vocabulary([*VOCABULARY][::-1]), [times]
+
+    def replaced(path: Path) -> Vocabulary:
+        if left[0]:
+            left[0] -= 1
+            Tagger.train(tmp_path / "tagger", other, papers(60 + left[0]), model=model)
+        return read_vocabulary(path)
+
+    monkeypatch.setattr("scimult.tagging.folder.read_vocabulary", replaced)
+    if times > 1:
+        with pytest.raises(DataError, match="replaced whenever it was read"):
+            Tagger.open(tmp_path / "tagger", model=model)
+        return
+    opened = Tagger.open(tmp_path / "tagger", model=model)
+    assert opened.facts["papers"] == 60
+    assert opened.tag(NEW) == Tagger.open(tmp_path / "tagger", model=model).tag(NEW)
 
 
 @pytest.mark.parametrize("title", ["of the", "{}"])
