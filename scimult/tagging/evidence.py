@@ -6,6 +6,7 @@ Shape legend: S sentences, D width.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from scimult.types import FloatArray, Similarity, Text
 
 _NAMED = 10.0
 """Bonus of a sentence that names the concept; cosines differ by 2 at most."""
+_MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
 _END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
 _NO_END = re.compile(
     r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
@@ -50,9 +52,12 @@ def find_evidence(
 
     It is a sentence that names the concept, else the one whose embedding is closest to the
     concept's; the title if there is no abstract. ``tags`` are the rows of each paper's concepts.
+    Sentences of more than 1,000 characters are cut into pieces: every tag repeats its own.
     """
     parts = [
-        (sentences(text.body) or [text.title]) if rows else []
+        [piece for part in sentences(text.body) or [text.title] for piece in _pieces(part)]
+        if rows
+        else []
         for text, rows in zip(papers, tags, strict=True)
     ]
     texts = [Text("paper", sentence) for part in parts for sentence in part]
@@ -73,7 +78,10 @@ def find_evidence(
     return evidence
 
 
-_MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
+def _pieces(sentence: str) -> list[str]:
+    if len(sentence) <= _MOST_CHARACTERS:
+        return [sentence]
+    return textwrap.wrap(sentence, _MOST_CHARACTERS, break_on_hyphens=False)
 
 
 def _first_sentences(text: Text) -> list[str]:

@@ -281,6 +281,21 @@ def test_a_model_opened_with_another_similarity_gives_the_same_tags(
     assert Tagger.open(folder, model=other).tag(NEW) == tagger.tag(NEW)
 
 
+@pytest.mark.parametrize(
+    "filler",
+    ["we study " * 500, f"{'westudy' * 200} " * 9, f"{'x' * 50_000} "],
+    ids=["words", "long words", "one word"],
+)
+def test_evidence_is_short_also_in_a_text_without_sentences(tagger: Tagger, filler: str) -> None:
+    """An answer repeated such a text for every tag: 100 MB for one abstract."""
+    paper = {"title": "On plasma", "abstract": f"{filler}plasma {filler}"}
+    found = {tag.id: tag.evidence for tag in tagger.tag([paper], k=len(VOCABULARY))[0]}
+    assert max(map(len, found.values())) <= 1000
+    assert "plasma" in found["c/plasma"]
+    (tags,) = tagger.tag([{"title": filler}])
+    assert all(0 < len(tag.evidence) <= 1000 for tag in tags)
+
+
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_tagger_replaced_while_it_is_read_is_read_again(
     folder: Path, model: SciMult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
