@@ -11,6 +11,7 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.common import read_labels
 from scimult.cli.output import echo
+from scimult.data.packed import unpacked_name
 from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def serve(
     source = labels or tagger
     project = None
     if source is not None:
-        project = Project(source.stem, f"Labels of {source.name}", answers.bounded_tags)
+        name = _name_of(source)
+        project = Project(name, f"Labels of {name}", answers.bounded_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
     hosts = LOCAL | {host} if key is None and is_local(host) else None
     service = Service(
@@ -114,6 +116,12 @@ def serve(
     if key is None and not is_local(host):
         echo(f"{address}: open to everybody who can reach this machine", err=True)
     run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
+
+
+def _name_of(source: Path) -> str:
+    """Return the name of a folder, also of the current one, or of a file without its suffix."""
+    path = Path(os.path.abspath(source))
+    return path.name if path.is_dir() else Path(unpacked_name(path)).stem
 
 
 def check_labels(labels: Path | None, tagger: Path | None) -> None:

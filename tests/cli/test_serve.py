@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import gzip
 import os
 import re
 import signal
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -108,6 +111,31 @@ def test_a_tagger_of_another_model_keeps_the_services_deadlines(
     for thread in encoders:
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("given", [".", "labels.jsonl", "../mesh.v2", "../labels.jsonl.gz"])
+def test_labels_are_a_project_named_after_their_file_or_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """The current folder's name was empty, so no client could address the project."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    (tmp_path / "mesh.v2").mkdir()
+    monkeypatch.chdir(tmp_path / "mesh.v2")
+    line = b'{"id": "l1", "name": "Graphs"}\n'
+    Path("labels.jsonl").write_bytes(line)
+    Path("../labels.jsonl.gz").write_bytes(gzip.compress(line))
+    services: list[Service] = []
+    monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
+    assert _serve("../library", "--port", "0", "--labels", given).exit_code == 0
+
+    async def projects() -> Any:
+        transport = httpx.ASGITransport(services[0].app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get("/v1/projects")).json()["projects"]
+
+    (project,) = asyncio.run(projects())
+    assert project["project_id"] == ("labels" if "labels" in given else "mesh.v2")
 
 
 @pytest.mark.ranks
