@@ -21,22 +21,31 @@ from scimult.types import FloatArray, Similarity, Text
 _NAMED = 10.0
 """Bonus of a sentence that names the concept; cosines differ by 2 at most."""
 _MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
-_END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
+# The letter or digit after the space, which must not be a small letter; or an ideographic stop.
+_END = re.compile(
+    r"""[.!?؟।]["')\]»”’]*\ (?=["'(\[«„“‘¿¡]?([^\W_]))|[。！？][」』”’）]*""",
+    re.VERBOSE,
+)
 _NO_END = re.compile(
-    r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
+    r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|([^\W\d_]))\.$"
 )
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences, which end at ``.``, ``?`` or ``!`` before a capital or digit."""
+    """Split a text into sentences, which end at ``.``, ``?`` or ``!`` before no small letter.
+
+    In scripts without capitals any letter may begin the next one; ``。`` needs no space.
+    """
     plain = " ".join(text.split())
     parts, start = [], 0
-    for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
-        part = plain[start : end - 1]
-        if end > len(plain) or not _NO_END.search(part):
+    for match in _END.finditer(plain):
+        part = plain[start : match.end()].strip()
+        short = _NO_END.search(part)
+        is_short = short is not None and (short[1] is None or short[1].isupper())
+        if not is_short and not (match[1] or "").islower():
             parts.append(part)
-            start = end
-    return [part for part in parts if part]
+            start = match.end()
+    return [part for part in (*parts, plain[start:].strip()) if part]
 
 
 def find_evidence(
