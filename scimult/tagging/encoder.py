@@ -1,4 +1,7 @@
-"""The encoder of a tagger: how it is opened, and described in the tagger's folder."""
+"""The encoder of a tagger: how it is opened and described, and embeddings made before.
+
+Shape legend: N papers, D width.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from scimult.errors import DataError
 from scimult.inference import SciMult
+from scimult.types import FloatArray
 
 
 def opened(
@@ -34,6 +41,22 @@ def reference_of(
         "similarity": encoder.similarity,
         "fingerprint": encoder.fingerprint,
     }
+
+
+def checked_vectors(vectors: Any, papers: int, width: int) -> FloatArray:
+    """Return papers' embeddings of any floating type as float32.
+
+    Raises
+    ------
+    DataError
+        If there are more or fewer than papers, or they have another width or type.
+    """
+    vectors_ND = np.asarray(vectors)
+    if vectors_ND.shape != (papers, width) or vectors_ND.dtype.kind != "f":
+        problem = f"vectors are {vectors_ND.dtype} of shape {vectors_ND.shape}"
+        fix = f"give a floating point array of shape {(papers, width)}, a row for each paper"
+        raise DataError(problem, fix=fix)
+    return np.ascontiguousarray(vectors_ND, dtype=np.float32)
 
 
 def _lasting(model: Path | str) -> str:

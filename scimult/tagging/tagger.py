@@ -19,7 +19,7 @@ from scimult.inference import SciMult
 from scimult.inference.texts import Texts, as_texts
 from scimult.retrieval.store import StoringEncoder
 from scimult.tagging.calibration import Calibration, Curve, Numbers
-from scimult.tagging.encoder import opened, reference_of
+from scimult.tagging.encoder import checked_vectors, opened, reference_of
 from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
@@ -130,7 +130,8 @@ class Tagger:
         Raises
         ------
         DataError
-            If a paper is invalid, a tag is unknown, or there are some papers but fewer than 50.
+            If a paper is invalid, a tag is unknown, there are some papers but fewer than 50, or
+            ``vectors`` are not theirs.
         ConfigError
             If the task does not rank labels for papers.
         StorageError
@@ -157,6 +158,7 @@ class Tagger:
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
             vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
+        vectors = checked_vectors(vectors, len(texts), encoder.width)
         reference = reference_of(encoder, model, overrides, task)
         common = vocabulary, labels_CD
         if not ids:
@@ -293,14 +295,15 @@ class Tagger:
             If threshold or precision are not from 0 to 1 or both are given, no threshold
             guarantees the precision, or there were no tagged papers to estimate it from.
         DataError
-            If an excluded concept is not in the vocabulary, or a paper is invalid.
+            If an excluded concept or a paper is invalid, or ``vectors`` are not theirs.
         """
         hierarchy = self._hierarchy(hierarchy)
-        excluded = {self.vocabulary.row(name) for name in exclude}
+        excluded = self.vocabulary.rows(exclude)
         threshold = self._threshold(k, threshold, precision, excluded, hierarchy)
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
+        vectors = checked_vectors(vectors, len(texts), self.model.width)
         by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):

@@ -177,6 +177,7 @@ def test_no_paper_and_papers_without_words(tagger: Tagger) -> None:
     ("options", "message"),
     [
         ({"k": 0}, "k is below 1"),
+        ({"exclude": "c/vision"}, "a single name, not a list"),
         ({"threshold": 0.5, "precision": 0.5}, "mutually exclusive"),
         ({"precision": 1.5}, "precision is not between 0 and 1"),
         ({"threshold": 2}, "threshold is not between 0 and 1"),
@@ -218,6 +219,19 @@ def test_bad_papers_are_named(
     with pytest.raises(DataError, match=message):
         Tagger.train(tmp_path / "t", VOCABULARY, some, model=model)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_embeddings_made_before_are_of_any_floating_type(tagger: Tagger, dtype: str) -> None:
+    vectors = tagger.model.encode(NEW, task=tagger.task).astype(dtype)
+    found = tagger.tag(NEW, k=1, evidence=False, vectors=vectors)
+    assert found == tagger.tag(NEW, k=1, evidence=False, vectors=vectors.astype("float32"))
+    with pytest.raises(DataError, match=r"of shape \(119, 16\)"):
+        tagger.tag(NEW, vectors=vectors[1:])
+    with pytest.raises(DataError, match=r"give a floating point array of shape \(119, 16\)"):
+        tagger.tag(NEW[1:], vectors=vectors)
+    with pytest.raises(DataError, match=r"of shape \(120, 15\)"):
+        tagger.tag(NEW, vectors=vectors[:, 1:])
 
 
 def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path) -> None:
