@@ -141,11 +141,11 @@ def known_labels(
         from scimult.tagging import Tagger as Opened
 
         try:
-            return TaggerLabels(Opened.open(tagger, model=model))
+            opened = Opened.open(tagger, model=model)
         except DataError:
-            own = Opened.open(tagger, device=device)
-            own.model = served.share(own.model)
-            return TaggerLabels(own)
+            opened = Opened.open(tagger, device=device)
+        opened.model = served.share(opened.model)
+        return TaggerLabels(opened)
     return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
 
 

@@ -100,9 +100,13 @@ class Served:
         return True
 
     def share(self, model: SciMult) -> SciMult:
-        """Return another model than the library's, with the same passes and deadlines."""
-        self._others.append(SharedModel(model, **self._passes))
-        return self._others[-1]
+        """Return a model of other users than the library, with the same passes and deadlines.
+
+        If it is the library's, its passes go on when the library changes to another one.
+        """
+        shared = model if isinstance(model, SharedModel) else SharedModel(model, **self._passes)
+        self._others.append(shared)
+        return shared
 
     def close(self) -> None:
         """End the encoders' threads after all waiting requests."""
@@ -126,7 +130,8 @@ class Served:
         except DataError:
             former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
-            former.close()
+            if former not in self._others:
+                former.close()
             return fresh
 
     def _opened(self, library: Library) -> Library:
