@@ -11,11 +11,12 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.common import read_labels
 from scimult.cli.output import echo
+from scimult.data.packed import unpacked_name
 from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from scimult.inference import SciMult
     from scimult.serving.labels import Tags
+    from scimult.serving.served import Served
 
 
 # Allocator arenas: with one per thread, each would keep the memory of its largest request.
@@ -99,11 +100,12 @@ def serve(
         observe=metrics.passed,
     )
     answers = Answers(served)
-    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
     source = labels or tagger
     project = None
     if source is not None:
-        project = Project(source.stem, f"Labels of {source.name}", answers.bounded_tags)
+        name = _name_of(source)
+        project = Project(name, f"Labels of {name}", answers.bounded_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
     hosts = LOCAL | {host} if key is None and is_local(host) else None
     service = Service(
@@ -116,6 +118,12 @@ def serve(
     run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
 
 
+def _name_of(source: Path) -> str:
+    """Return the name of a folder, also of the current one, or of a file without its suffix."""
+    path = Path(os.path.abspath(source))
+    return path.name if path.is_dir() else Path(unpacked_name(path)).stem
+
+
 def check_labels(labels: Path | None, tagger: Path | None) -> None:
     """Check that labels and a tagger are not both given."""
     if labels is not None and tagger is not None:
@@ -123,18 +131,21 @@ def check_labels(labels: Path | None, tagger: Path | None) -> None:
 
 
 def known_labels(
-    model: SciMult, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
+    served: Served, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
 ) -> Tags | None:
     """Read and encode labels, or open a tagger, reusing the library's model if it is the same."""
+    model = served.library.model
     from scimult.serving.labels import LabelSpace, TaggerLabels
 
     if tagger is not None:
         from scimult.tagging import Tagger as Opened
 
         try:
-            return TaggerLabels(Opened.open(tagger, model=model))
+            opened = Opened.open(tagger, model=model)
         except DataError:
-            return TaggerLabels(Opened.open(tagger, device=device))
+            opened = Opened.open(tagger, device=device)
+        opened.model = served.share(opened.model)
+        return TaggerLabels(opened)
     return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
 
 
@@ -157,6 +168,6 @@ def mcp(
 
     served = Served(library, model=model, device=device)
     answers = Answers(served)
-    answers.labels = known_labels(served.library.model, labels, tagger, device, skip_bad)
+    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
     mcp_server(answers).run("stdio")
     served.close()

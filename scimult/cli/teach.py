@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_output_folder, only_with
+from scimult.cli.checks import check_inputs, check_output_folder, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, one_of
 from scimult.files import check_replaceable
@@ -66,6 +66,7 @@ def teach(
     if sum(teacher is not None for teacher in (model, encoder, vectors)) != 1:
         fix = "give one of --model, --encoder and --vectors"
         raise ConfigError("exactly one teacher is needed", fix=fix)
+    check_inputs([path for path in (vectors, ids) if path is not None])
     if (vectors is not None and vectors.is_file()) != (ids is not None):
         fix = "give both, or a folder of scimult encode without --ids"
         raise ConfigError("a file of vectors and --ids need each other", fix=fix)

@@ -155,7 +155,10 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
         def work() -> schemas.TaggedPapers:
             drafts = [schemas.PaperIn(title=title, abstract=abstract)] if title or abstract else []
             names: list[Any] | None = None if labels is None else list(labels)
-            return answers.tag(schemas.Tag(ids=ids, papers=drafts, labels=names, k=k))
+            tagged = answers.tag(schemas.Tag(ids=ids, papers=drafts, labels=names, k=k))
+            for paper in tagged.papers:
+                paper.title = _cut(paper.title, MOST_TITLE)
+            return tagged
 
         return await _call(answers, work)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scimult.errors import DataError, SciMultError
+from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.library.manifest import FILE
 from scimult.progress import note, warn
@@ -39,7 +40,7 @@ class Served:
         **passes: Any,
     ) -> None:
         self.path, self._device = path, device
-        self._passes = passes
+        self._passes, self._others = passes, list[SharedModel]()
         self._swapping, self._reading_words = threading.Lock(), threading.Lock()
         self._with_words: Library | None = None
         self._uses_words = False
@@ -98,9 +99,19 @@ class Served:
         note(f"{self.path}: {len(self._library):,} papers now")
         return True
 
+    def share(self, model: SciMult) -> SciMult:
+        """Return a model of other users than the library, with the same passes and deadlines.
+
+        If it is the library's, its passes go on when the library changes to another one.
+        """
+        shared = model if isinstance(model, SharedModel) else SharedModel(model, **self._passes)
+        self._others.append(shared)
+        return shared
+
     def close(self) -> None:
-        """End the encoder's threads after all waiting requests."""
-        self._shared.close()
+        """End the encoders' threads after all waiting requests."""
+        for model in (self._shared, *self._others):
+            model.close()
 
     def _answer(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
         if not words or self._with_words is library:
@@ -119,7 +130,8 @@ class Served:
         except DataError:
             former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
-            former.close()
+            if former not in self._others:
+                former.close()
             return fresh
 
     def _opened(self, library: Library) -> Library:

@@ -6,6 +6,7 @@ Shape legend: S sentences, D width.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,31 +16,42 @@ from scimult.retrieval.embeddings import unit_rows
 from scimult.tagging.names import NameFinder
 from scimult.tagging.signals import similarities
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.types import FloatArray, Text
+from scimult.types import FloatArray, Similarity, Text
 
 _NAMED = 10.0
 """Bonus of a sentence that names the concept; cosines differ by 2 at most."""
-_END = re.compile(r"[.!?][\"')\]]* (?=[\"'(\[]?[A-Z0-9])")
+_MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
+# The letter or digit after the space, which must not be a small letter; or an ideographic stop.
+_END = re.compile(
+    r"""[.!?؟।]["')\]»”’]*\ (?=["'(\[«„“‘¿¡]?([^\W_]))|[。！？][」』”’）]*""",
+    re.VERBOSE,
+)
 _NO_END = re.compile(
-    r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|[A-Z])\.$"
+    r"\b(?:e\.g|i\.e|cf|vs|al|etc|Fig|Figs|Eq|Eqs|Sec|Ref|Refs|Dr|Prof|St|No|([^\W\d_]))\.$"
 )
 
 
 def sentences(text: str) -> list[str]:
-    """Split a text into sentences, which end at ``.``, ``?`` or ``!`` before a capital or digit."""
+    """Split a text into sentences, which end at ``.``, ``?`` or ``!`` before no small letter.
+
+    In scripts without capitals any letter may begin the next one; ``。`` needs no space.
+    """
     plain = " ".join(text.split())
     parts, start = [], 0
-    for end in (*(match.end() for match in _END.finditer(plain)), len(plain) + 1):
-        part = plain[start : end - 1]
-        if end > len(plain) or not _NO_END.search(part):
+    for match in _END.finditer(plain):
+        part = plain[start : match.end()].strip()
+        short = _NO_END.search(part)
+        is_short = short is not None and (short[1] is None or short[1].isupper())
+        if not is_short and not (match[1] or "").islower():
             parts.append(part)
-            start = end
-    return [part for part in parts if part]
+            start = match.end()
+    return [part for part in (*parts, plain[start:].strip()) if part]
 
 
 def find_evidence(
     model: SciMult,
     task: str,
+    similarity: Similarity,
     vocabulary: Vocabulary,
     labels_CD: FloatArray,
     papers: Sequence[Text],
@@ -49,9 +61,12 @@ def find_evidence(
 
     It is a sentence that names the concept, else the one whose embedding is closest to the
     concept's; the title if there is no abstract. ``tags`` are the rows of each paper's concepts.
+    Sentences of more than 1,000 characters are cut into pieces: every tag repeats its own.
     """
     parts = [
-        (sentences(text.body) or [text.title]) if rows else []
+        [piece for part in sentences(text.body) or [text.title] for piece in _pieces(part)]
+        if rows
+        else []
         for text, rows in zip(papers, tags, strict=True)
     ]
     texts = [Text("paper", sentence) for part in parts for sentence in part]
@@ -63,7 +78,7 @@ def find_evidence(
             evidence.append({})
             continue
         part_ND = vectors_ND[end - len(part) : end]
-        scores_NC = similarities(part_ND, labels_CD[list(rows)], model.similarity).copy()
+        scores_NC = similarities(part_ND, labels_CD[list(rows)], similarity).copy()
         finder = NameFinder(vocabulary[row].names for row in rows)
         for index, sentence in enumerate(part):
             scores_NC[index, finder.find(sentence)] += _NAMED
@@ -72,7 +87,10 @@ def find_evidence(
     return evidence
 
 
-_MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
+def _pieces(sentence: str) -> list[str]:
+    if len(sentence) <= _MOST_CHARACTERS:
+        return [sentence]
+    return textwrap.wrap(sentence, _MOST_CHARACTERS, break_on_hyphens=False)
 
 
 def _first_sentences(text: Text) -> list[str]:

@@ -28,6 +28,7 @@ from scimult.types import FloatArray
 FORMAT, VERSION = "scimult-tagger", 1
 FILE, VOCABULARY = "tagger.json", "vocabulary.jsonl"
 _LABELS, _PAPERS, _SUGGESTIONS = "labels.npz", "papers.npz", "suggestions.npz"
+_TRIES = 10
 _LINEAR, _WORDS = "linear.npz", ("terms.json", "idf.npy")
 TAGGER = FolderKind(
     "a tagger",
@@ -92,13 +93,37 @@ def save_state(folder: Path, state: TaggerState) -> None:
 
 
 def load_state(folder: Path) -> TaggerState:
-    """Read a tagger.
+    """Read a tagger; again, if another one replaced it meanwhile, whose files do not fit.
 
     Raises
     ------
     DataError
-        If the folder is not a tagger, of another version, or damaged.
+        If the folder is not a tagger, of another version, damaged, or never stays the same.
     """
+    for _ in range(_TRIES):
+        stamp = _stamp_of(folder)
+        try:
+            state = _read(folder)
+        except DataError:
+            if _stamp_of(folder) == stamp:
+                raise
+        else:
+            if _stamp_of(folder) == stamp:
+                return state
+    fix = "wait until no training writes it"
+    raise DataError("tagger was replaced whenever it was read", path=folder, fix=fix)
+
+
+def _stamp_of(folder: Path) -> tuple[int, int] | None:
+    """Return what differs between the taggers that a folder holds one after the other."""
+    try:
+        stat = (folder / FILE).stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns
+
+
+def _read(folder: Path) -> TaggerState:
     fix = "give a folder of scimult tagger train"
     if not (folder / FILE).is_file():
         raise DataError("not a tagger", path=folder, fix=fix)

@@ -19,6 +19,7 @@ from scimult.inference import SciMult
 from scimult.inference.texts import Texts, as_texts
 from scimult.retrieval.store import StoringEncoder
 from scimult.tagging.calibration import Calibration, Curve, Numbers
+from scimult.tagging.encoder import checked_vectors, opened, reference_of
 from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
@@ -33,7 +34,7 @@ from scimult.tagging.training import (
     fit_tagger,
 )
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.types import BoolArray, FloatArray, Text
+from scimult.types import BoolArray, FloatArray, Similarity, Text
 
 _UNCALIBRATED = Calibration(Curve([], []), Curve([], []))
 
@@ -129,7 +130,8 @@ class Tagger:
         Raises
         ------
         DataError
-            If a paper is invalid, a tag is unknown, or there are some papers but fewer than 50.
+            If a paper is invalid, a tag is unknown, there are some papers but fewer than 50, or
+            ``vectors`` are not theirs.
         ConfigError
             If the task does not rank labels for papers.
         StorageError
@@ -139,7 +141,7 @@ class Tagger:
         check_replaceable(path, replaceable)
         one_of("hierarchy", hierarchy, get_args(Hierarchy))
         overrides = {} if isinstance(model, SciMult) else dict(settings or {})
-        encoder = _opened(model, device, dtype, overrides)
+        encoder = opened(model, device, dtype, overrides)
         encoder.tasks.check_labels(task)
         ids, texts, tags_NC = tagged_papers(
             papers, vocabulary, closed=hierarchy != "flat", drop_unknown=drop_unknown
@@ -156,9 +158,8 @@ class Tagger:
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
             vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
-        location = {} if isinstance(model, SciMult) else {"path": _lasting(model)}
-        reference = {**location, "dtype": encoder.dtype, "settings": overrides, "task": task,
-                     "fingerprint": encoder.fingerprint}  # fmt: skip
+        vectors = checked_vectors(vectors, len(texts), encoder.width)
+        reference = reference_of(encoder, model, overrides, task)
         common = vocabulary, labels_CD
         if not ids:
             mean_C = np.zeros(len(labels), dtype=np.float32)
@@ -201,7 +202,7 @@ class Tagger:
         source = model if model is not None else reference.get("path")
         if source is None:
             raise DataError("the tagger's model has no folder", path=path, fix="pass model=")
-        encoder = _opened(source, device, reference["dtype"], reference["settings"])
+        encoder = opened(source, device, reference["dtype"], reference["settings"])
         if encoder.fingerprint != reference["fingerprint"]:
             fix = "use the model that it was trained with, or train it again with this one"
             problem = f"tagger was trained with another model than {encoder.name!r}"
@@ -227,6 +228,14 @@ class Tagger:
     def task(self) -> str:
         """Task of the model that texts are encoded for."""
         return str(self._state.model["task"])
+
+    @property
+    def similarity(self) -> Similarity:
+        """Similarity of the training; the same model may be opened with another one."""
+        stored = self._state.model
+        # Taggers of earlier versions stored it only if it was not the model's own.
+        known: Similarity | None = stored.get("similarity", stored["settings"].get("similarity"))
+        return known or self.model.similarity
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -286,14 +295,15 @@ class Tagger:
             If threshold or precision are not from 0 to 1 or both are given, no threshold
             guarantees the precision, or there were no tagged papers to estimate it from.
         DataError
-            If an excluded concept is not in the vocabulary, or a paper is invalid.
+            If an excluded concept or a paper is invalid, or ``vectors`` are not theirs.
         """
         hierarchy = self._hierarchy(hierarchy)
-        excluded = {self.vocabulary.row(name) for name in exclude}
+        excluded = self.vocabulary.rows(exclude)
         threshold = self._threshold(k, threshold, precision, excluded, hierarchy)
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
+        vectors = checked_vectors(vectors, len(texts), self.model.width)
         by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):
@@ -307,8 +317,10 @@ class Tagger:
         sentences: Sequence[Mapping[int, str]] = [{}] * len(by_paper)
         if evidence:
             tag_rows = [[row for row, _ in tags] for tags in by_paper]
-            labels_CD = self._state.labels_CD
-            sentences = find_evidence(self.model, task, self.vocabulary, labels_CD, texts, tag_rows)
+            sentences = find_evidence(
+                self.model, task, self.similarity, self.vocabulary, self._state.labels_CD,
+                texts, tag_rows,
+            )  # fmt: skip
         return [
             [self._suggested(row, score, by_row) for row, score in tags]
             for tags, by_row in zip(by_paper, sentences, strict=True)
@@ -332,7 +344,7 @@ class Tagger:
     def _signals(self) -> Signals:
         state = self._state
         return Signals(
-            state.vocabulary, state.labels_CD, state.mean_C, self.model.similarity, state.learned
+            state.vocabulary, state.labels_CD, state.mean_C, self.similarity, state.learned
         )
 
     def _suggested(self, row: int, score: float, sentences: Mapping[int, str]) -> SuggestedTag:
@@ -385,16 +397,3 @@ class Tagger:
             fix = f"{lower}train with more tagged papers, or use only k"
             raise ConfigError("no threshold guarantees this precision", value=precision, fix=fix)
         return cutoff
-
-
-def _lasting(model: Path | str) -> str:
-    """Return a model's path from any current folder; names of the hub and of packages stay."""
-    return str(Path(model).absolute() if Path(model).exists() else model)
-
-
-def _opened(
-    model: Path | str | SciMult, device: str | None, dtype: str, settings: Mapping[str, Any]
-) -> SciMult:
-    if isinstance(model, SciMult):
-        return model
-    return SciMult.from_pretrained(model, device=device, dtype=dtype, **settings)

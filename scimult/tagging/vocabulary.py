@@ -149,6 +149,18 @@ class Vocabulary(Sequence[Concept]):
         fix = f"use an id or a name of the vocabulary{close}"
         raise DataError("no concept has this name", path=self.path, value=name, fix=fix)
 
+    def rows(self, names: Iterable[str]) -> set[int]:
+        """Return the rows of concepts; see `row`.
+
+        Raises
+        ------
+        DataError
+            As `row`, or if it is a single name.
+        """
+        if isinstance(names, str):
+            raise DataError("a single name, not a list", value=names, fix="pass a list of names")
+        return {self.row(name) for name in names}
+
     def knows(self, name: str) -> bool:
         """Return whether `row` finds a concept."""
         return len(self._matches(name)) == 1

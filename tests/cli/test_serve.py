@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import gzip
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -15,8 +21,14 @@ from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
 from scimult.library import Library
+from scimult.serving.app import Service
+from scimult.serving.batching import DEADLINE
+from scimult.serving.refusals import Refusal
 from scimult.serving.run import is_local, listen
+from scimult.tagging import Tagger
+from scimult.types import Text
 from tests.library.conftest import dated
+from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
 
@@ -71,6 +83,59 @@ def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
 def test_local_addresses() -> None:
     assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
+
+
+def test_a_tagger_of_another_model_keeps_the_services_deadlines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that nobody waited for kept a core busy, and a stop waiting, for minutes."""
+    earlier = set(threading.enumerate())
+    for seed in (0, 1):
+        save_tiny_model(tmp_path / f"model{seed}", similarity="cosine", seed=seed)
+    Library.create(tmp_path / "library", dated(20), model=tmp_path / "model0")
+    tagger = Tagger.train(tmp_path / "tagger", VOCABULARY, model=tmp_path / "model1")
+    services: list[Service] = []
+    monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
+    words = [str(tmp_path / "library"), "--port", "0", "--tagger", str(tmp_path / "tagger")]
+    assert _serve(*words).exit_code == 0
+    answers = services[0]._answers
+    labels, paper = answers.known_tags(), Text("paper", "Deep vision")
+    ask = lambda: labels.suggest([paper], k=3, threshold=None, exclude=())  # noqa: E731
+    assert [one.id for one in ask()[0]] == [one.id for one in tagger.tag([paper], 3)[0]]
+    late = contextvars.copy_context()
+    late.run(DEADLINE.set, time.monotonic() - 1)
+    with pytest.raises(Refusal, match="not encoded in time"):
+        late.run(ask)
+    answers.served.close()
+    encoders = [one for one in set(threading.enumerate()) - earlier if "encoder" in one.name]
+    for thread in encoders:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("given", [".", "labels.jsonl", "../mesh.v2", "../labels.jsonl.gz"])
+def test_labels_are_a_project_named_after_their_file_or_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """The current folder's name was empty, so no client could address the project."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    (tmp_path / "mesh.v2").mkdir()
+    monkeypatch.chdir(tmp_path / "mesh.v2")
+    line = b'{"id": "l1", "name": "Graphs"}\n'
+    Path("labels.jsonl").write_bytes(line)
+    Path("../labels.jsonl.gz").write_bytes(gzip.compress(line))
+    services: list[Service] = []
+    monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
+    assert _serve("../library", "--port", "0", "--labels", given).exit_code == 0
+
+    async def projects() -> Any:
+        transport = httpx.ASGITransport(services[0].app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get("/v1/projects")).json()["projects"]
+
+    (project,) = asyncio.run(projects())
+    assert project["project_id"] == ("labels" if "labels" in given else "mesh.v2")
 
 
 @pytest.mark.ranks

@@ -104,6 +104,9 @@ def test_a_file_of_vectors(folder: Path, tmp_path: Path) -> None:
     options = ("--out", tmp_path / "out", "--vectors", tmp_path / "v.npy")
     refused = run(folder, *options)
     assert "a file of vectors and --ids need each other" in refused.stderr
+    missing = ("--vectors", tmp_path / "w.npy", "--ids", tmp_path / "ids.txt")
+    refused = run(folder, "--out", tmp_path / "out", *missing)
+    assert f"{tmp_path / 'w.npy'}: file does not exist" in refused.stderr
     options = (*options, "--ids", tmp_path / "ids.txt")
     refused = run(folder, *options, "--task", "any", "--store", tmp_path / "s", "--device", "cpu")
     assert "--task, --store, --device can only be used with --model or --enc" in refused.stderr

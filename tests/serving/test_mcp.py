@@ -113,6 +113,8 @@ def test_answers_are_bounded(answers: Answers) -> None:
     assert len(paper["columns"]["venue"]) == 200
     (paper,) = _call(answers, "read_papers", ids=["long"]).structured_content["papers"]
     assert len(paper["abstract"]) == 10_000
+    (paper,) = _call(answers, "tag_papers", ids=["long"]).structured_content["papers"]
+    assert len(paper["title"]) == MOST_TITLE
 
 
 @pytest.mark.parametrize(

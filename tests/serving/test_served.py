@@ -12,12 +12,16 @@ import httpx
 import numpy as np
 import pytest
 
+from scimult.cli.serve import known_labels
 from scimult.library import Library
 from scimult.library.words import WordIndex
 from scimult.serving.app import THREADS
 from scimult.serving.served import Served
+from scimult.tagging import Tagger
+from scimult.types import Text
 from tests.library.conftest import dated
 from tests.serving.conftest import LABELS, Running, running
+from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
 
@@ -69,6 +73,25 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         assert "library.json" not in str(_health(server)["problem"])
         file.with_suffix(".away").rename(file)
         _wait_for(server, "status", "ok")
+
+
+def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: Path) -> None:
+    """Each request then encoded alone, with memory of its own, and was not counted."""
+    models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
+    Library.create(tmp_path / "library", dated(30), model=models[0])
+    tagger = Tagger.train(tmp_path / "tagger", VOCABULARY, model=models[0])
+    passes: list[int] = []
+    served = Served(tmp_path / "library", observe=lambda texts, tokens: passes.append(texts))
+    labels = known_labels(served, None, tmp_path / "tagger", None, False)
+    assert labels is not None
+    Library.open(tmp_path / "library").migrate(models[1])
+    assert served.follow()
+    passes.clear()
+    paper = Text("paper", "Deep vision")
+    (found,) = labels.suggest([paper], k=3, threshold=None, exclude=(), evidence=False)
+    assert [one.id for one in found] == [one.id for one in tagger.tag([paper], 3)[0]]
+    assert passes == [1]
+    served.close()
 
 
 def test_the_first_index_of_words_holds_up_no_other_request(

@@ -188,6 +188,11 @@ def test_there_are_three_sources_without_tagged_papers(model: SciMult) -> None:
         ("It is 0.5 or so. (Not more.)  Really.", ["It is 0.5 or so.", "(Not more.)", "Really."]),
         ("", []),
         ("See Fig. 3. Then J. Doe.", ["See Fig. 3.", "Then J. Doe."]),
+        ("Это первое. Это второе! Да, т. е.", ["Это первое.", "Это второе!", "Да, т. е."]),
+        ("É. Zola schrieb. Über ρ. Ça va?", ["É. Zola schrieb.", "Über ρ.", "Ça va?"]),
+        ("这是心脏。结果很好！", ["这是心脏。", "结果很好！"]),
+        ("هذا أول. هذا ثاني.", ["هذا أول.", "هذا ثاني."]),
+        ("A “word.” «Next.»", ["A “word.”", "«Next.»"]),
     ],
 )
 def test_sentences(text: str, expected: list[str]) -> None:

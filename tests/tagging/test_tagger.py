@@ -15,7 +15,7 @@ import pytest
 from scimult.data.importers import read_papers
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
-from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import split_papers
 from scimult.tagging.words import load_arrays, save_arrays
@@ -177,6 +177,7 @@ def test_no_paper_and_papers_without_words(tagger: Tagger) -> None:
     ("options", "message"),
     [
         ({"k": 0}, "k is below 1"),
+        ({"exclude": "c/vision"}, "a single name, not a list"),
         ({"threshold": 0.5, "precision": 0.5}, "mutually exclusive"),
         ({"precision": 1.5}, "precision is not between 0 and 1"),
         ({"threshold": 2}, "threshold is not between 0 and 1"),
@@ -218,6 +219,19 @@ def test_bad_papers_are_named(
     with pytest.raises(DataError, match=message):
         Tagger.train(tmp_path / "t", VOCABULARY, some, model=model)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_embeddings_made_before_are_of_any_floating_type(tagger: Tagger, dtype: str) -> None:
+    vectors = tagger.model.encode(NEW, task=tagger.task).astype(dtype)
+    found = tagger.tag(NEW, k=1, evidence=False, vectors=vectors)
+    assert found == tagger.tag(NEW, k=1, evidence=False, vectors=vectors.astype("float32"))
+    with pytest.raises(DataError, match=r"of shape \(119, 16\)"):
+        tagger.tag(NEW, vectors=vectors[1:])
+    with pytest.raises(DataError, match=r"give a floating point array of shape \(119, 16\)"):
+        tagger.tag(NEW[1:], vectors=vectors)
+    with pytest.raises(DataError, match=r"of shape \(120, 15\)"):
+        tagger.tag(NEW, vectors=vectors[:, 1:])
 
 
 def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path) -> None:
@@ -270,6 +284,54 @@ def test_another_model_and_damage_are_reported(
     (copy / "tagger.json").write_text(json.dumps({**kept, "version": 9}))
     with pytest.raises(DataError, match="another version"):
         Tagger.open(copy, model=model)
+
+
+def test_a_model_opened_with_another_similarity_gives_the_same_tags(
+    folder: Path, tagger: Tagger, model_folder: Path
+) -> None:
+    """A service shares its library's model, which may compare papers otherwise."""
+    other = SciMult.from_pretrained(model_folder, similarity="l2", normalise=True)
+    assert other.fingerprint == tagger.model.fingerprint
+    assert Tagger.open(folder, model=other).tag(NEW) == tagger.tag(NEW)
+
+
+@pytest.mark.parametrize(
+    "filler",
+    ["we study " * 500, f"{'westudy' * 200} " * 9, f"{'x' * 50_000} "],
+    ids=["words", "long words", "one word"],
+)
+def test_evidence_is_short_also_in_a_text_without_sentences(tagger: Tagger, filler: str) -> None:
+    """An answer repeated such a text for every tag: 100 MB for one abstract."""
+    paper = {"title": "On plasma", "abstract": f"{filler}plasma {filler}"}
+    found = {tag.id: tag.evidence for tag in tagger.tag([paper], k=len(VOCABULARY))[0]}
+    assert max(map(len, found.values())) <= 1000
+    assert "plasma" in found["c/plasma"]
+    (tags,) = tagger.tag([{"title": filler}])
+    assert all(0 < len(tag.evidence) <= 1000 for tag in tags)
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_tagger_replaced_while_it_is_read_is_read_again(
+    folder: Path, model: SciMult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Files of two trainings in one tagger gave tags that neither of them gives."""
+    shutil.copytree(folder, tmp_path / "tagger")
+    other, left = Vocabulary([*VOCABULARY][::-1]), [times]
+
+    def replaced(path: Path) -> Vocabulary:
+        if left[0]:
+            left[0] -= 1
+            Tagger.train(tmp_path / "tagger", other, papers(60 + left[0]), model=model)
+        return read_vocabulary(path)
+
+    monkeypatch.setattr("scimult.tagging.folder.read_vocabulary", replaced)
+    if times > 1:
+        with pytest.raises(DataError, match="replaced whenever it was read"):
+            Tagger.open(tmp_path / "tagger", model=model)
+        return
+    opened = Tagger.open(tmp_path / "tagger", model=model)
+    assert opened.facts["papers"] == 60
+    assert opened.tag(NEW) == Tagger.open(tmp_path / "tagger", model=model).tag(NEW)
 
 
 @pytest.mark.parametrize("title", ["of the", "{}"])
