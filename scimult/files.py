@@ -189,11 +189,11 @@ def check_own_file(path: Path, what: str, mark: bytes) -> None:
 
 
 @contextmanager
-def only_writer(folder: Path | str) -> Iterator[None]:
+def only_writer(folder: Path | str, out: Path | str | None = None) -> Iterator[None]:
     """Create ``folder`` and keep other processes from writing into it while the body runs.
 
     A new folder that stays empty is removed again. For folders that grow in place;
-    ``atomic_folder`` locks by itself.
+    ``atomic_folder`` locks by itself. Messages name ``out``, if given, instead of the folder.
 
     Raises
     ------
@@ -201,15 +201,24 @@ def only_writer(folder: Path | str) -> Iterator[None]:
         If another process holds the folder, or it cannot be written.
     """
     folder = Path(folder)
+    named = folder if out is None else Path(out)
     with ExitStack() as held:
         try:
-            if not folder.exists():
-                folder.mkdir(parents=True)
-                held.callback(_remove_if_empty, folder)
-            held.enter_context(exclusive(folder / ".lock", folder))
+            is_new = not folder.exists()
+            # Another process may create it meanwhile: the lock decides.
+            folder.mkdir(parents=True, exist_ok=True)
+            if is_new:
+                held.callback(remove_if_empty, folder)
+            held.enter_context(exclusive(folder / ".lock", named))
         except OSError as error:
-            raise storage_error(error, folder) from error
+            raise storage_error(error, named) from error
         yield
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder, unless it holds something or is not there."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def folder_bytes(folder: Path | str) -> int:
@@ -246,11 +255,6 @@ def publish_folder(temporary: Path, path: Path) -> None:
     else:
         os.replace(temporary, path)
     _fsync(path.parent)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _recover(path: Path) -> None:

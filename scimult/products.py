@@ -44,9 +44,28 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         starts, columns = _all_pairs(len(x_ND), len(y_MD))
         return products_at(x_ND, y_MD, starts, columns).view(len(x_ND), len(y_MD))
     if len(y_MD) and (multiplies_by_onednn() or (len(y_MD) <= _FEW_FOR_AVX2 and _has_avx2())):
-        products_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, y_MD, None, "none", [], "")
-        return products_NM
+        return linear_by_onednn(x_ND, y_MD)
     return torch.mm(x_ND, y_MD.T)
+
+
+def linear_by_onednn(
+    x_ND: Tensor, weight_MD: Tensor, bias_M: Tensor | None = None, gelu: str | None = None
+) -> Tensor:
+    """Return ``x @ weight.T + bias``, shape ``(N, M)``, or its GELU, by oneDNN.
+
+    Parameters
+    ----------
+    x_ND, weight_MD : Tensor
+        Of one floating type, on a CPU. Transposed matrices are read as they are; rows of x must
+        not share memory. The weight may be in oneDNN's layout.
+    bias_M : Tensor, optional
+        Added to the products.
+    gelu : {"none", "tanh"}, optional
+        How GELU is approximated; None leaves it out.
+    """
+    then, how = ("none", "") if gelu is None else ("gelu", gelu)
+    output_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, weight_MD, bias_M, then, [], how)
+    return output_NM
 
 
 def products_at(x_ND: Tensor, y_MD: Tensor, starts: Tensor, columns_P: Tensor) -> Tensor:
@@ -220,14 +239,13 @@ class _PackedLinear(_Packed[Tensor]):
         packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_MD, _USUAL_ROWS)
         return packed
 
-    def _outputs(self, packed: Tensor, x_ND: Tensor, then: str = "none", how: str = "") -> Tensor:
+    def _outputs(self, packed: Tensor, x_ND: Tensor, gelu: str | None = None) -> Tensor:
         bias = None if self._linear.bias is None else self._linear.bias.detach()
-        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias, then, [], how)
-        return outputs
+        return linear_by_onednn(x_ND, packed, bias, gelu)
 
     def gelu(self, x_ND: Tensor, approximate: str) -> Tensor:
         """Return the GELU of the outputs."""
-        return self._outputs(self._held(), x_ND, "gelu", approximate)
+        return self._outputs(self._held(), x_ND, approximate)
 
 
 def gelu_of_linear(linear: nn.Linear, x_ND: Tensor, approximate: str) -> Tensor:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from scimult.errors import StorageError
-from scimult.files import storage_error
+from scimult.files import only_writer, remove_if_empty, storage_error
 from scimult.locks import exclusive, lock_name, remove_if_dead, remove_leftovers
 
 _LOCK = ".lock"
@@ -29,20 +29,17 @@ def unfinished(out: Path) -> Iterator[Path]:
         If another process holds the folder, or it cannot be written.
     """
     folder = _unfinished_name(out)
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.callback(_remove_if_empty, folder)
-            held.enter_context(exclusive(folder / _LOCK, out))
-        except OSError as error:
-            raise storage_error(error, out) from error
-        yield folder
-        # The lock stays to the end: it may be another process's once it has no name.
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != _LOCK:
-                path.unlink(missing_ok=True)
+    try:
+        with only_writer(folder, out):
+            yield folder
+            # The lock stays to the end: it may be another process's once it has no name.
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.name != _LOCK:
+                    path.unlink(missing_ok=True)
+    finally:
+        remove_if_empty(folder)
 
 
 @contextmanager
@@ -94,8 +91,3 @@ def _last_write(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     times = (one.stat().st_mtime_ns for one in files if one.is_file() and one.name != _LOCK)
     return max(times, default=0)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scimult.products import multiplies_by_onednn
+from scimult.products import linear_by_onednn, multiplies_by_onednn
 
 # At a new shape oneDNN needs half a millisecond, in which MKL does half of this.
 _LEAST_OPERATIONS = 10**8
@@ -26,7 +26,8 @@ class Linear(nn.Linear):
         """Return ``x @ weight.T + bias``, shape ``(N, M)``."""
         if not _prefers_onednn(x_ND, self.weight):
             return super().forward(x_ND)
-        output_NM: Tensor = _Product.apply(x_ND, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        product: Any = _Product.apply
+        output_NM: Tensor = product(x_ND.contiguous(), self.weight, self.bias)
         return output_NM
 
 
@@ -45,28 +46,18 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, weight_MD: Tensor, bias_M: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_ND, weight_MD)
-        return _multiply(x_ND, weight_MD, bias_M)
+        return linear_by_onednn(x_ND, weight_MD, bias_M)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, weight_MD = ctx.saved_tensors
-        (gradient_NM,) = gradients
+        # The gradient of a sum is a view whose rows are one row.
+        gradient_NM = gradients[0].contiguous()
         # oneDNN's operator has no gradient, which a second derivative needs.
-        by = F.linear if torch.is_grad_enabled() else _multiply
+        by = F.linear if torch.is_grad_enabled() else linear_by_onednn
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             by(gradient_NM, weight_MD.T) if of_x else None,
             by(gradient_NM.T, x_ND.T) if of_weight else None,
             gradient_NM.sum(0) if of_bias else None,
         )
-
-
-def _multiply(x_ND: Tensor, weight_MD: Tensor, bias_M: Tensor | None = None) -> Tensor:
-    """Return ``x @ weight.T + bias``; transposed matrices are read as they are."""
-    # Not a view whose rows are one row, as the gradient of a sum is.
-    x_ND = x_ND.contiguous() if 0 in x_ND.stride() else x_ND
-    bias_M = None if bias_M is None else bias_M.detach()
-    product_NM: Tensor = torch.ops.mkldnn._linear_pointwise(
-        x_ND.detach(), weight_MD.detach(), bias_M, "none", [], ""
-    )
-    return product_NM

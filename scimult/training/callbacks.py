@@ -153,7 +153,8 @@ class TensorBoard(_Scalars):
 
         super().__init__(every, steps)
         self._folder = folder
-        _silence_disk_errors_of_its_thread()
+        if not isinstance(threading.excepthook, _WithoutDiskErrors):
+            threading.excepthook = _WithoutDiskErrors(threading.excepthook)
         with self._naming_the_folder():
             self._writer: Any = SummaryWriter(str(folder))
 
@@ -176,16 +177,16 @@ class TensorBoard(_Scalars):
             raise storage_error(error, self._folder) from error
 
 
-def _silence_disk_errors_of_its_thread() -> None:
-    """Print no traceback of TensorBoard's thread for an error that its next call raises here."""
-    former = threading.excepthook
+class _WithoutDiskErrors:
+    """Prints no traceback of TensorBoard's thread for an error that its next call raises here."""
 
-    def report(args: threading.ExceptHookArgs) -> None:
+    def __init__(self, former: Callable[[threading.ExceptHookArgs], Any]) -> None:
+        self._former = former
+
+    def __call__(self, args: threading.ExceptHookArgs) -> None:
         ours = type(args.thread).__module__.startswith("tensorboard.")
         if not (ours and isinstance(args.exc_value, OSError)):
-            former(args)
-
-    threading.excepthook = report
+            self._former(args)
 
 
 class Console(Callback):
