@@ -28,6 +28,7 @@ from scimult.training.folder import (
     has_checkpoint,
 )
 from scimult.training.negatives import check_negatives
+from scimult.training.origin import differing, origin_of
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -56,7 +57,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
         finished = {
             stage.name
             for stage in stages
-            if _check_folder(stage, stages, plans[stage.name].data.fingerprint, resume)
+            if _check_folder(stage, stages, plans[stage.name], resume)
         }
         # No rank may write before all have checked.
         distributed.barrier()
@@ -118,7 +119,7 @@ def rehearse(
     return plan, model
 
 
-def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:
+def _check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool) -> bool:
     """Return whether a stage is finished; refuse a run of other settings, data or base."""
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
     check_nothing_foreign(folder)
@@ -132,10 +133,24 @@ def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool
     if finished or has_checkpoint(folder):
         check_same_config(saved, stage.config)
         _check_origin(stage, stages)
-    if finished and read_config(folder).provenance.get("data") != data:
-        fix = "prepare the same data again, or choose another output"
-        raise ConfigError("the finished stage was trained on other data", path=folder, fix=fix)
+    if finished:
+        _check_finished(stage, plan)
     return finished
+
+
+def _check_finished(stage: Stage, plan: RunPlan) -> None:
+    """Refuse a finished stage of other data, of another base or with another teacher."""
+    folder, model = _folder(stage), build.build_model(stage.config)
+    provenance = read_config(folder).provenance
+    before = {"data": provenance.get("data"), **provenance.get("origin", {})}
+    if "origin" not in provenance:  # of an earlier version
+        before = {**origin_of(plan, model), **before}
+    if others := differing(before, origin_of(plan, model)):
+        raise ConfigError(
+            f"the finished stage was trained on other {' and '.join(map(str, others))}",
+            path=folder,
+            fix="restore what it was trained on, or choose another output",
+        )
 
 
 def _check_origin(stage: Stage, stages: Sequence[Stage]) -> None:

@@ -32,6 +32,7 @@ from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
+from scimult.training.origin import differing
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
 from scimult.training.runs import METRICS
@@ -106,22 +107,20 @@ class RunFolder:
     def __init__(
         self,
         config: PretrainConfig,
-        data_fingerprint: str,
+        origin: Mapping[str, str],
         settings: dict[str, Any],
-        teacher_fingerprint: str | None = None,
     ) -> None:
         self.path = Path(config.output)
         self.model = self.path / MODEL_NAME
         self._config = config
         self._store = CheckpointStore(self.path / CHECKPOINTS, config.checkpoint.keep)
-        self._state = {
-            "data": data_fingerprint,
+        self._origin = dict(origin)
+        self._state: dict[str, Any] = {
+            **origin,
             "precision": config.engine.precision,
             "ranks": distributed.world_size(),
             "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
         }
-        if teacher_fingerprint is not None:
-            self._state["embedding_teacher"] = teacher_fingerprint
 
     def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.
@@ -190,10 +189,8 @@ class RunFolder:
                 f"resuming with batch.chunk_tokens {now or 'off'}, saved with {before or 'off'}: "
                 f"sums round differently{masks}"
             )
-        for name, value in self._state.items():
-            saved_value = checkpoint.info.get(name)
-            if saved_value == value:
-                continue
+        for name in differing(checkpoint.info, self._state):
+            value, saved_value = self._state[name], checkpoint.info.get(name)
             # Batches with a token budget are planned for a number of ranks.
             by_tokens = name == "ranks" and self._config.batch.max_tokens is not None
             if name in _FREE_AT_RESUME and not by_tokens:
@@ -206,7 +203,11 @@ class RunFolder:
             raise CheckpointError(
                 f"checkpoint was saved with {name} {saved_value!r}, this run has {value!r}",
                 path=checkpoint.path,
-                fix="resume with the same setting, or warm-start a new run from it",
+                fix=(
+                    "restore what the run started from, or choose another output"
+                    if name in self._origin
+                    else "resume with the same setting, or warm-start a new run from it"
+                ),
             )
 
     def export(
@@ -232,7 +233,8 @@ class RunFolder:
             full = weights or read_tensors(self._store.at(step).path / WEIGHTS_FILE)
             learned = take_learned(full)
             config = self._config.model_dump(mode="json")
-            provenance = {"config": config, "data": self._state["data"], "step": step}
+            origin = {"data": self._origin["data"], "origin": self._origin}
+            provenance = {"config": config, **origin, "step": step}
             pretrained.config.provenance |= learned_numbers(self._config, learned) | provenance
             save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
             if self._config.checkpoint.keep_heads:

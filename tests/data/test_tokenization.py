@@ -176,4 +176,5 @@ def test_the_side_on_which_texts_are_cut_is_part_of_the_fingerprint(
     assert left.fingerprint != right.fingerprint
     left.save(tmp_path / "saved")
     saved = TextTokenizer.saved(tmp_path / "saved")
-    assert saved is not None and saved.fingerprint == left.fingerprint
+    assert saved is not None
+    assert saved.fingerprint == left.fingerprint
