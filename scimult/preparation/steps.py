@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scimult.errors import DataError
+from scimult.errors import DataError, StorageError
 from scimult.files import FolderKind, atomic_folder, checksums_below, read_json, sha256, write_json
 from scimult.progress import note
 
@@ -88,13 +88,19 @@ class Steps:
         described = _read(step.folder / FILE_NAME)
         if described.get("fingerprint") != step.fingerprint:
             return False
+        files = {}
         try:
             for name, (*stamp, checksum) in described["files"].items():
                 file = step.folder / name
-                if (sha256(file) != checksum) if self._verify else (_stamp(file) != stamp):
+                now = _stamp(file)
+                if (self._verify or now != stamp) and sha256(file) != checksum:
                     return False
+                files[name] = [*now, checksum]
         except (OSError, KeyError, TypeError, ValueError):
             return False
+        if files != described["files"]:  # a copy, which need not be read again
+            with suppress(StorageError):
+                write_json(step.folder / FILE_NAME, {**described, "files": files})
         return True
 
 

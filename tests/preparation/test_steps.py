@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.token_writer import TEXTS_PER_CHUNK, TokenWriter
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
+from scimult.files import read_json
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
@@ -79,6 +81,26 @@ def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
     assert (steps / "one" / "step.json").stat().st_mtime_ns == made
     file.write_text("longer")
     assert run(False) == "longer"
+
+
+def test_a_copied_folder_of_steps_is_reused(tmp_path: Path) -> None:
+    """Copies of files have other times; their contents are read once."""
+    made: list[int] = []
+
+    def make(folder: Path) -> None:
+        made.append(1)
+        (folder / "file").write_text("long work")
+
+    Steps(tmp_path / "steps").run("one", {"a": 1}, make)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "steps", copy, copy_function=shutil.copyfile)
+    os.utime(copy / "one" / "file", ns=(1, 1))
+    Steps(copy).run("one", {"a": 1}, make)
+    described = read_json(copy / "one" / "step.json")
+    assert (made, described["files"]["file"][1]) == ([1], 1)
+    (copy / "one" / "file").write_text("lost work")
+    Steps(copy).run("one", {"a": 1}, make)
+    assert made == [1, 1]
 
 
 def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
