@@ -69,8 +69,9 @@ def test_stored_embeddings_rank_as_the_encoder_that_made_them(
     described = stored.describe()
     assert described["similarity"] == "cosine"
     assert set(described["sha256"]) == {
-        "links/queries/embeddings.npy",
-        "links/candidates/embeddings.npy",
+        f"links/{side}/{file}"
+        for side in ("queries", "candidates")
+        for file in ("embeddings.npy", "ids.txt")
     }
 
 
