@@ -150,6 +150,29 @@ def test_only_changed_steps_are_repeated(
     assert PreparedData.open(tmp_path / "first").fingerprint == first.fingerprint
 
 
+def test_moved_evaluation_sets_are_the_same_but_others_are_not(tmp_path: Path) -> None:
+    root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
+    sets = tmp_path / "sets"
+    write_jsonl(sets / "one" / "papers.jsonl", [PAPERS[1]])
+
+    def build(folder: Path) -> tuple[int, dict[str, int]]:
+        hygiene = {"evaluation": str(folder), "decontaminate": ["query"]}
+        data = build_dataset(raw_config(root, hygiene=hygiene), tmp_path / "out", steps=steps)[0]
+        cleaned = (steps / "clean" / "step.json").stat().st_mtime_ns
+        return cleaned, data.manifest.hygiene.texts
+
+    before = build(sets)
+    moved = sets.rename(tmp_path / "moved")
+    assert build(moved) == before
+    (moved / "one").rename(moved / "two")
+    renamed = build(moved)
+    assert (renamed[0] != before[0], renamed[1]) == (True, before[1])
+    write_jsonl(moved / "two" / "papers.jsonl", [PAPERS[2]])
+    changed = build(moved)
+    assert changed[0] != renamed[0]
+    assert build(moved) == changed
+
+
 def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
     root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
     tree = raw_config(root).model_dump(mode="json", exclude_unset=True)
