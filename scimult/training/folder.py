@@ -32,7 +32,7 @@ from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
-from scimult.training.origin import differing
+from scimult.training.origin import differing, reading_of
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
 from scimult.training.runs import METRICS
@@ -293,7 +293,7 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     Raises
     ------
     CheckpointError
-        If there is no such run or checkpoint, or it is damaged.
+        If there is no such run or checkpoint, it is damaged, or the base has changed.
     """
     run = Path(run)
     if not (run / CONFIG_NAME).is_file():
@@ -305,6 +305,12 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     checkpoint = CheckpointStore(run / CHECKPOINTS, config.checkpoint.keep).at(step)
     exported = (run / MODEL_NAME / "config.json").is_file()
     described = load_pretrained(run) if exported else build.build_model(config)
+    if others := differing(checkpoint.info, reading_of(described)):
+        raise CheckpointError(
+            f"the run's base has another {' and '.join(others)} than at this step",
+            path=config.model.base or config.model.tokenizer,
+            fix="restore what the run started from",
+        )
     model = Encoder(described.config.encoder)
     weights = read_tensors(checkpoint.path / WEIGHTS_FILE)
     learned = learned_numbers(config, take_learned(weights))
