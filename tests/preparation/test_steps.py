@@ -83,6 +83,27 @@ def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
     assert run(False) == "longer"
 
 
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """What was made of the new content must not be kept for the old, which may come back."""
+    file, steps = tmp_path / "input", Steps(tmp_path / "steps")
+
+    def run(changed: str) -> str:
+        def make(folder: Path) -> None:
+            file.write_text(changed)
+            (folder / "file").write_text(changed)
+
+        return (
+            steps.run("one", steps.checksums({"input": file}), make).folder / "file"
+        ).read_text()
+
+    file.write_text("old")
+    with pytest.raises(DataError, match="input: file changed while it was read.*Fix: repeat"):
+        run("new")
+    assert not (tmp_path / "steps" / "one").exists()
+    file.write_text("old")
+    assert run("old") == "old"
+
+
 def test_a_copied_folder_of_steps_is_reused(tmp_path: Path) -> None:
     """Copies of files have other times; their contents are read once."""
     made: list[int] = []
