@@ -196,6 +196,9 @@ def tag(
     if out is not None:
         check_output_file(out, overwrite, [Path(file) for file in papers])
         format_of(out)
+    # Before it is opened: if another one replaces it meanwhile, its tags must not count as that's.
+    files = [folder / name for name in (FILE, VOCABULARY)]
+    content = [sha256(file) for file in files if file.is_file()]
     opened = Tagger.open(folder, model=model, device=device)
     alone = threshold is None and precision is None
     k = 5 if top is None and alone else top
@@ -209,8 +212,7 @@ def tag(
     with incoming(papers, form, column, skip_bad) as (read, _):
         pairs = ((one.id, one.text) for one in read)
         if out is not None:
-            settings = {**options, "tagger": [sha256(folder / name) for name in (FILE, VOCABULARY)]}
-            count, tags = write_tags(out, pairs, suggest, settings)
+            count, tags = write_tags(out, pairs, suggest, {**options, "tagger": content})
             echo(f"{out}: {tags:,} tags for {count:,} papers")
             return
         known = list(pairs)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -152,6 +153,32 @@ def test_a_killed_tagging_resumes_from_its_parts(
     before = len(tagged)
     write_tags(out, some, tag, {"k": 2})
     assert len(tagged) == before + 5
+
+
+def test_parts_of_a_tagger_that_is_replaced_while_it_is_opened_are_not_the_new_ones(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, newer, out = tmp_path / "tagger", tmp_path / "newer", tmp_path / "o.jsonl"
+    shutil.copytree(workspace / "tagger", folder)
+    write(tmp_path / "others.jsonl", papers(200, seed=9))
+    options = train_options(workspace, str(tmp_path / "others.jsonl"))[1:]
+    assert call("train", newer, *options).exit_code == 0
+    tagging = ("tag", "--papers", workspace / "new.jsonl")
+    assert call(*tagging, newer, "--out", tmp_path / "wanted.jsonl").exit_code == 0
+    opens = Tagger.open
+
+    def replaced(path: Path, **options: Any) -> Tagger:
+        opened = opens(path, **options)
+        shutil.rmtree(folder)
+        newer.rename(folder)
+        return opened
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tagger, "open", replaced)
+        patched.setattr("scimult.tagging.writing.atomic_file", Mock(side_effect=KeyboardInterrupt))
+        assert call(*tagging, folder, "--out", out).exit_code != 0
+    assert call(*tagging, folder, "--out", out).exit_code == 0
+    assert out.read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
 
 
 def test_a_killed_training_encodes_no_paper_twice(
