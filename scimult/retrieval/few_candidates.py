@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
+from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.copies import equal_rows
-from scimult.retrieval.rounded import BlockScores
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import GROUP, check_finite, check_listed
 from scimult.retrieval.vectors import Vectors
