@@ -7,6 +7,7 @@ at a time, in float64. Experts are copies of BERT that share all other modules.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ class Reference:
     def __init__(self, config: PretrainConfig) -> None:
         base, self._config = str(config.model.base), config
         model = AutoModel.from_pretrained(base).double().eval()
-        routed = ROUTED_BLOCKS if config.model.variant == "mha_expert" else ()
-        self.models = {task: _with_own_attention(model, routed) for task in TASKS}
+        self._routed = ROUTED_BLOCKS if config.model.variant == "mha_expert" else ()
+        self.models = {task: _with_own_attention(model, self._routed) for task in TASKS}
         self._tokenizer = AutoTokenizer.from_pretrained(base)
         self._data = PreparedData.open(config.data.prepared)
         self._weights = list(
@@ -70,9 +71,13 @@ class Reference:
             for query, first, last in zip(file.queries, bounds, bounds[1:], strict=False):
                 self._positives[int(query)] |= set(file.positives.values[first:last].tolist())
 
-    def step(self, task: str, rows: Rows) -> tuple[float, float]:
-        """Train on a batch; return its loss and the norm of its gradients before clipping."""
-        loss = self._loss(self.models[task], rows)
+    def step(self, parts: Sequence[tuple[str, Rows]]) -> tuple[float, float]:
+        """Train on the parts of a batch; return its loss and the gradients' norm before clipping.
+
+        A query sees the candidates of all parts that are encoded as it is.
+        """
+        losses = [loss for part in parts for loss in self._losses(*part, parts)]
+        loss = torch.stack(losses).mean()
         self._adam.zero_grad()
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_(self._weights, self._config.optimizer.clip)
@@ -80,18 +85,19 @@ class Reference:
         self._schedule.step()
         return loss.item(), norm.item()
 
-    def _loss(self, model: PreTrainedModel, rows: Rows) -> Tensor:
-        positives, negatives = rows.positives_R.tolist(), rows.negatives_R.tolist()
-        candidates = dict.fromkeys([*positives, *(row for row in negatives if row >= 0)])
-        vectors = {row: self._vector(model, row) for row in {*candidates, *rows.queries_R.tolist()}}
-        losses = []
-        for query, positive, own in zip(rows.queries_R.tolist(), positives, negatives, strict=True):
+    def _losses(self, task: str, rows: Rows, parts: Sequence[tuple[str, Rows]]) -> Iterator[Tensor]:
+        seen = [rows for other, rows in parts if other == task or not self._routed]
+        texts = [row for part in seen for row in (*part.positives_R, *part.negatives_R) if row >= 0]
+        candidates = list(map(int, dict.fromkeys(texts)))
+        queries, positives = rows.queries_R.tolist(), rows.positives_R.tolist()
+        model = self.models[task]
+        vectors = {row: self._vector(model, row) for row in {*candidates, *queries}}
+        for query, positive, own in zip(queries, positives, rows.negatives_R.tolist(), strict=True):
             others = self._positives[query] | {query}
             kept = [row for row in candidates if row in (positive, own) or row not in others]
             scores = torch.stack([self._score(vectors[query], vectors[row]) for row in kept])
             target = torch.tensor(kept.index(positive))
-            losses.append(torch.nn.functional.cross_entropy(scores, target))
-        return torch.stack(losses).mean()
+            yield torch.nn.functional.cross_entropy(scores, target)
 
     def _score(self, one: Tensor, other: Tensor) -> Tensor:
         if self._config.model.similarity == "cosine":
@@ -122,17 +128,23 @@ def _with_own_attention(model: PreTrainedModel, blocks: tuple[int, ...]) -> PreT
     return copy
 
 
+DOT = {"variant": "vanilla", "pooling": "cls", "similarity": "dot"}
+COSINE = {"variant": "vanilla", "pooling": "mean", "similarity": "cosine"}
+EXPERTS = {"variant": "mha_expert", "options": {"blocks": list(ROUTED_BLOCKS)}}
+
+
 @pytest.mark.parametrize(
-    ("model", "temperature", "chunk_tokens"),
+    ("model", "temperature", "batch"),
     [
-        ({"variant": "vanilla", "pooling": "cls", "similarity": "dot"}, 4.0, None),
-        ({"variant": "vanilla", "pooling": "mean", "similarity": "cosine"}, 0.05, 40),
-        ({"variant": "mha_expert", "options": {"blocks": list(ROUTED_BLOCKS)}}, 4.0, 40),
+        (DOT, 4.0, {"chunk_tokens": None}),
+        (COSINE, 0.05, {"chunk_tokens": 40, "mix": "in_batch"}),
+        (EXPERTS, 4.0, {"chunk_tokens": 40}),
+        (EXPERTS, 4.0, {"chunk_tokens": None, "mix": "in_batch"}),
     ],
-    ids=["dot of cls", "cosine of means, by chunks", "experts, by chunks"],
+    ids=["dot", "cosine, mixed, by chunks", "experts, by chunks", "experts, mixed"],
 )
 def test_a_run_is_what_plain_pytorch_makes_of_its_pairs(
-    model: dict[str, Any], temperature: float, chunk_tokens: int | None, tmp_path: Path
+    model: dict[str, Any], temperature: float, batch: dict[str, Any], tmp_path: Path
 ) -> None:
     prepare_corpus(tmp_path)
     base = save_base_model(tmp_path / "bert", "bert")
@@ -144,22 +156,22 @@ def test_a_run_is_what_plain_pytorch_makes_of_its_pairs(
         loss={"temperature": temperature},
         optimizer=ADAM,
         schedule={"steps": STEPS, "warmup": 0},
-        batch={"pairs_per_step": 6, "chunk_tokens": chunk_tokens},
+        batch={"pairs_per_step": 8} | batch,
         dev={"every": 0},
         checkpoint={"every": STEPS},
     )
     output = pretrain(config)
     reference = Reference(config)
-    sampler, _ = build_sampler(config, plan_run(config), np.full(10_000, LENGTH, dtype=np.int32))
-    # A loss and a norm are sums of some thousand float32 numbers; steps add up their differences.
+    plan = plan_run(config)
+    sampler, _ = build_sampler(config, plan, np.full(10_000, LENGTH, dtype=np.int32))
     lines = metrics(tmp_path / "run")
+    assert len(lines) == STEPS
     for number, line in enumerate(lines):
-        (part,), (task,) = sampler.plan(number), line["tasks"]
-        loss, norm = reference.step(task, part.rows)
+        parts = [(plan.sources[part.source].task, part.rows) for part in sampler.plan(number)]
+        loss, norm = reference.step(parts)
+        # Sums of some thousand float32 numbers; steps add up their differences.
         assert line["loss"] == pytest.approx(loss, rel=1e-5)
         assert line["gradient_norm"] == pytest.approx(norm, rel=1e-4)
-    assert len(lines) == STEPS
-    assert {task for line in lines for task in line["tasks"]} == set(TASKS)
     before = AutoModel.from_pretrained(base).state_dict()
     for task in TASKS:
         routed = task if model["variant"] == "mha_expert" else None
