@@ -30,7 +30,13 @@ from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
-from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates, FewQueries
+from scimult.retrieval.few_candidates import (
+    MOST_CANDIDATES,
+    FewCandidates,
+    FewQueries,
+    OneProduct,
+    SeveralQueries,
+)
 from scimult.retrieval.few_on_device import FewOnDevice
 from scimult.retrieval.passes import Passes, Work
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
@@ -147,7 +153,7 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
-        at_once = self._at_once(len(queries))
+        at_once = self._at_once(len(queries), k)
         if at_once is not None:
             ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
             if ranking is not None:
@@ -219,14 +225,16 @@ class ExactIndex:
         small = len(self.ids) <= MOST_CANDIDATES
         return FewCandidates(self._vectors, self.order_C, self.place_C) if small else None
 
-    def _at_once(self, queries: int) -> FewCandidates | FewQueries | FewOnDevice | None:
+    def _at_once(self, queries: int, k: int) -> OneProduct | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
-        own_blocks = self._on_host and self._block_rows is None
-        if self._few is None and own_blocks and FewQueries.suits(queries, len(self.ids)):
-            return FewQueries(
-                self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
-            )
-        return self._few
+        if self._few is not None or not self._on_host or self._block_rows is not None:
+            return self._few
+        parts = self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
+        if FewQueries.suits(queries, len(self.ids)):
+            return FewQueries(*parts)
+        if SeveralQueries.suits(queries, len(self.ids)) and self._rounded(k) is None:
+            return SeveralQueries(*parts, self._copies)
+        return None
 
     @cached_property
     def _copies(self) -> Copies | None:

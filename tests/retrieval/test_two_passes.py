@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import ConfigError
-from scimult.products import ByteMatrix, multiplies_bytes
+from scimult.products import FEW, ByteMatrix, multiplies_bytes
 from scimult.retrieval import rounded, vectors
 from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.exact import ExactIndex, FirstPass
@@ -328,7 +328,7 @@ def test_two_passes_are_taken_where_they_pay(
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
 
-    def types(x_CD: FloatArray, k: int, queries: int = 4) -> set[torch.dtype]:
+    def types(x_CD: FloatArray, k: int, queries: int = FEW + 1) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
         product = BlockScores.of
 
@@ -347,7 +347,7 @@ def test_two_passes_are_taken_where_they_pay(
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
     assert types(candidates_CD, 4) == {torch.bfloat16}
     assert types(candidates_CD, 5) == {torch.float32}
-    assert types(candidates_CD, 2, queries=3) == {torch.float32}
+    assert types(candidates_CD, 2, queries=FEW) == {torch.float32}
     np.save(tmp_path / "x.npy", candidates_CD)
     assert types(np.load(tmp_path / "x.npy", mmap_mode="r"), 2) == {torch.float32}
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: False)
