@@ -165,7 +165,8 @@ def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> 
     for name, (trial, *_) in by_run(trials).items():
         run = runs[name]
         if run.is_trained:
-            content = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
+            base = run.after if run.after is not None and runs[run.after].is_trained else None
+            content = "\n".join(_settings(stage, trial, base) for stage in trial.stages)
         else:
             path = None if run.model is None else str(Path(run.model).resolve())
             content = f"{path} {run.merge and run.merge.normal_form}"
@@ -176,13 +177,14 @@ def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> 
         seen[content] = name
 
 
-def _without_seed(config: PretrainConfig, trial: Trial) -> str:
-    """Return a configuration without what depends on the run's seed and name."""
-    tree = config.model_dump(mode="json")
-    # Stages' seeds count from the run's; outputs and bases contain the run's name.
+def _settings(stage: Stage, trial: Trial, base: str | None) -> str:
+    """Return how a stage is trained, apart from its run's name and seed; ``base`` is a run's."""
+    tree = stage.config.model_dump(mode="json", exclude={"output"})
     assert trial.seed is not None
-    tree["seed"] -= trial.seed
-    return json.dumps(tree).replace(trial.key, "")
+    tree["seed"] -= trial.seed  # those of stages count from it
+    # The paths of trained bases hold names and seeds.
+    tree["model"]["base"] = stage.after or base or tree["model"]["base"]
+    return json.dumps(tree)
 
 
 Inputs = dict[str, str]

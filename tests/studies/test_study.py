@@ -242,6 +242,16 @@ def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
             },
             "two runs are the same",
         ),
+        (
+            {
+                "runs": {
+                    "base": {},
+                    "a": {"after": "base", "seeds": [0]},
+                    "b": {"after": "base", "seeds": [1]},
+                }
+            },
+            "two runs are the same",
+        ),
         ({"runs": {"base": {"model": "x"}, "y": {"model": "./x/"}}}, "two runs are the same"),
         ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
         ({"options": {"pool": "mean"}}, "unknown option of a system"),
@@ -253,3 +263,16 @@ def test_contradictions_are_refused(folder: Path, changes: dict[str, Any], messa
     result = call(write_study(folder, "refused", **changes), "--dry-run")
     assert result.exit_code == 1
     assert message in result.stderr
+
+
+def test_runs_are_told_apart_whatever_they_are_called(folder: Path) -> None:
+    """Two runs start from different models, whose names end in those of the runs."""
+    runs = {
+        "base": {},
+        "long-a": {"overrides": ["schedule.steps=3"]},
+        "long-b": {"overrides": ["schedule.steps=2"]},
+        "a": {"after": "long-a"},
+        "b": {"after": "long-b"},
+    }
+    plan = make_plan(write_study(folder, "told_apart", runs=runs))
+    assert len(plan.trials) == 10
