@@ -17,6 +17,7 @@ from scipy import stats
 from scimult.checkpoints import load_pretrained
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
+from scimult.files import read_json, write_json
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
 from tests.studies.small_study import call, small_study, write_study
@@ -127,6 +128,16 @@ def test_another_configuration_does_not_go_on_in_the_same_folder(done: Path, fol
     assert result.exit_code == 1
     assert "1 of 2 runs cannot start. Fix: " in result.stderr
     assert "started with a different optimizer" in result.stderr
+    result = call(folder / "whole.yaml", "overrides=[engine.precision=bf16]")
+    assert result.exit_code == 1
+    assert "was trained with a different engine.precision" in " ".join(result.stderr.split())
+    manifest = folder / "prepared" / "manifest.json"
+    before = manifest.read_text(encoding="utf-8")
+    write_json(manifest, {**read_json(manifest), "fingerprint": "another"})
+    result = call(folder / "whole.yaml")
+    manifest.write_text(before, encoding="utf-8")
+    assert result.exit_code == 1
+    assert "the finished run was trained on other data" in " ".join(result.stderr.split())
     result = call(folder / "whole.yaml", "name=other")
     assert result.exit_code == 1
     assert "the folder belongs to another study" in result.stderr
