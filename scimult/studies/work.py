@@ -14,6 +14,7 @@ import scimult
 from scimult.distributed import free_port
 from scimult.errors import ConfigError
 from scimult.evaluation.growing import scored_alike
+from scimult.evaluation.harness import has_files
 from scimult.evaluation.results import folder_of, load_result
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
@@ -183,14 +184,19 @@ class Evaluating:
 
     def is_done(self) -> bool:
         """Return whether the current model was scored on every set."""
-        whole = all(scored_sets(self.plan, self.trial, self.suite).values())
-        return whole and read_mark(self.plan.out, self.name) == self._inputs()
+        return all(self.current_sets().values())
+
+    def current_sets(self) -> dict[str, bool]:
+        """Return, for each requested set, whether it has a score of the current model."""
+        sets = scored_sets(self.plan, self.trial, self.suite)
+        is_current = read_mark(self.plan.out, self.name) == self.inputs()
+        return {name: scored and is_current for name, scored in sets.items()}
 
     def begin(self) -> None:
         """Remove another model's scores, then record the model."""
-        if read_mark(self.plan.out, self.name) not in (None, self._inputs()):
+        if read_mark(self.plan.out, self.name) not in (None, self.inputs()):
             _remove(folder_of(self.plan.results(self.suite), self.trial.key))
-        write_mark(self.plan.out, self.name, self._inputs())
+        write_mark(self.plan.out, self.name, self.inputs())
 
     def command(self, slot: Slot) -> list[str]:
         """Return the ``scimult evaluate`` command."""
@@ -202,7 +208,7 @@ class Evaluating:
             command += ["--sets", name]
         return [*command, "--resume", *section.overrides]
 
-    def _inputs(self) -> Inputs:
+    def inputs(self) -> Inputs:
         """Return what determines the scores: weights and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
         return {**weights_of([self.trial]), "options": options}
@@ -215,9 +221,13 @@ def _remove(folder: Path) -> None:
 
 
 def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
-    """Return, for each requested set, whether a trial has a score under the current suite."""
+    """Return, for each requested set, whether a trial has a score under the current suite.
+
+    Scores on other data than the present files do not count.
+    """
     suite_plan = plan.suites[suite]
     wanted = suite_plan.suite.select(suite_plan.section.sets)
+    root = Path(suite_plan.section.data)
     path = folder_of(plan.results(suite), trial.key) / "result.json"
     if not path.is_file():
         return dict.fromkeys(wanted, False)
@@ -226,5 +236,6 @@ def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
         name: name not in result.failed
         and name in result.sets
         and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
+        and has_files(benchmark, root, result.sets[name].files)
         for name, benchmark in wanted.items()
     }

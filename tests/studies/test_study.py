@@ -193,6 +193,30 @@ def test_scores_of_an_older_model_never_count_as_the_new_ones(done: Path, folder
     assert scores[0] == scores[1]
 
 
+def test_changed_data_are_scored_again(folder: Path) -> None:
+    data = folder / "elsewhere"
+    shutil.copytree(folder / "own", data / "own")
+    evaluate = [{"suite": str(folder / "own.yaml"), "data": str(data)}]
+    runs = {"base": {"model": str(folder / "base")}}
+    path = write_study(folder, "changed_data", runs=runs, evaluate=evaluate)
+    assert call(path).exit_code == 0
+    result = folder / "changed_data" / "results" / "own" / "base" / "result.json"
+    before = load_result(result).sets["own"]
+    judged = data / "own" / "qrels" / "test.tsv"
+    lines = judged.read_text().splitlines()
+    judged.write_text("\n".join(lines[:1] + lines[1::2]) + "\n")
+    assert "base ready 0/1" in " ".join(call(path, "--dry-run").stdout.split())
+    assert call(path).exit_code == 0
+    after = load_result(result).sets["own"]
+    assert before.files != after.files
+    assert before.scores != after.scores
+    judged.write_text("")
+    failed = call(path)
+    assert failed.exit_code == 1
+    assert "1 of 1 jobs failed" in failed.stderr
+    assert (folder / "changed_data" / "table.md").read_text().startswith("## Runs")
+
+
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     runs = {
         "base": {"model": str(folder / "base")},
