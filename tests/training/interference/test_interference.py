@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.data.batches import Batch, MicroBatch
-from scimult.errors import ConfigError, DataError, StorageError
+from scimult.errors import ConfigError, DataError, SciMultError, StorageError
+from scimult.files import read_json, write_json
 from scimult.models import Encoder, pack
 from scimult.training.build import build_model
 from scimult.training.interference import (
@@ -38,6 +39,7 @@ from scimult.training.interference.report import draw, layout_snippet
 from scimult.training.interference.run import run_interference
 from scimult.training.plan import plan_run
 from tests.models.variants import tiny_encoder
+from tests.tiny import save_tiny_model
 from tests.training.corpus import (
     ALL_TASKS,
     KINDS,
@@ -360,6 +362,29 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="is not a report of scimult interference"):
         run_interference(folder / "base", tmp_path / "mine", **given)
+
+
+def test_a_base_is_checked_before_gradients_are_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run_config(folder, "run", model={"variant": "vanilla"})
+    save_config(config, tmp_path / "run.yaml")
+    monkeypatch.setattr("scimult.training.interference.run.measure", None)
+    other, routed = save_tiny_model(tmp_path / "other"), save_tiny_model(tmp_path / "routed")
+    tokenizer = read_json(other / "tokenizer.json")
+    tokenizer["normalizer"]["lowercase"] = False
+    write_json(other / "tokenizer.json", tokenizer)
+    settings = read_json(routed / "config.json")
+    settings["tasks"][0]["name"] = "find"
+    write_json(routed / "config.json", settings)
+    for base, message in (
+        (other, f"{other}: base and model have different tokenizers"),
+        (routed, f"{routed}: unknown task of the base .*'search'"),
+    ):
+        with pytest.raises(SciMultError, match=message):
+            run_interference(
+                folder / "base", tmp_path / "out", config=tmp_path / "run.yaml", base=base
+            )
 
 
 def test_drift_shows_what_moved(folder: Path) -> None:
