@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.checkpoints.weights import WEIGHTS_FILE
-from scimult.config import load_config
+from scimult.config import load_config, string_override
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
 from scimult.studies.config import RunConfig, StudyConfig
@@ -119,7 +119,7 @@ def _trial(study: StudyConfig, name: str, run: RunConfig, seed: int | None) -> T
     folder = Path(study.output) / "runs" / key
     if run.merge is not None:
         return Trial(name, seed, key, folder, [], [])
-    overrides = [*study.overrides, *run.overrides, f"output={folder}"]
+    overrides = [*study.overrides, *run.overrides, string_override("output", str(folder))]
     assert seed is not None, "trained runs have seeds"
     overrides.append(f"seed={seed + AFTER * _depth(study, name)}")
     if run.after is not None:
@@ -156,7 +156,8 @@ def _base_overrides(study: StudyConfig, name: str, seed: int | None) -> list[str
     runs = study.all_runs()
     base_seed = seed if seeds_of(study, name, runs) else None
     base = _trial(study, name, runs[name], base_seed).model
-    return [f"model.base={base}", "model.tokenizer=null", "model.architecture=null"]
+    origin = string_override("model.base", str(base))
+    return [origin, "model.tokenizer=null", "model.architecture=null"]
 
 
 def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> None:
