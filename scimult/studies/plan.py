@@ -150,7 +150,10 @@ def check_plan(plan: Plan) -> None:
             if plan.runs[name].is_trained:
                 # Trials of a run differ only in the seed, so checking the first is enough.
                 base = models.get(plan.runs[name].after or "")
-                models[name], data = _rehearse(members[0], base)
+                # Finished runs may have had other ranks.
+                todo = not all(trial.is_whole for trial in members)
+                ranks = plan.study.launch.ranks if todo else None
+                models[name], data = _rehearse(members[0], base, ranks)
             for trial in members:
                 _check_folder(plan, trial, data)
             # A merge has the tasks of its parents.
@@ -164,7 +167,9 @@ def check_plan(plan: Plan) -> None:
     refuse(problems, len(plan.runs))
 
 
-def _rehearse(trial: Trial, base: Pretrained | None) -> tuple[Pretrained, list[str]]:
+def _rehearse(
+    trial: Trial, base: Pretrained | None, ranks: int | None
+) -> tuple[Pretrained, list[str]]:
     """Return the model that a trial will save, with shapes instead of weights.
 
     Also return the fingerprint of the data of each stage.
@@ -173,7 +178,7 @@ def _rehearse(trial: Trial, base: Pretrained | None) -> tuple[Pretrained, list[s
     models: dict[str | None, Pretrained | None] = {None: base}
     data = []
     for stage in trial.stages:
-        run, model = rehearse(stage.config, models[stage.after], device)
+        run, model = rehearse(stage.config, models[stage.after], device, ranks)
         models[stage.name] = model
         data.append(run.data.fingerprint)
     return model, data

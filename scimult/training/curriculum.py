@@ -90,12 +90,15 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
 
 
 def rehearse(
-    config: PretrainConfig, base: Pretrained | None, device: torch.device
+    config: PretrainConfig,
+    base: Pretrained | None,
+    device: torch.device,
+    ranks: int | None = None,
 ) -> tuple[RunPlan, Pretrained]:
     """Return a run's plan, and its model with shapes instead of weights.
 
     This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
-    not started yet, will save as ``model.base``.
+    not started yet, will save as ``model.base``; ``ranks`` by default those of now.
 
     Raises
     ------
@@ -109,7 +112,7 @@ def rehearse(
     else:
         model = build.rehearse_model(config, base)
     check_negatives(config, plan, model.routes)
-    deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    deepspeed_settings(config, resolve_precision(config.engine.precision, device), ranks)
     if config.engine.compile:
         check_compiles(model.config.encoder)
     if plan.embedding_teacher is not None:

@@ -243,6 +243,16 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     assert not (folder / "refused").exists()
 
 
+def test_batches_that_the_ranks_cannot_share_are_refused_at_once(done: Path, folder: Path) -> None:
+    words = ("launch.ranks=3", "--dry-run")
+    result = call(write_study(folder, "three", runs={"base": {}}), *words)
+    assert result.exit_code == 1
+    assert "pairs_per_step 8 cannot be split over 3 ranks" in " ".join(result.stderr.split())
+    # Those of finished runs were shared by others.
+    result = call(folder / "whole.yaml", *words)
+    assert result.exit_code == 0, result.output
+
+
 def test_a_model_without_a_task_of_the_suite_is_refused_at_once(folder: Path) -> None:
     section = {"suite": str(folder / "own.yaml"), "data": str(folder)}
     changed = {**section, "overrides": ["benchmarks.own.task=regression"]}
