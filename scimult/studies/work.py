@@ -15,7 +15,15 @@ from scimult.distributed import free_port
 from scimult.errors import ConfigError
 from scimult.evaluation.growing import scored_alike
 from scimult.evaluation.harness import has_files
-from scimult.evaluation.results import folder_of, load_result
+from scimult.evaluation.results import (
+    Result,
+    averages,
+    folder_of,
+    load_result,
+    load_results,
+    save_result,
+)
+from scimult.progress import note
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
 from scimult.studies.plan import Plan
@@ -214,6 +222,27 @@ class Evaluating:
         return {**weights_of([self.trial]), "options": options}
 
 
+def drop_other_scores(plan: Plan) -> None:
+    """Remove the scores of requested sets on other data, or under other settings, than now.
+
+    ``scimult evaluate`` scores nothing beside such scores of others: they cannot be compared.
+    """
+    for suite in plan.suites:
+        out = plan.results(suite)
+        for result in load_results(out):
+            scored = _scored(plan, suite, result)
+            sets = {name: entry for name, entry in result.sets.items() if scored.get(name, True)}
+            if len(sets) == len(result.sets):
+                continue
+            dropped = ", ".join(name for name in result.sets if name not in sets)
+            note(f"{result.system}: dropping scores of other data or settings: {dropped}")
+            if sets:
+                update = {"sets": sets, "averages": averages(sets)}
+                save_result(result.model_copy(update=update), out)
+            else:
+                _remove(folder_of(out, result.system))
+
+
 def _remove(folder: Path) -> None:
     """Remove what a job is about to make anew: once its mark is written, it would count as new."""
     if folder.exists():
@@ -225,13 +254,16 @@ def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
 
     Scores on other data than the present files do not count.
     """
+    path = folder_of(plan.results(suite), trial.key) / "result.json"
+    return _scored(plan, suite, load_result(path) if path.is_file() else None)
+
+
+def _scored(plan: Plan, suite: str, result: Result | None) -> dict[str, bool]:
     suite_plan = plan.suites[suite]
     wanted = suite_plan.suite.select(suite_plan.section.sets)
-    root = Path(suite_plan.section.data)
-    path = folder_of(plan.results(suite), trial.key) / "result.json"
-    if not path.is_file():
+    if result is None:
         return dict.fromkeys(wanted, False)
-    result = load_result(path)
+    root = Path(suite_plan.section.data)
     return {
         name: name not in result.failed
         and name in result.sets

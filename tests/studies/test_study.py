@@ -17,7 +17,7 @@ from scipy import stats
 from scimult.checkpoints import load_pretrained
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
-from scimult.files import read_json, write_json
+from scimult.files import read_json, sha256, write_json
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
 from tests.studies.small_study import call, small_study, write_study
@@ -193,27 +193,36 @@ def test_scores_of_an_older_model_never_count_as_the_new_ones(done: Path, folder
     assert scores[0] == scores[1]
 
 
-def test_changed_data_are_scored_again(folder: Path) -> None:
+def test_changed_data_and_settings_are_scored_again(folder: Path) -> None:
+    """Also where several models have scores, beside which others cannot be compared."""
     data = folder / "elsewhere"
     shutil.copytree(folder / "own", data / "own")
-    evaluate = [{"suite": str(folder / "own.yaml"), "data": str(data)}]
-    runs = {"base": {"model": str(folder / "base")}}
-    path = write_study(folder, "changed_data", runs=runs, evaluate=evaluate)
+    shutil.copytree(folder / "base", folder / "copy")
+    runs = {name: {"model": str(folder / name)} for name in ("base", "copy")}
+    section = {"suite": str(folder / "own.yaml"), "data": str(data)}
+    path = write_study(folder, "changed_data", runs=runs, evaluate=[section])
     assert call(path).exit_code == 0
-    result = folder / "changed_data" / "results" / "own" / "base" / "result.json"
-    before = load_result(result).sets["own"]
+    results = [folder / "changed_data" / "results" / "own" / name / "result.json" for name in runs]
     judged = data / "own" / "qrels" / "test.tsv"
     lines = judged.read_text().splitlines()
     judged.write_text("\n".join(lines[:1] + lines[1::2]) + "\n")
     assert "base ready 0/1" in " ".join(call(path, "--dry-run").stdout.split())
-    assert call(path).exit_code == 0
-    after = load_result(result).sets["own"]
-    assert before.files != after.files
-    assert before.scores != after.scores
+    result = call(path)
+    assert result.exit_code == 0, result.output
+    assert "copy: dropping scores of other data or settings: own" in result.stderr
+    expected = sha256(judged)
+    for each in results:
+        assert load_result(each).sets["own"].files["own/qrels/test.tsv"] == expected
+    # One model less: its old scores are in nobody's way.
+    del runs["copy"]
+    section["overrides"] = ["benchmarks.own.metrics=[recall@5]"]
+    result = call(write_study(folder, "changed_data", runs=runs, evaluate=[section]))
+    assert result.exit_code == 0, result.output
+    assert list(load_result(results[0]).sets["own"].scores) == ["recall@5"]
     judged.write_text("")
-    failed = call(path)
-    assert failed.exit_code == 1
-    assert "1 of 1 jobs failed" in failed.stderr
+    result = call(path)
+    assert result.exit_code == 1
+    assert "1 of 1 jobs failed" in result.stderr
     assert (folder / "changed_data" / "table.md").read_text().startswith("## Runs")
 
 
