@@ -182,7 +182,7 @@ class Evaluating:
     @property
     def name(self) -> str:
         """Its name."""
-        return f"{self.trial.key}.evaluate.{self.suite}"
+        return _evaluation(self.trial.key, self.suite)
 
     @property
     def needs(self) -> list[str]:
@@ -222,17 +222,24 @@ class Evaluating:
         return {**weights_of([self.trial]), "options": options}
 
 
+def _evaluation(system: str, suite: str) -> str:
+    """Return the name of the job that scores a system."""
+    return f"{system}.evaluate.{suite}"
+
+
 def drop_other_scores(plan: Plan) -> None:
     """Remove the scores of requested sets on other data, or under other settings, than now.
 
-    ``scimult evaluate`` scores nothing beside such scores of others: they cannot be compared.
+    ``scimult evaluate`` scores nothing beside such scores of others: they cannot be compared. Those
+    that the study has not made stay.
     """
     for suite in plan.suites:
         out = plan.results(suite)
         for result in load_results(out):
             scored = _scored(plan, suite, result)
             sets = {name: entry for name, entry in result.sets.items() if scored.get(name, True)}
-            if len(sets) == len(result.sets):
+            is_ours = read_mark(plan.out, _evaluation(result.system, suite)) is not None
+            if len(sets) == len(result.sets) or not is_ours:
                 continue
             dropped = ", ".join(name for name in result.sets if name not in sets)
             note(f"{result.system}: dropping scores of other data or settings: {dropped}")

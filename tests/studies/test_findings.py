@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
 from scimult.studies.trials import Trial, write_mark
-from scimult.studies.work import Evaluating, scored_sets
+from scimult.studies.work import Evaluating, drop_other_scores, scored_sets
 from tests.benchmark_sets import benchmark
 
 TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
@@ -218,3 +219,27 @@ def test_scores_on_other_data_do_not_count(tmp_path: Path) -> None:
     assert "No result yet of base." in found.notes  # it was another model
     assert _row(found, "good", "search", "cisi").seeds == (2, 3)
     assert _row(found, "good", "search", "cacm").seeds == (1, 3)
+
+
+def test_only_scores_of_the_study_are_dropped(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, ["cisi", "cacm"])
+    _write(plan, ["cisi", "cacm"])
+    # A run that has left the study, and a system that was never in it.
+    for name in ("gone-seed0", "by_hand"):
+        shutil.copytree(plan.results("own") / "base", plan.results("own") / name)
+        path = plan.results("own") / name / "result.json"
+        save_result(load_result(path).model_copy(update={"system": name}), plan.results("own"))
+    for name in ("base", "good-seed1", "gone-seed0"):
+        write_mark(plan.out, f"{name}.evaluate.own", {})
+    drop_other_scores(plan)
+    (tmp_path / "cacm.tsv").write_text("other")
+    drop_other_scores(plan)
+    left = {
+        name: list(load_result(plan.results("own") / name / "result.json").sets)
+        for name in ("base", "good-seed1", "gone-seed0", "by_hand")
+    }
+    assert left.pop("by_hand") == ["cisi", "cacm"]
+    assert all(sets == ["cisi"] for sets in left.values())
+    (tmp_path / "cisi.tsv").unlink()
+    drop_other_scores(plan)
+    assert not (plan.results("own") / "base").exists()
