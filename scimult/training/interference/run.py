@@ -20,7 +20,12 @@ from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import CONFIG_NAME, MODEL_NAME
-from scimult.training.interference.affinity import affinity_runs, only_tasks, train_affinity
+from scimult.training.interference.affinity import (
+    affinity_runs,
+    check_start,
+    only_tasks,
+    train_affinity,
+)
 from scimult.training.interference.cosines import compare
 from scimult.training.interference.drift import check_base, measure_drift
 from scimult.training.interference.gradients import (
@@ -108,6 +113,8 @@ def run_interference(
         runs = affinity_runs(settings, plan, tasks, affinity_steps, out / _RUNS)
     torch_device = usable_device(device)
     pretrained = build_model(settings)
+    if runs:
+        check_start(out / _RUNS, pretrained)
     base_model = None
     if base is not None:
         base_model = load_pretrained(base, pooling=settings.model.pooling)
