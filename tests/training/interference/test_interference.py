@@ -293,10 +293,14 @@ def test_a_rare_task_is_named(folder: Path) -> None:
 
 
 def test_the_command_writes_a_report(folder: Path) -> None:
-    config = run_config(folder, "shared", model={"variant": "vanilla"})
+    config = run_config(
+        folder, "shared", model={"variant": "vanilla"}, data={"prepared": "nowhere"}
+    )
     save_config(config, folder / "config.yaml")
+    (folder / "data #1").symlink_to(folder / "prepared")
     out = folder / "report"
     arguments = ["interference", "--model", folder / "base", "--config", folder / "config.yaml"]
+    arguments += ["--data", folder / "data #1"]
     arguments += ["--out", out, "--rounds", 3, "--base", folder / "base", "batch.pairs_per_step=4"]
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exit_code == 0, result.output
