@@ -55,9 +55,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
         plans = _check(stages, device)
         finished = {
-            stage.name
-            for stage in stages
-            if check_folder(stage, stages, plans[stage.name].data.fingerprint, resume)
+            stage.name for stage in stages if check_folder(stage, stages, plans[stage.name], resume)
         }
         # No rank may write before all have checked.
         distributed.barrier()
@@ -122,10 +120,10 @@ def rehearse(
     return plan, model
 
 
-def check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool = True) -> bool:
+def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool = True) -> bool:
     """Return whether a stage is finished; refuse a run of other settings, data or base.
 
-    ``data`` is the fingerprint of its data. Without ``resume`` any run is refused.
+    ``plan`` is that of the stage. Without ``resume`` any run is refused.
 
     Raises
     ------
@@ -145,15 +143,23 @@ def check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool 
         before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)
     if finished:
-        _check_model(stage, before, data)
+        _check_model(stage, before, plan)
     return finished
 
 
-def _check_model(stage: Stage, before: PretrainConfig, data: str) -> None:
+def _check_model(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
     """Refuse a finished stage whose model other data or settings than those of now decided."""
-    if read_config(_folder(stage)).provenance.get("data") != data:
+    made_from = read_config(_folder(stage)).provenance
+    if made_from.get("data") != plan.data.fingerprint:
         fix = "prepare the same data again, or choose another output"
         problem = "the finished run was trained on other data"
+        raise ConfigError(problem, path=_folder(stage), fix=fix)
+    teacher = plan.embedding_teacher
+    vectors = None if teacher is None else teacher.vectors.fingerprint
+    # Models of older versions do not tell.
+    if made_from.get("embedding_teacher", vectors) != vectors:
+        fix = "write the same vectors again, or choose another output"
+        problem = "the finished run followed other vectors"
         raise ConfigError(problem, path=_folder(stage), fix=fix)
     settings, now = _settings_of_model(before), _settings_of_model(stage.config)
     if now["engine.precision"] == "auto":

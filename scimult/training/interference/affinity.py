@@ -150,9 +150,8 @@ def affinity_runs(
         run.output = str(folder / "+".join(group))
         run.schedule = run.schedule.model_copy(update={"steps": steps, "epochs": None})
         run.checkpoint.every, run.dev.every = steps, 0
-        plan_run(run)
         stage = Stage("+".join(group), run)
-        check_folder(stage, [stage], plan.data.fingerprint)
+        check_folder(stage, [stage], plan_run(run))
         runs[group] = run
     return runs
 
