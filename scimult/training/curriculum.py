@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,9 +55,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
         plans = _check(stages, device)
         finished = {
-            stage.name
-            for stage in stages
-            if _check_folder(stage, stages, plans[stage.name].data.fingerprint, resume)
+            stage.name for stage in stages if check_folder(stage, stages, plans[stage.name], resume)
         }
         # No rank may write before all have checked.
         distributed.barrier()
@@ -89,12 +88,15 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
 
 
 def rehearse(
-    config: PretrainConfig, base: Pretrained | None, device: torch.device
+    config: PretrainConfig,
+    base: Pretrained | None,
+    device: torch.device,
+    ranks: int | None = None,
 ) -> tuple[RunPlan, Pretrained]:
     """Return a run's plan, and its model with shapes instead of weights.
 
     This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
-    not started yet, will save as ``model.base``.
+    not started yet, will save as ``model.base``; ``ranks`` by default those of now.
 
     Raises
     ------
@@ -108,7 +110,7 @@ def rehearse(
     else:
         model = build.rehearse_model(config, base)
     check_negatives(config, plan, model.routes)
-    deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    deepspeed_settings(config, resolve_precision(config.engine.precision, device), ranks)
     if config.engine.compile:
         check_compiles(model.config.encoder)
     if plan.embedding_teacher is not None:
@@ -118,8 +120,16 @@ def rehearse(
     return plan, model
 
 
-def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool) -> bool:
-    """Return whether a stage is finished; refuse a run of other settings, data or base."""
+def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool = True) -> bool:
+    """Return whether a stage is finished; refuse a run of other settings, data or base.
+
+    ``plan`` is that of the stage. Without ``resume`` any run is refused.
+
+    Raises
+    ------
+    SciMultError
+        If the folder holds another run, or files that the run would overwrite.
+    """
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
     check_nothing_foreign(folder)
     if not saved.exists():
@@ -130,12 +140,48 @@ def _check_folder(stage: Stage, stages: Sequence[Stage], data: str, resume: bool
         )
     finished = _weights(stage).is_file()
     if finished or has_checkpoint(folder):
-        check_same_config(saved, stage.config)
+        before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)
-    if finished and read_config(folder).provenance.get("data") != data:
-        fix = "prepare the same data again, or choose another output"
-        raise ConfigError("the finished stage was trained on other data", path=folder, fix=fix)
+    if finished:
+        _check_model(stage, before, plan)
     return finished
+
+
+def _check_model(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
+    """Refuse a finished stage whose model other data or settings than those of now decided."""
+    made_from = read_config(_folder(stage)).provenance
+    if made_from.get("data") != plan.data.fingerprint:
+        fix = "prepare the same data again, or choose another output"
+        problem = "the finished run was trained on other data"
+        raise ConfigError(problem, path=_folder(stage), fix=fix)
+    teacher = plan.embedding_teacher
+    vectors = None if teacher is None else teacher.vectors.fingerprint
+    # Models of older versions do not tell.
+    if made_from.get("embedding_teacher", vectors) != vectors:
+        fix = "write the same vectors again, or choose another output"
+        problem = "the finished run followed other vectors"
+        raise ConfigError(problem, path=_folder(stage), fix=fix)
+    settings, now = _settings_of_model(before), _settings_of_model(stage.config)
+    if now["engine.precision"] == "auto":
+        now["engine.precision"] = settings["engine.precision"]
+    changed = {name: now[name] for name in now if now[name] != settings[name]}
+    if changed:
+        raise ConfigError(
+            f"the finished run was trained with a different {', '.join(changed)}",
+            path=_folder(stage) / CONFIG_NAME,
+            value=changed,
+            fix="set it as it was, or remove this folder to train the run again",
+        )
+
+
+def _settings_of_model(config: PretrainConfig) -> dict[str, Any]:
+    """Return the settings that decide a model and may still be changed in a run, or on resume."""
+    chosen = config.checkpoint.export == "best" or config.dev.patience is not None
+    return {
+        "engine.precision": config.engine.precision,
+        "checkpoint.export": config.checkpoint.export,
+        "dev": config.dev.model_dump() if chosen else None,
+    }
 
 
 def _check_origin(stage: Stage, stages: Sequence[Stage]) -> None:

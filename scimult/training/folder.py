@@ -44,6 +44,8 @@ CHECKPOINTS = "checkpoints"
 
 # Sections that determine batches and computation, which a resumed run must not change.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
+MADE_FROM = ("data", "embedding_teacher")
+"""Keys of a model's provenance: fingerprints of what it was trained on."""
 # These may change, because checkpoints hold whole tensors.
 _FREE_AT_RESUME = ("ranks", "zero_stage")
 
@@ -150,8 +152,9 @@ class RunFolder:
             )
         checkpoint = self._store.newest()
         if checkpoint is not None:
-            drops = max(model.config.dropout, model.config.attention_dropout) > 0
-            self._check_same_run(saved, checkpoint, drops)
+            heads = [head.dropout for head in self._config.loss.heads.values()]
+            shares = [model.config.dropout, model.config.attention_dropout, *heads]
+            self._check_same_run(saved, checkpoint, max(shares) > 0)
         elif self._has_finished():
             raise ConfigError(
                 "the run here has finished, but its checkpoints are gone: it would start over",
@@ -232,7 +235,8 @@ class RunFolder:
             full = weights or read_tensors(self._store.at(step).path / WEIGHTS_FILE)
             learned = take_learned(full)
             config = self._config.model_dump(mode="json")
-            provenance = {"config": config, "data": self._state["data"], "step": step}
+            made_from = {key: self._state[key] for key in MADE_FROM if key in self._state}
+            provenance = {"config": config, **made_from, "step": step}
             pretrained.config.provenance |= learned_numbers(self._config, learned) | provenance
             save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
             if self._config.checkpoint.keep_heads:
