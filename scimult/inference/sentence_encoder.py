@@ -33,6 +33,11 @@ SEPARATOR_TOKEN = "sep_token"
 _UNKNOWN = ""
 # Settings that change no embedding, or that the weights' own types say.
 _NOT_HASHED = ("batch_size", "paper", "similarity", "dtype")
+# Entries of a config that say where it comes from.
+_NAMES = (
+    *("_name_or_path", "architectures", "base_model_name_or_path", "dtype", "torch_dtype"),
+    *("peft_version", "revision", "transformers_version"),
+)
 
 
 class EncoderSpec(StrictConfig):
@@ -191,23 +196,29 @@ class SentenceEncoder:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
         digest.update(_as_text(self._model.tokenizer).encode())
-        if self.spec.pooling == "own":
-            digest.update(json.dumps(self._own_steps(), sort_keys=True).encode())
+        digest.update(json.dumps(self._steps(), sort_keys=True, default=_plain).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(raw.numpy().data)
         return digest.hexdigest()[:16]
 
-    def _own_steps(self) -> list[Any]:
-        """Return what the model's own files do around its weights: pooling, scaling, a prompt."""
-        from sentence_transformers.sentence_transformer.modules import Pooling
+    def _steps(self) -> list[Any]:
+        """Return what is done around the weights: modules' settings, sizes, a prompt, a cut."""
+        from sentence_transformers.base.modules.module import Module
 
-        steps = [
-            module.get_config_dict() if isinstance(module, Pooling) else type(module).__name__
-            for module in self._model.children()
-        ]
-        return [steps, self._model.prompts.get(self._model.default_prompt_name or "")]
+        steps, configs = [], {}
+        for module in self._model.modules():
+            if isinstance(module, Module):
+                # Routers have keys that JSON lacks.
+                steps.append([type(module).__name__, str(sorted(module.get_config_dict().items()))])
+            # Parts of a transformer share its config; adapters have one each.
+            for config in (getattr(module, "config", None), *_adapter_configs(module)):
+                if hasattr(config, "to_dict"):
+                    configs[id(config)] = config
+        settings = [_without_names(config) for config in configs.values()]
+        prompt = self._model.prompts.get(self._model.default_prompt_name or "")
+        return [steps, settings, prompt, self._model.truncate_dim]
 
     @cached_property
     def _half_unit_vectors(self) -> bool:
@@ -309,3 +320,19 @@ def _as_text(tokenizer: Any) -> str:
         return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
     content = json.loads(fast.to_str())
     return json.dumps({**content, "truncation": None, "padding": None})
+
+
+def _adapter_configs(module: Any) -> list[Any]:
+    adapters = getattr(module, "peft_config", None)
+    return list(adapters.values()) if isinstance(adapters, dict) else []
+
+
+def _without_names(config: Any) -> dict[str, Any]:
+    """Return a config's settings; a transformer's only where they differ from the defaults."""
+    settings = getattr(config, "to_diff_dict", config.to_dict)()
+    return {key: value for key, value in settings.items() if key not in _NAMES}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON lacks in a form that is the same in every process."""
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)

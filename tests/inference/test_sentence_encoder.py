@@ -172,6 +172,58 @@ def test_own_files_are_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> 
     assert len(set(found)) == 5
 
 
+def _set(path: Path, **settings: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("config.json", {"num_attention_heads": 6}),
+        ("config.json", {"hidden_act": "relu"}),
+        ("config.json", {"layer_norm_eps": 0.1}),
+        ("config_sentence_transformers.json", {"truncate_dim": 64}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.linear.Identity"}),
+    ],
+    ids=["heads", "activation", "epsilon", "truncated", "dense"],
+)
+def test_settings_around_equal_weights_are_part_of_the_fingerprint(
+    minilm: Path, tmp_path: Path, file: str, settings: dict[str, object]
+) -> None:
+    """With the same fingerprint a store would give the vectors of the settings before."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm), device="cpu")
+    dense = modules.Dense(384, 64) if "Dense" in file else modules.Normalize()
+    SentenceTransformer(modules=[model[0], model[1], dense]).save(str(tmp_path))
+
+    def encoded() -> tuple[str, np.ndarray]:
+        encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+        return encoder.fingerprint, encoder.encode(PAPERS, task="search", role="query")
+
+    (before, rows), (again, _) = encoded(), encoded()
+    _set(tmp_path / file, **settings)
+    after, changed = encoded()
+    assert before == again != after
+    assert rows.shape != changed.shape or not np.allclose(rows, changed, atol=1e-4)
+
+
+def test_the_scale_of_an_adapter_is_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+
+    base = transformers.AutoModel.from_pretrained(minilm)
+    settings = peft.LoraConfig(r=2, target_modules=["query", "key"], init_lora_weights=False)
+    peft.get_peft_model(base, settings).save_pretrained(tmp_path)
+    found = []
+    for alpha in (8, 8, 16):
+        _set(tmp_path / "adapter_config.json", lora_alpha=alpha)
+        spec = _spec(minilm, adapters={"default": str(tmp_path)})
+        found.append(SentenceEncoder(spec, name="a", device="cpu").fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_the_fingerprint_does_not_change_with_use(minilm: Path) -> None:
     used, fresh = (SentenceEncoder(_spec(minilm), name="own", device="cpu") for _ in range(2))
     used.encode([Text("paper", "A title")], task="search", role="query")
