@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -24,6 +24,7 @@ from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, one_of
 from scimult.progress import is_watched
 from scimult.retrieval.embeddings import unit_rows
+from scimult.tasks import catalogue
 from scimult.types import FloatArray, Role, Similarity, Text
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class EncoderSpec(StrictConfig):
     separator : str
         Between title and body; ``sep_token`` means the tokenizer's own.
     prefixes : dict
-        Text to prepend.
+        Text to prepend, instead of the model's own prompts.
     adapters : dict
         PEFT adapter (folder or hub name) to switch on.
     max_length : int, optional
@@ -168,10 +169,10 @@ class SentenceEncoder:
             return np.zeros((0, width), dtype=np.float32)
         if self.spec.adapters:
             self._switch(_most_specific(self.spec.adapters, task, role))
-        prefix = _most_specific(self.spec.prefixes, task, role) or ""
         with naming_full_memory("lower batch_size of this encoder, or use another device"):
-            embeddings_ND = self._model.encode(
-                [prefix + self._format(text) for text in texts],
+            embeddings_ND = self._encode_for(task, role)(
+                [self._format(text) for text in texts],
+                prompt=_most_specific(self.spec.prefixes, task, role),
                 batch_size=self.spec.batch_size,
                 normalize_embeddings=self.spec.unit_vectors,
                 show_progress_bar=show_progress and is_watched(),
@@ -180,6 +181,17 @@ class SentenceEncoder:
         vectors_ND = np.asarray(embeddings_ND, dtype=np.float32)
         # The library scales in 16 bits, where lengths, and so cosines, are up to 0.4 % off.
         return unit_rows(vectors_ND) if self._half_unit_vectors else vectors_ND
+
+    def _encode_for(self, task: str, role: Role) -> Callable[..., Any]:
+        """Return the library's function for one side: the model's own prompts and routes differ.
+
+        The library has sides for search; for papers about papers, or classes, it advises
+        ``encode``.
+        """
+        tasks = catalogue()
+        if task not in tasks.names or tasks.kind(task, "query") != "query":
+            return self._model.encode
+        return self._model.encode_query if role == "query" else self._model.encode_document
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if it has a prefix or an adapter, else ``fallback``."""
@@ -204,7 +216,7 @@ class SentenceEncoder:
         return digest.hexdigest()[:16]
 
     def _steps(self) -> list[Any]:
-        """Return what is done around the weights: modules' settings, sizes, a prompt, a cut."""
+        """Return what is done around the weights: modules' settings, sizes, prompts, a cut."""
         from sentence_transformers.base.modules.module import Module
 
         steps, configs = [], {}
@@ -217,8 +229,8 @@ class SentenceEncoder:
                 if hasattr(config, "to_dict"):
                     configs[id(config)] = config
         settings = [_without_names(config) for config in configs.values()]
-        prompt = self._model.prompts.get(self._model.default_prompt_name or "")
-        return [steps, settings, prompt, self._model.truncate_dim]
+        prompts = [self._model.prompts, self._model.default_prompt_name]
+        return [steps, settings, prompts, self._model.truncate_dim]
 
     @cached_property
     def _half_unit_vectors(self) -> bool:

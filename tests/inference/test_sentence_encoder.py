@@ -106,6 +106,51 @@ def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEnco
     assert encoder._format(Text("paper", "title")) == "title"
 
 
+def test_the_models_own_prompts_and_routes_by_side(minilm: Path, tmp_path: Path) -> None:
+    """As the library encodes queries and documents of a search, and papers about papers."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    sides = [[body, modules.Pooling(384, pooling_mode=mode)] for mode in ("cls", "mean")]
+    router = Router.for_query_document(*sides, default_route="document")
+    prompts = {"query": "find: ", "document": "paper: "}
+    SentenceTransformer(modules=[router], prompts=prompts).save(str(tmp_path))
+
+    encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    texts = [encoder._format(paper) for paper in PAPERS]
+    for task, role, wanted in (
+        ("search", "query", library.encode_query(texts)),
+        ("search", "candidate", library.encode_document(texts)),
+        ("link_prediction", "query", library.encode(texts)),
+        ("classification", "candidate", library.encode(texts)),
+    ):
+        found = encoder.encode(PAPERS, task=task, role=role)
+        np.testing.assert_array_equal(found, wanted)
+    assert not np.allclose(library.encode_query(texts), library.encode(texts), atol=1e-2)
+
+
+@pytest.mark.parametrize(("prefix", "included"), [("find: ", True), ("find: ", False), ("", True)])
+def test_a_prefix_replaces_the_models_own_prompt(
+    minilm: Path, tmp_path: Path, prefix: str, included: bool
+) -> None:
+    """A pooling that leaves prompts out leaves out the prefix too, as the library's prompt."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    pooling = modules.Pooling(384, pooling_mode="mean", include_prompt=included)
+    SentenceTransformer(modules=[body, pooling], prompts={"query": "own: "}).save(str(tmp_path))
+    spec = _spec(tmp_path, prefixes={"search/query": prefix})
+    encoder = SentenceEncoder(spec, name="own", device="cpu")
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    wanted = library.encode([encoder._format(paper) for paper in PAPERS], prompt=prefix)
+    found = encoder.encode(PAPERS, task="search", role="query")
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
     """The adapter serves documents only; queries are encoded by the model alone."""
     peft = pytest.importorskip("peft")
