@@ -64,7 +64,7 @@ class EncoderSpec(StrictConfig):
     adapters : dict
         PEFT adapter (folder or hub name) to switch on.
     max_length : int, optional
-        Most tokens of a text; None: the model's own limit.
+        Most tokens of a text, up to the model's positions; None: the model's own limit.
     normalise : bool, optional
         Whether to scale embeddings to length 1. None: as the model's files say with pooling
         ``own``, else if the similarity is cosine.
@@ -161,7 +161,13 @@ class SentenceEncoder:
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        """Return float32 embeddings of shape ``(N, D)``."""
+        """Return float32 embeddings of shape ``(N, D)``.
+
+        Raises
+        ------
+        CheckpointError
+            If the model lacks a route for this side, or a module does not fit the others.
+        """
         from scimult.hardware import naming_full_memory
 
         if not texts:
@@ -169,15 +175,20 @@ class SentenceEncoder:
             return np.zeros((0, width), dtype=np.float32)
         if self.spec.adapters:
             self._switch(_most_specific(self.spec.adapters, task, role))
-        with naming_full_memory("lower batch_size of this encoder, or use another device"):
-            embeddings_ND = self._encode_for(task, role)(
-                [self._format(text) for text in texts],
-                prompt=_most_specific(self.spec.prefixes, task, role),
-                batch_size=self.spec.batch_size,
-                normalize_embeddings=self.spec.unit_vectors,
-                show_progress_bar=show_progress and is_watched(),
-                convert_to_numpy=True,
-            )
+        try:
+            with naming_full_memory("lower batch_size of this encoder, or use another device"):
+                embeddings_ND = self._encode_for(task, role)(
+                    [self._format(text) for text in texts],
+                    prompt=_most_specific(self.spec.prefixes, task, role),
+                    batch_size=self.spec.batch_size,
+                    normalize_embeddings=self.spec.unit_vectors,
+                    show_progress_bar=show_progress and is_watched(),
+                    convert_to_numpy=True,
+                )
+        except (KeyError, ValueError) as error:
+            problem = f"sentence-transformers cannot encode with this model: {error}"
+            fix = "use --model for one of ours that routes by task, or another encoder"
+            raise CheckpointError(problem, path=self.spec.model, fix=fix) from error
         vectors_ND = np.asarray(embeddings_ND, dtype=np.float32)
         # The library scales in 16 bits, where lengths, and so cosines, are up to 0.4 % off.
         return unit_rows(vectors_ND) if self._half_unit_vectors else vectors_ND
@@ -295,9 +306,31 @@ def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
         fix = "name a folder, or download the model first"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
-    if spec.max_length is not None:
-        model.max_seq_length = spec.max_length
+    longest = [spec.max_length or model.max_seq_length, *_positions(model)]
+    limit = min((number for number in longest if number), default=None)
+    if limit != model.max_seq_length:
+        try:
+            model.max_seq_length = limit
+        except AttributeError as error:  # static embeddings
+            problem = "this model reads texts of any length"
+            raise CheckpointError(
+                problem, path=spec.model, value=limit, fix="leave max_length out"
+            ) from error
     return model
+
+
+def _positions(model: SentenceTransformer) -> list[int]:
+    """Return how many tokens have learned positions, if these are learned.
+
+    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which the library does not know.
+    """
+    import torch
+
+    return [
+        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+        for name, part in model.named_modules()
+        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding)
+    ]
 
 
 def _most_specific(entries: dict[str, str], task: str, role: Role) -> str | None:

@@ -20,6 +20,7 @@ from scimult.inference.sentence_encoder import (
     preset_names,
 )
 from scimult.types import Text
+from tests.base_models import save_base_model
 from tests.tiny import save_static_embeddings, tiny_backend
 
 PAPERS = [
@@ -149,6 +150,36 @@ def test_a_prefix_replaces_the_models_own_prompt(
     wanted = library.encode([encoder._format(paper) for paper in PAPERS], prompt=prefix)
     found = encoder.encode(PAPERS, task="search", role="query")
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("max_length", [None, 500])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_long_texts_end_where_the_positions_do(
+    tmp_path: Path, family: str, max_length: int | None
+) -> None:
+    """The library passes RoBERTa's two positions of padding as tokens; our reader knows them."""
+    folder = save_base_model(tmp_path, family)
+    ours = SciMult.from_pretrained(folder, pooling="mean", device="cpu")
+    spec = _spec(folder, pooling="mean", similarity="dot", max_length=max_length)
+    encoder = SentenceEncoder(spec, name="e", device="cpu")
+    papers = [Text("paper", "graph " * 400), Text("paper", "graph")]
+    found = encoder.encode(papers, task="search", role="query")
+    wanted = ours.encode(papers, task="search", role="query")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_model_without_a_route_for_queries_is_named(minilm: Path, tmp_path: Path) -> None:
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    routes = {task: [body, modules.Pooling(384)] for task in ("search", "classification")}
+    SentenceTransformer(modules=[Router(routes)]).save(str(tmp_path))
+    encoder = SentenceEncoder(_spec(tmp_path), name="routed", device="cpu")
+    with pytest.raises(CheckpointError, match="No route found.*Fix: use --model") as raised:
+        encoder.encode(PAPERS, task="search", role="query")
+    assert str(tmp_path) in str(raised.value)
 
 
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
@@ -286,3 +317,5 @@ def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path)
         ids = tiny_backend().encode(paper.joined, add_special_tokens=False).ids
         np.testing.assert_allclose(row, vectors[ids].mean(axis=0), rtol=0, atol=1e-6)
     assert encoder.fingerprint == SentenceEncoder(spec, name="other", device="cpu").fingerprint
+    with pytest.raises(CheckpointError, match=r"any length \(value: 64\). Fix: leave max_length"):
+        SentenceEncoder(load_spec(str(folder), ["max_length=64"]), name="cut", device="cpu")
