@@ -69,7 +69,7 @@ class StoredEmbeddings:
         Raises
         ------
         DataError
-            If an id has no embedding.
+            If an id has no embedding, or one with NaN or infinity.
         """
         row_of = {name: row for row, name in enumerate(self.ids)}
         missing = [name for name in wanted if name not in row_of]
@@ -78,6 +78,12 @@ class StoredEmbeddings:
             fix = "encode every text of the data set"
             raise DataError(problem, path=self.path, value=missing[:3], fix=fix)
         wanted_ND: FloatArray = self.embeddings_ND[[row_of[name] for name in wanted]]
+        bad_N = ~np.isfinite(wanted_ND).all(axis=1)
+        if bad_N.any():
+            problem = f"{int(bad_N.sum())} of {len(wanted)} embeddings are not finite"
+            fix = "encode these texts again; activations can overflow in float16"
+            first = [wanted[row] for row in np.flatnonzero(bad_N)[:3]]
+            raise DataError(problem, path=self.path, value=first, fix=fix)
         return wanted_ND
 
 
@@ -109,12 +115,26 @@ def encode(
     Raises
     ------
     DataError
-        If the encoder returns the wrong number of rows.
+        If the encoder returns no array, the wrong number of rows, NaN or infinity.
     """
-    rows_ND = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    returned = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    try:
+        rows_ND = np.asarray(returned)
+        is_real = rows_ND.dtype.kind in "fiu"
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # tensors with gradients or on a GPU, ragged lists
+        is_real = False
+    if not is_real:
+        problem = f"{encoder.name} did not return an array of real numbers"
+        fix = "return a numpy array, such as tensor.detach().float().cpu().numpy()"
+        raise DataError(problem, value=type(returned).__name__, fix=fix)
     if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
         problem = f"{encoder.name} returned embeddings of shape {rows_ND.shape}"
         raise DataError(f"{problem} for {len(texts)} texts", fix="return one row per text")
+    check_finite(rows_ND, encoder.name)
     return rows_ND
 
 
