@@ -298,8 +298,8 @@ def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         if spec.pooling == "own":
             model = SentenceTransformer(spec.model, revision=spec.revision, device=device)
         else:
-            revision: dict[str, Any] = {"revision": spec.revision} if spec.revision else {}
-            body = Transformer(spec.model, model_kwargs=revision, processor_kwargs=revision)
+            # Unlike the constructor, it reads the model's longest text and casing.
+            body = Transformer.load(spec.model, revision=spec.revision)
             pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
             model = SentenceTransformer(modules=[body, pooling], device=device)
     except (OSError, ValueError, KeyError) as error:

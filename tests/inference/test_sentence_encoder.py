@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -150,6 +151,23 @@ def test_a_prefix_replaces_the_models_own_prompt(
     wanted = library.encode([encoder._format(paper) for paper in PAPERS], prompt=prefix)
     found = encoder.encode(PAPERS, task="search", role="query")
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_another_pooling_keeps_the_models_longest_text_and_casing(
+    minilm: Path, tmp_path: Path, pooling: Literal["cls", "mean"]
+) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    _set(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    _set(folder / "tokenizer.json", **tokenizer)
+    encoder = SentenceEncoder(_spec(folder, pooling=pooling), name="e", device="cpu")
+    ours = SciMult.from_pretrained(folder, pooling=pooling, similarity="cosine", device="cpu")
+    papers = [Text("paper", "Drawing LARGE Graphs " * 9), Text("paper", "Graphs")]
+    found = encoder.encode(papers, task="search", role="query")
+    wanted = ours.encode(papers, task="search", role="query")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("max_length", [None, 500])
