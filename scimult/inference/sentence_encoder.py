@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, one_of
 from scimult.progress import is_watched
@@ -55,8 +56,9 @@ class EncoderSpec(StrictConfig):
         Commit or tag on the hub.
     pooling : {"own", "cls", "mean", "max", "lasttoken"}
         ``own``: as the model's sentence-transformers files say, ``mean`` without them.
-    similarity : {"dot", "cosine", "l2"}
-        How two embeddings are compared.
+    similarity : {"dot", "cosine", "l2"}, optional
+        How two embeddings are compared. None: as the model's files say with pooling ``own``, else
+        by cosine.
     separator : str
         Between title and body; ``sep_token`` means the tokenizer's own.
     prefixes : dict
@@ -79,7 +81,7 @@ class EncoderSpec(StrictConfig):
     model: str
     revision: str | None = None
     pooling: Literal["own", "cls", "mean", "max", "lasttoken"] = "own"
-    similarity: Similarity = "cosine"
+    similarity: Similarity | None = None
     separator: str = SEPARATOR_TOKEN
     prefixes: dict[str, str] = {}
     adapters: dict[str, str] = {}
@@ -92,7 +94,7 @@ class EncoderSpec(StrictConfig):
     @property
     def unit_vectors(self) -> bool:
         """Whether to scale embeddings here; the model's own modules may do so before."""
-        by_cosine = self.similarity == "cosine" and self.pooling != "own"
+        by_cosine = self.similarity in (None, "cosine") and self.pooling != "own"
         return by_cosine if self.normalise is None else self.normalise
 
 
@@ -138,7 +140,7 @@ class SentenceEncoder:
     Raises
     ------
     CheckpointError
-        If the model or an adapter cannot be loaded.
+        If the model or an adapter cannot be loaded, or the model's own similarity is not supported.
     """
 
     def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
@@ -146,6 +148,7 @@ class SentenceEncoder:
 
         self.name, self.spec = name, spec
         self._model = _load(spec, device)
+        self._similarity = spec.similarity or _own_similarity(spec, self._model)
         # Loading an adapter switches it on: the active one is unknown until the first switch.
         self._active: str | None = _UNKNOWN
         for number, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
@@ -156,7 +159,7 @@ class SentenceEncoder:
     @property
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
-        return self.spec.similarity
+        return self._similarity
 
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
@@ -317,6 +320,14 @@ def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
                 problem, path=spec.model, value=limit, fix="leave max_length out"
             ) from error
     return model
+
+
+def _own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
+    for ours, theirs in SIMILARITY_NAMES.items():
+        if model.similarity_fn_name == theirs:
+            return ours
+    problem, fix = "this model's similarity is not supported", "choose one, such as similarity=l2"
+    raise CheckpointError(problem, path=spec.model, value=model.similarity_fn_name, fix=fix)
 
 
 def _positions(model: SentenceTransformer) -> list[int]:

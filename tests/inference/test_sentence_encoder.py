@@ -20,6 +20,7 @@ from scimult.inference.sentence_encoder import (
     load_spec,
     preset_names,
 )
+from scimult.retrieval.exact import ExactIndex
 from scimult.types import Text
 from tests.base_models import save_base_model
 from tests.tiny import save_static_embeddings, tiny_backend
@@ -106,6 +107,37 @@ def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEnco
     written = encoder._format(Text("paper", "title", "abstract [SEP] venue"))
     assert written == "title [SEP] abstract [SEP] venue"
     assert encoder._format(Text("paper", "title")) == "title"
+
+
+@pytest.mark.parametrize("name", [None, "cosine", "dot", "euclidean"])
+def test_the_models_own_similarity(minilm: Path, tmp_path: Path, name: str | None) -> None:
+    """Candidates are in the order of the library's own similarity."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm), device="cpu")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    pooling = modules.Pooling(384, pooling_mode="mean")
+    SentenceTransformer(modules=[model[0], pooling], similarity_fn_name=name).save(str(tmp_path))
+    encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+    papers = [Text("paper", f"Drawing {what} " * n) for n, what in enumerate("abcdefgh", start=1)]
+    query = Text("query", "drawing")
+    queries_QD = encoder.encode([query], task="search", role="query")
+    candidates_CD = encoder.encode(papers, task="search", role="candidate")
+    index = ExactIndex([str(row) for row in range(8)], candidates_CD, encoder.similarity)
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    wanted = library.similarity(queries_QD, candidates_CD)[0].argsort(descending=True)
+    assert index.search(queries_QD, 8).rows_QK[0].tolist() == wanted.tolist()
+    assert encoder.similarity == {"euclidean": "l2", None: "cosine"}.get(name, name)
+    chosen = SentenceEncoder(_spec(tmp_path, similarity="l2"), name="l2", device="cpu")
+    pooled = SentenceEncoder(_spec(tmp_path, pooling="cls"), name="cls", device="cpu")
+    assert (chosen.similarity, pooled.similarity) == ("l2", "cosine")
+
+
+def test_a_similarity_that_we_lack_is_refused(minilm: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    _set(folder / "config_sentence_transformers.json", similarity_fn_name="manhattan")
+    with pytest.raises(CheckpointError, match="manhattan.*Fix: choose one, such as similarity=l2"):
+        SentenceEncoder(_spec(folder), name="own", device="cpu")
 
 
 def test_the_models_own_prompts_and_routes_by_side(minilm: Path, tmp_path: Path) -> None:
