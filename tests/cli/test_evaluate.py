@@ -241,23 +241,6 @@ def test_a_suite_is_scored_in_parts(suite: Path) -> None:
     assert "no data of suite 'own' here. Fix: ask me" in only.stderr
 
 
-def test_a_system_that_fails_on_every_set_does_not_stop_the_others(suite: Path) -> None:
-    """The only set of a call may fail: the table still has the other systems."""
-    candidates = suite.parent / "mine/search/candidates"
-    write_embeddings(candidates, [str(entry["_id"]) for entry in CORPUS], np.eye(len(CORPUS)), {})
-    mine = f"mine={suite.parent / 'mine'}"
-    arguments = "--sets", "search", "--embeddings", mine, "--lexical", "last=words"
-    found = _evaluate(suite, *arguments)
-    assert found.exit_code == 1
-    assert "mine: failed: " in found.stderr
-    assert "last: search: ndcg@10" in found.stderr
-    assert "error: 1 sets failed: mine: search" in found.stderr
-    assert "last" in (suite.parent / "out/table.md").read_text(encoding="utf-8")
-    alone = _evaluate(suite, "--sets", "search", "--embeddings", mine)
-    assert alone.exit_code == 1
-    assert alone.stderr.startswith("error: ")
-
-
 def test_a_set_that_fails_is_named_at_the_end(suite: Path) -> None:
     found = _evaluate(suite, "--embeddings", f"mine={_stored(suite)}", "--bm25")
     assert found.exit_code == 1
