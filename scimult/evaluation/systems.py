@@ -24,7 +24,13 @@ from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.files import sha256
 from scimult.retrieval.analysis import NONE, PATTERNS, WORDS, Analyser
 from scimult.retrieval.bm25 import K1, B, BM25Index
-from scimult.retrieval.embeddings import MATRIX_FILE, encode, read_embeddings, unit_rows
+from scimult.retrieval.embeddings import (
+    IDS_FILE,
+    MATRIX_FILE,
+    encode,
+    read_embeddings,
+    unit_rows,
+)
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.shards import MANIFEST
@@ -211,7 +217,7 @@ class StoredSystem(System):
         """Return kind, folder, similarity and file digests."""
         digests = {
             str(path.relative_to(self.folder)): sha256(path)
-            for name in (MATRIX_FILE, MANIFEST)
+            for name in (MATRIX_FILE, IDS_FILE, MANIFEST)
             for path in sorted(self.folder.glob(f"*/*/{name}"))
         }
         return {

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from scimult.data.lines import Rejects
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import read_dataset
+from scimult.evaluation.growing import GrowingResult
+from scimult.evaluation.results import save_result
 from scimult.evaluation.systems import BM25System, DenseSystem, EmbeddingSystem, StoredSystem
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.inference import SciMult
@@ -71,8 +73,9 @@ def test_stored_embeddings_rank_as_the_encoder_that_made_them(
     described = stored.describe()
     assert described["similarity"] == "cosine"
     assert set(described["sha256"]) == {
-        "links/queries/embeddings.npy",
-        "links/candidates/embeddings.npy",
+        f"links/{side}/{name}"
+        for side in ("queries", "candidates")
+        for name in ("embeddings.npy", "ids.txt")
     }
 
 
@@ -83,6 +86,20 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
         StoredSystem("mine", tmp_path, "dot").ranker(links)
     with pytest.raises(DataError, match="folder of embeddings does not exist"):
         StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
+
+
+def test_embeddings_with_other_ids_are_another_system(tmp_path: Path) -> None:
+    """Swapped ids give other scores: --resume must not keep those before."""
+    folder = tmp_path / "links/candidates"
+    write_embeddings(folder, ["a", "b"], np.eye(2, dtype=np.float32), {})
+    system = StoredSystem("mine", tmp_path, "dot")
+    before = system.describe()
+    assert before == system.describe()
+    (folder / "ids.txt").write_text("b\na\n", encoding="utf-8")
+    suite = {"name": "own", "benchmarks": {}}
+    save_result(GrowingResult("mine", before, suite, tmp_path / "out").result, tmp_path / "out")
+    with pytest.raises(ConfigError, match="existing result of mine differs in sha256"):
+        GrowingResult("mine", system.describe(), suite, tmp_path / "out", "resume")
 
 
 def test_stored_embeddings_of_papers_come_by_id(tmp_path: Path) -> None:
