@@ -15,21 +15,18 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, one_of
+from scimult.inference.sentence_model import load_model, own_similarity
 from scimult.progress import is_watched
 from scimult.retrieval.embeddings import unit_rows
 from scimult.tasks import catalogue
 from scimult.types import FloatArray, Role, Similarity, Text
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 SEPARATOR_TOKEN = "sep_token"
 _UNKNOWN = ""
@@ -140,15 +137,16 @@ class SentenceEncoder:
     Raises
     ------
     CheckpointError
-        If the model or an adapter cannot be loaded, or the model's own similarity is not supported.
+        If the model or an adapter cannot be loaded, some of its weights would be random, its
+        tokenizer knows no words, or its own similarity is not supported.
     """
 
     def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
         import torch
 
         self.name, self.spec = name, spec
-        self._model = _load(spec, device)
-        self._similarity = spec.similarity or _own_similarity(spec, self._model)
+        self._model = load_model(spec, device)
+        self._similarity = spec.similarity or own_similarity(spec, self._model)
         # Loading an adapter switches it on: the active one is unknown until the first switch.
         self._active: str | None = _UNKNOWN
         for number, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
@@ -290,58 +288,6 @@ class SentenceEncoder:
                 if adapter is not None:
                     module.set_adapter(f"adapter_{names.index(adapter)}")
         self._active = adapter
-
-
-def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    try:
-        if spec.pooling == "own":
-            model = SentenceTransformer(spec.model, revision=spec.revision, device=device)
-        else:
-            # Unlike the constructor, it reads the model's longest text and casing.
-            body = Transformer.load(spec.model, revision=spec.revision)
-            pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
-            model = SentenceTransformer(modules=[body, pooling], device=device)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
-        fix = "name a folder, or download the model first"
-        raise CheckpointError(problem, path=spec.model, fix=fix) from error
-    longest = [spec.max_length or model.max_seq_length, *_positions(model)]
-    limit = min((number for number in longest if number), default=None)
-    if limit != model.max_seq_length:
-        try:
-            model.max_seq_length = limit
-        except AttributeError as error:  # static embeddings
-            problem = "this model reads texts of any length"
-            raise CheckpointError(
-                problem, path=spec.model, value=limit, fix="leave max_length out"
-            ) from error
-    return model
-
-
-def _own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
-    for ours, theirs in SIMILARITY_NAMES.items():
-        if model.similarity_fn_name == theirs:
-            return ours
-    problem, fix = "this model's similarity is not supported", "choose one, such as similarity=l2"
-    raise CheckpointError(problem, path=spec.model, value=model.similarity_fn_name, fix=fix)
-
-
-def _positions(model: SentenceTransformer) -> list[int]:
-    """Return how many tokens have learned positions, if these are learned.
-
-    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which the library does not know.
-    """
-    import torch
-
-    return [
-        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
-        for name, part in model.named_modules()
-        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding)
-    ]
 
 
 def _most_specific(entries: dict[str, str], task: str, role: Role) -> str | None:
