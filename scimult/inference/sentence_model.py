@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.errors import CheckpointError
+from scimult.retrieval.cross_encoder import drawn_weights
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from scimult.inference.sentence_encoder import EncoderSpec
-
-# Transformers' mark of weights that it has read, and of modules whose other weights it has drawn.
-_READ = "_is_hf_initialized"
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
@@ -58,28 +56,12 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
 
 
 def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
-    """Refuse weights that transformers lacked and drew at random; it only warns.
-
-    Poolers, which embeddings do not use, may be missing.
-    """
-    from sentence_transformers.base.modules import Transformer
-
-    for part in model.modules():
-        inner = list(part.modules()) if isinstance(part, Transformer) else []
-        # Of adapters, and in versions without marks, transformers does not say what was read.
-        if any(hasattr(module, "peft_config") for module in inner):
-            continue
-        if not any(hasattr(module, _READ) for module in inner):
-            continue
-        drawn = [
-            name
-            for name, weight in part.named_parameters()
-            if not (getattr(weight, _READ, False) or "pooler" in name)
-        ]
-        if drawn:
-            problem = f"the files lack {len(drawn)} weights, which would be random"
-            fix = "use complete files, whose names are those of the model's config.json"
-            raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
+    """Refuse random weights, but for poolers, which embeddings do not use."""
+    drawn = [name for name in drawn_weights(model) if "pooler" not in name]
+    if drawn:
+        problem = f"the files lack {len(drawn)} weights, which would be random"
+        fix = "use complete files, whose names are those of the model's config.json"
+        raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
 
 
 def _check_vocabulary(spec: EncoderSpec, model: SentenceTransformer) -> None:
