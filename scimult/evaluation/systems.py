@@ -18,12 +18,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from scimult.data.ragged import Ragged
+from scimult.errors import DataError
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.files import sha256
 from scimult.retrieval.analysis import NONE, PATTERNS, WORDS, Analyser
 from scimult.retrieval.bm25 import K1, B, BM25Index
-from scimult.retrieval.embeddings import MATRIX_FILE, encode, read_embeddings, unit_rows
+from scimult.retrieval.embeddings import (
+    IDS_FILE,
+    MATRIX_FILE,
+    encode,
+    read_embeddings,
+    unit_rows,
+)
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.shards import MANIFEST
@@ -210,7 +217,7 @@ class StoredSystem(System):
         """Return kind, folder, similarity and file digests."""
         digests = {
             str(path.relative_to(self.folder)): sha256(path)
-            for name in (MATRIX_FILE, MANIFEST)
+            for name in (MATRIX_FILE, IDS_FILE, MANIFEST)
             for path in sorted(self.folder.glob(f"*/*/{name}"))
         }
         return {
@@ -227,12 +234,17 @@ class StoredSystem(System):
         Raises
         ------
         DataError
-            If a file is missing or malformed, repeats an id or lacks one.
+            If a file is missing or malformed, repeats an id or lacks one, an embedding is not
+            finite, or both sides differ in width.
         """
         similarity = dataset.similarity or self.similarity
         scale = self.normalise and similarity != "cosine"  # cosine search scales by itself
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
         candidates_CD = self._rows(dataset.name, "candidates", dataset.candidate_ids, scale)
+        widths = queries_QD.shape[1], candidates_CD.shape[1]
+        if len(set(widths)) > 1:
+            problem, fix = "queries and candidates differ in width", "encode both with one model"
+            raise DataError(problem, path=self.folder / dataset.name, value=widths, fix=fix)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         index = ExactIndex(dataset.candidate_ids, candidates_CD, similarity, device=self.device)
         return _IndexRanker(index, queries_QD)
