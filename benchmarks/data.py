@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -99,10 +101,13 @@ def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
     """Generate a library below ``folder``, prepare and mine it; yield the cost of each step.
 
     Each step runs in its own process. Steps already done with the same settings are skipped, and
-    their costs come from ``costs.jsonl``.
+    their costs come from ``costs.jsonl``, unless other settings have used the folder since.
     """
     done = _known_costs(folder / COSTS_FILE, work)
     limits, out, steps = work.limits, folder / "prepared", folder / "steps"
+    # What other settings, or a killed step, have left would be kept, and cost nothing.
+    for left in steps.glob("*.blocks") if done else [steps, folder / "raw"]:
+        shutil.rmtree(left, ignore_errors=True)
     labels: dict[str, list[str]] = {"labels": []}
     shared = {"max_groups": work.groups}
     works: dict[str, Callable[[], object]] = {
@@ -124,10 +129,10 @@ def measure_preparation(work: Work, folder: Path) -> Iterator[Cost]:
 
 
 def _known_costs(path: Path, work: Work) -> dict[str, Cost]:
-    """Return the costs of finished steps."""
+    """Return the costs of finished steps whose data the folder holds: the last of the file."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    costs = [Cost(**row) for row in rows if row.pop("work") == work.as_json()]
-    return {cost.step: cost for cost in costs}
+    own = takewhile(lambda row: row.pop("work") == work.as_json(), reversed(rows))
+    return {cost.step: cost for cost in (Cost(**row) for row in own)}
 
 
 def _prepare(folder: Path, library: Library, limits: Limits, *, clean: bool) -> None:

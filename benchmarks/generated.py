@@ -43,6 +43,8 @@ def write_library(folder: Path, library: Library, seed: int = 0) -> DatasetConfi
     settings = {**asdict(library), "seed": seed}
     if not path.exists() or read_json(path) != settings:
         folder.mkdir(parents=True, exist_ok=True)
+        # If this is killed, what is here are no longer the files of those settings.
+        path.unlink(missing_ok=True)
         rng = np.random.default_rng(seed)
         with (folder / "labels.jsonl").open("w") as file:
             for number in range(library.labels):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import posixpath
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -111,8 +112,8 @@ def download(
     Raises
     ------
     DataError
-        If a URL cannot be read or a checksum differs. Finished files stay, and so does the
-        part of an unfinished one.
+        If a URL cannot be read, a checksum differs, or a file is there that was downloaded as
+        another one. Finished files stay, and so does the part of an unfinished one.
     StorageError
         If the folder cannot be written, lacks room, or another process downloads into it.
     """
@@ -129,10 +130,16 @@ def download(
 
 
 def _is_present(file: Remote, folder: Path) -> bool:
-    """Return whether a file exists; verify it if we downloaded it."""
+    """Return whether a file exists; verify it, and what it was downloaded as, if we did."""
     path, record = folder / file.name, _read_record(folder)
     if path.exists() and file.name in record:
-        _verify(sha256(path), file.sha256 or record[file.name]["sha256"], path, file.url)
+        known = record[file.name]
+        # A mirror has another address, but calls the same file the same.
+        if posixpath.basename(known["url"]) != posixpath.basename(file.url):
+            fix = "name another folder for these files"
+            problem = f"was downloaded from {known['url']}, not {file.url}"
+            raise DataError(problem, path=path, fix=fix)
+        _verify(sha256(path), file.sha256 or known["sha256"], path, file.url)
     return path.exists()
 
 

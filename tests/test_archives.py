@@ -97,6 +97,18 @@ def test_an_archive_that_is_another_one_later_is_refused(server: Server, tmp_pat
     assert not path.exists()
 
 
+def test_files_of_another_set_are_not_taken_for_this_one(server: Server, tmp_path: Path) -> None:
+    def called(name: str, base: str = server.base) -> Archive:
+        return Archive(f"in/{name}", address(base, name), wanted=WANTED, strip=1)
+
+    server.content = packed("zip")
+    assert len(download([called("scifact.zip")], tmp_path)) == 2
+    assert download([called("scifact.zip", f"{server.base}/mirror")], tmp_path) == []
+    with pytest.raises(DataError, match=r"corpus.jsonl: was downloaded .*scifact.zip, not .*nf"):
+        download([called("nfcorpus.zip")], tmp_path)
+    assert len(server.asked) == 1
+
+
 def test_a_glob_is_answered_by_what_the_archive_had(server: Server, tmp_path: Path) -> None:
     """Of months in folders, a lost one is restored; if all are there, nothing is requested."""
     files = {f"{year}/arXiv_src_{year}_00.jsonl": b"{}" for year in (21, 22)}

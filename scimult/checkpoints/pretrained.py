@@ -16,7 +16,13 @@ from scimult.checkpoints.families import Family
 from scimult.checkpoints.reading import CONFIG_FILE, chosen_config, config_of, find_model_folder
 from scimult.checkpoints.sentence_folder import SentenceFolder, lowercases
 from scimult.checkpoints.warm_start import warm_start
-from scimult.checkpoints.weights import empty_model, load_strictly, read_weights, write_weights
+from scimult.checkpoints.weights import (
+    digest_of,
+    empty_model,
+    load_strictly,
+    read_weights,
+    write_weights,
+)
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
@@ -34,11 +40,15 @@ _WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 
 @dataclass
 class Pretrained:
-    """An encoder with its tokenizer and config."""
+    """An encoder with its tokenizer and config.
+
+    ``base_digest`` tells the weights that it was warm-started from; empty if it was not.
+    """
 
     model: Encoder
     tokenizer: TextTokenizer
     config: PretrainedConfig
+    base_digest: str = ""
 
     def __post_init__(self) -> None:
         if self.config.encoder.instructions is not None:
@@ -180,8 +190,9 @@ def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> 
     base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
     model.initialise(seed)
+    digest = digest_of(weights)
     warm_start(model, weights, folder, matching_routes(base, config, folder))
-    return Pretrained(model, tokenizer_for(config.encoder, folder), config)
+    return Pretrained(model, tokenizer_for(config.encoder, folder), config, digest)
 
 
 def matching_routes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -50,6 +51,15 @@ def check_finite(weights: Mapping[str, Tensor], kind: str = "a weight") -> None:
     if bad:
         fix = "check the model it comes from: its training failed, or its file is damaged"
         raise CheckpointError(f"{kind} is not finite", value=bad[0], fix=fix)
+
+
+def digest_of(weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of tensors and their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

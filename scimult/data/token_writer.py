@@ -72,6 +72,9 @@ class TokenWriter:
                 self.texts, self._tokens = mark["texts"], mark["tokens"]
         except (DataError, KeyError, TypeError):
             self.texts = self._tokens = 0
+        if not self.texts:
+            # It may be of other texts, which the new description below would make these.
+            (self._folder / "mark.json").unlink(missing_ok=True)
         write_json(self._folder / "meta.json", self._meta)
 
     def _open(self, name: str, size: int) -> Any:

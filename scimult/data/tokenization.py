@@ -152,6 +152,8 @@ class TextTokenizer:
             int(getattr(tokenizer, f"{name}_token_id")) for name in ("pad", "cls", "sep")
         )
         content = f"{FORMAT}\n{lowercase}\n{backend.to_str()}"
+        if tokenizer.truncation_side != "right":
+            content += f"\ncut on the {tokenizer.truncation_side}"
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @classmethod

@@ -8,6 +8,7 @@ Confidence intervals are kept in the result, too.
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -165,9 +166,19 @@ def _alike(key: str, before: Any, now: Any) -> bool:
     """Return whether two values of a setting are of the same system."""
     if before is None or now is None or key not in (_DIGESTS, *_PARTS):
         return bool(before == now)
-    if key == _DIGESTS:  # embeddings of sets may be added later
-        return all(before[name] == now[name] for name in before.keys() & now.keys())
+    if key == _DIGESTS:
+        return _same_files(before, now)
     return before.keys() == now.keys() and not any(_differing(before[n], now[n]) for n in now)
+
+
+def _same_files(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Compare digests by file name; embeddings of further sets may be added later."""
+    common = before.keys() & now.keys()
+    if any(before[name] != now[name] for name in common):
+        return False
+    # A set's folder that has no file of before was written anew, in another layout.
+    folders = [{posixpath.dirname(name) for name in names} for names in (before, now, common)]
+    return folders[0] & folders[1] <= folders[2] | {""}
 
 
 def _continued(before: Result, now: Result) -> Result:

@@ -103,18 +103,27 @@ def score(
     mteb_encoder: Any = encoder  # MTEB's type demands more than is used here
     options: Any = {"batch_size": 1024}
     errors = []
+
+    def scored(task: Any, overwrite: str) -> dict[str, Any]:
+        evaluated = mteb.evaluate(
+            mteb_encoder,
+            task,
+            cache=results,
+            overwrite_strategy=overwrite,
+            encode_kwargs=options,
+            show_progress_bar=False,
+        )
+        found: dict[str, Any] = evaluated.task_results[0].to_dict()
+        return found
+
     for task in tasks:
         name = task.metadata.name
         try:
-            evaluated = mteb.evaluate(
-                mteb_encoder,
-                task,
-                cache=results,
-                overwrite_strategy="always" if again else "only-missing",
-                encode_kwargs=options,
-                show_progress_bar=False,
-            )
-            entry = set_result(evaluated.task_results[0].to_dict(), suite.benchmarks[name])
+            found = scored(task, "always" if again else "only-missing")
+            if found["dataset_revision"] != suite.benchmarks[name].revision:
+                # MTEB keeps whole results of other data; an update may have changed a task's.
+                found = scored(task, "always")
+            entry = set_result(found, suite.benchmarks[name])
             before = growing.result.sets.get(name)
             measured = _measured(task, suite.benchmarks[name], encoder, before)
             entry = entry.model_copy(update=measured)

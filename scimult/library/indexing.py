@@ -76,17 +76,18 @@ def make_index(
             path = _path(state, task)
             facts = build(path, kind, state.shards(task), state.live_N)
             return _tuned(state, path, facts, model, task, target)
-    # Parts filled from different papers belong in different folders.
-    meeting = folder / INDEXES / f"{task}.{kind}.{state.numbering}.{part.count}"
+    # Parts filled from different papers or by different models belong in different folders.
+    content = _content(state)
+    meeting = folder / INDEXES / f"{task}.{kind}.{content}.{part.count}"
     for stale in folder.glob(f"{INDEXES}/{task}.*.*.*"):
-        if state.numbering not in stale.name:
+        if content not in stale.name:
             shutil.rmtree(stale, ignore_errors=True)
     parts = Parts(meeting, kind, state.shards(task), state.live_N, part.count)
     if not parts.fill(part):
         return parts.missing()
     with only_writer(folder):
         current = State(folder)
-        if current.numbering != state.numbering:
+        if _content(current) != content:
             parts.remove()
             fix = "run every part again"
             raise StorageError("library changed while its index was built", path=folder, fix=fix)
@@ -139,6 +140,11 @@ def damaged_indexes(state: State) -> list[DataError]:
         except DataError as error:
             errors.append(error)
     return errors
+
+
+def _content(state: State) -> str:
+    """Name the rows and their vectors, on which an index depends."""
+    return f"{state.numbering}-{state.manifest.vectors}"
 
 
 def _path(state: State, task: str) -> Path:

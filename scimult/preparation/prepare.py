@@ -193,7 +193,8 @@ def _clean_inputs(config: PrepareConfig, read: str, steps: Steps) -> dict[str, A
     return {
         "version": CLEAN_VERSION,
         "read": read,
-        "hygiene": config.hygiene.model_dump(mode="json"),
+        # The folder of evaluation sets may move: names and contents of the sets tell the same.
+        "hygiene": config.hygiene.model_dump(mode="json", exclude={"evaluation"}),
         "files": files,
     }
 

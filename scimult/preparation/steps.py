@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scimult.errors import DataError
+from scimult.errors import DataError, StorageError
 from scimult.files import FolderKind, atomic_folder, checksums_below, read_json, sha256, write_json
 from scimult.progress import note
 
@@ -37,6 +37,8 @@ class Steps:
 
     def __init__(self, folder: Path, *, verify: bool = False) -> None:
         self.folder, self._verify = folder, verify
+        # Files that the next step reads, with their sizes, times and checksums.
+        self._read: dict[Path, list[Any]] = {}
 
     def checksums(self, files: Mapping[str, Path]) -> dict[str, str]:
         """Return the SHA-256 of each file, by its name; unchanged files are not read again."""
@@ -49,6 +51,7 @@ class Steps:
             if self._verify or last is None or last[:-1] != stamp:
                 known[location] = last = [*stamp, sha256(file)]
             digests[name] = last[-1]
+            self._read[file] = last
         if known != before:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(path, known)
@@ -67,7 +70,13 @@ class Steps:
         A step is made again if its inputs (everything the result depends on, as JSON values:
         versions, options, checksums) differ or one of its files has changed. ``make`` writes the
         files into the folder it is given; a ``quiet`` step is not reported when it is reused.
+
+        Raises
+        ------
+        DataError
+            If a file changed after ``checksums`` had read it and before ``make`` ended.
         """
+        read, self._read = self._read, {}
         folder = self.folder / name
         step = Step(folder, fingerprint(inputs))
         if self._is_intact(step):
@@ -77,6 +86,7 @@ class Steps:
         try:
             with atomic_folder(folder, STEP) as temporary:
                 make(temporary)
+                _check_unchanged(read)
                 described = {"fingerprint": step.fingerprint, "inputs": inputs}
                 write_json(temporary / FILE_NAME, {**described, "files": _files_below(temporary)})
         finally:
@@ -88,13 +98,19 @@ class Steps:
         described = _read(step.folder / FILE_NAME)
         if described.get("fingerprint") != step.fingerprint:
             return False
+        files = {}
         try:
             for name, (*stamp, checksum) in described["files"].items():
                 file = step.folder / name
-                if (sha256(file) != checksum) if self._verify else (_stamp(file) != stamp):
+                now = _stamp(file)
+                if (self._verify or now != stamp) and sha256(file) != checksum:
                     return False
+                files[name] = [*now, checksum]
         except (OSError, KeyError, TypeError, ValueError):
             return False
+        if files != described["files"]:  # a copy, which need not be read again
+            with suppress(StorageError):
+                write_json(step.folder / FILE_NAME, {**described, "files": files})
         return True
 
 
@@ -102,6 +118,14 @@ def fingerprint(inputs: Mapping[str, Any]) -> str:
     """Return a short hash of JSON values."""
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_unchanged(files: Mapping[Path, Sequence[Any]]) -> None:
+    """Check that files are still those whose stamps and checksums these are."""
+    for file, (*stamp, checksum) in files.items():
+        if not file.exists() or (_stamp(file) != stamp and sha256(file) != checksum):
+            fix = "repeat the command when nothing writes this file"
+            raise DataError("file changed while it was read", path=file, fix=fix)
 
 
 def _files_below(folder: Path) -> dict[str, list[Any]]:

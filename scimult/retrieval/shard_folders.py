@@ -57,14 +57,13 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
     StorageError
         If there is anything else, or it cannot be replaced.
     """
-    started = all((folder / MANIFEST).is_file() for folder in spaces)
-    if started and not overwrite:
-        for folder, space in spaces.items():
-            if any(folder.glob("*.npy")):
-                Shards(folder).space.check_same(space, folder)
-            else:
-                publish(folder, space, [])
-        return
+    started = [folder for folder in spaces if (folder / MANIFEST).is_file() and not overwrite]
+    filled = [folder for folder in started if any(folder.glob("*.npy"))]
+    for folder in filled:
+        Shards(folder).space.check_same(spaces[folder], folder)
+    for folder in started:
+        if folder not in filled:
+            publish(folder, spaces[folder], [])
     if overwrite:
         check_replaceable(root, ONE if root in spaces else BY_TASK)
         if root.is_dir():

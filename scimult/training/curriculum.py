@@ -29,6 +29,7 @@ from scimult.training.folder import (
     has_checkpoint,
 )
 from scimult.training.negatives import check_negatives
+from scimult.training.origin import differing, origin_of
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -143,24 +144,23 @@ def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: b
         before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)
     if finished:
-        _check_model(stage, before, plan)
+        _check_finished(stage, before, plan)
     return finished
 
 
-def _check_model(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
-    """Refuse a finished stage whose model other data or settings than those of now decided."""
-    made_from = read_config(_folder(stage)).provenance
-    if made_from.get("data") != plan.data.fingerprint:
-        fix = "prepare the same data again, or choose another output"
-        problem = "the finished run was trained on other data"
-        raise ConfigError(problem, path=_folder(stage), fix=fix)
-    teacher = plan.embedding_teacher
-    vectors = None if teacher is None else teacher.vectors.fingerprint
-    # Models of older versions do not tell.
-    if made_from.get("embedding_teacher", vectors) != vectors:
-        fix = "write the same vectors again, or choose another output"
-        problem = "the finished run followed other vectors"
-        raise ConfigError(problem, path=_folder(stage), fix=fix)
+def _check_finished(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
+    """Refuse a finished stage whose model was decided by another origin, or other settings."""
+    folder, model = _folder(stage), build.build_model(stage.config)
+    provenance = read_config(folder).provenance
+    made_from = {"data": provenance.get("data"), **provenance.get("origin", {})}
+    if "origin" not in provenance:  # of an earlier version
+        made_from = {**origin_of(plan, model), **made_from}
+    if others := differing(made_from, origin_of(plan, model)):
+        raise ConfigError(
+            f"the finished run was trained on other {' and '.join(map(str, others))}",
+            path=folder,
+            fix="restore what it was trained on, or choose another output",
+        )
     settings, now = _settings_of_model(before), _settings_of_model(stage.config)
     if now["engine.precision"] == "auto":
         now["engine.precision"] = settings["engine.precision"]
@@ -168,7 +168,7 @@ def _check_model(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
     if changed:
         raise ConfigError(
             f"the finished run was trained with a different {', '.join(changed)}",
-            path=_folder(stage) / CONFIG_NAME,
+            path=folder / CONFIG_NAME,
             value=changed,
             fix="set it as it was, or remove this folder to train the run again",
         )

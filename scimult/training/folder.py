@@ -32,6 +32,7 @@ from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
+from scimult.training.origin import differing, reading_of
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
 from scimult.training.runs import METRICS
@@ -44,8 +45,6 @@ CHECKPOINTS = "checkpoints"
 
 # Sections that determine batches and computation, which a resumed run must not change.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
-MADE_FROM = ("data", "embedding_teacher")
-"""Keys of a model's provenance: fingerprints of what it was trained on."""
 # These may change, because checkpoints hold whole tensors.
 _FREE_AT_RESUME = ("ranks", "zero_stage")
 
@@ -108,22 +107,20 @@ class RunFolder:
     def __init__(
         self,
         config: PretrainConfig,
-        data_fingerprint: str,
+        origin: Mapping[str, str],
         settings: dict[str, Any],
-        teacher_fingerprint: str | None = None,
     ) -> None:
         self.path = Path(config.output)
         self.model = self.path / MODEL_NAME
         self._config = config
         self._store = CheckpointStore(self.path / CHECKPOINTS, config.checkpoint.keep)
-        self._state = {
-            "data": data_fingerprint,
+        self._origin = dict(origin)
+        self._state: dict[str, Any] = {
+            **origin,
             "precision": config.engine.precision,
             "ranks": distributed.world_size(),
             "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
         }
-        if teacher_fingerprint is not None:
-            self._state["embedding_teacher"] = teacher_fingerprint
 
     def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.
@@ -193,10 +190,8 @@ class RunFolder:
                 f"resuming with batch.chunk_tokens {now or 'off'}, saved with {before or 'off'}: "
                 f"sums round differently{masks}"
             )
-        for name, value in self._state.items():
-            saved_value = checkpoint.info.get(name)
-            if saved_value == value:
-                continue
+        for name in differing(checkpoint.info, self._state):
+            value, saved_value = self._state[name], checkpoint.info.get(name)
             # Batches with a token budget are planned for a number of ranks.
             by_tokens = name == "ranks" and self._config.batch.max_tokens is not None
             if name in _FREE_AT_RESUME and not by_tokens:
@@ -209,7 +204,11 @@ class RunFolder:
             raise CheckpointError(
                 f"checkpoint was saved with {name} {saved_value!r}, this run has {value!r}",
                 path=checkpoint.path,
-                fix="resume with the same setting, or warm-start a new run from it",
+                fix=(
+                    "restore what the run started from, or choose another output"
+                    if name in self._origin
+                    else "resume with the same setting, or warm-start a new run from it"
+                ),
             )
 
     def export(
@@ -235,8 +234,8 @@ class RunFolder:
             full = weights or read_tensors(self._store.at(step).path / WEIGHTS_FILE)
             learned = take_learned(full)
             config = self._config.model_dump(mode="json")
-            made_from = {key: self._state[key] for key in MADE_FROM if key in self._state}
-            provenance = {"config": config, **made_from, "step": step}
+            origin = {"data": self._origin["data"], "origin": self._origin}
+            provenance = {"config": config, **origin, "step": step}
             pretrained.config.provenance |= learned_numbers(self._config, learned) | provenance
             save_pretrained(self.model, full, pretrained.tokenizer, pretrained.config)
             if self._config.checkpoint.keep_heads:
@@ -295,7 +294,7 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     Raises
     ------
     CheckpointError
-        If there is no such run or checkpoint, or it is damaged.
+        If there is no such run or checkpoint, it is damaged, or the base has changed.
     """
     run = Path(run)
     if not (run / CONFIG_NAME).is_file():
@@ -307,6 +306,12 @@ def load_step(run: Path | str, step: int) -> Pretrained:
     checkpoint = CheckpointStore(run / CHECKPOINTS, config.checkpoint.keep).at(step)
     exported = (run / MODEL_NAME / "config.json").is_file()
     described = load_pretrained(run) if exported else build.build_model(config)
+    if others := differing(checkpoint.info, reading_of(described)):
+        raise CheckpointError(
+            f"the run's base has another {' and '.join(others)} than at this step",
+            path=config.model.base or config.model.tokenizer,
+            fix="restore what the run started from",
+        )
     model = Encoder(described.config.encoder)
     weights = read_tensors(checkpoint.path / WEIGHTS_FILE)
     learned = learned_numbers(config, take_learned(weights))

@@ -32,6 +32,7 @@ from scimult.training.meter import Meter, resolve_peak
 from scimult.training.module import MicroBatchesAhead, TrainModule
 from scimult.training.negatives import check_negatives, shared_negatives
 from scimult.training.objective import Objective, PartsObjective
+from scimult.training.origin import origin_of
 from scimult.training.passes import resolve_chunk_tokens
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.record import recorded
@@ -83,9 +84,7 @@ def pretrain(
         engine = config.engine.model_copy(update={"precision": precision})
         config = config.model_copy(update={"engine": engine})
         settings = deepspeed_settings(config, precision)
-        teacher = plan.embedding_teacher
-        vectors = None if teacher is None else teacher.vectors.fingerprint
-        run = RunFolder(config, plan.data.fingerprint, settings, vectors)
+        run = RunFolder(config, origin_of(plan, pretrained), settings)
         checkpoint = run.open(resume, pretrained.model, held)
         tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import data, generated
 from benchmarks.app import app
-from benchmarks.data import measure_reading
+from benchmarks.data import Cost, Work, measure_preparation, measure_reading
 from benchmarks.generated import Library, write_library
 from benchmarks.search import SHAPES
 from benchmarks.timing import interleaved, ratio
@@ -25,6 +28,7 @@ from benchmarks.variants import (
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import build_token_store
 from scimult.data.tokenization import TextTokenizer
+from scimult.preparation.mining.engine import Limits
 from scimult.types import Text
 from tests.base_models import save_base_model
 from tests.training.corpus import prepare_corpus
@@ -127,6 +131,44 @@ def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
         assert report["reading"] is None
     lines = (tmp_path / "library" / "costs.jsonl").read_text().splitlines()
     assert len(lines) == len(steps), "finished steps are not repeated"
+
+
+def test_files_of_a_library_are_those_of_its_settings_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = (Library(papers=n, citations=20, labels=2, words=5) for n in (15, 25))
+    write_library(tmp_path, first)
+    before = (tmp_path / "papers.jsonl").read_bytes()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(generated, "_write_citations", Mock(side_effect=KeyboardInterrupt))
+        write_library(tmp_path, other)
+    write_library(tmp_path, first)
+    assert (tmp_path / "papers.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_costs_are_measured_again_after_other_settings_used_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """The steps of other limits would be kept, and cost nothing."""
+    size = Library(papers=150, citations=300, labels=4, words=30)
+    asked, left = list[str](), list[list[str]]()
+
+    def measured(step: str, work: Callable[[], object], folder: Path) -> Cost:
+        asked.append(step)
+        if step == "generate":
+            left.append([path.name for path in tmp_path.glob("steps/*")])
+        (tmp_path / "steps").mkdir(exist_ok=True)
+        (tmp_path / "steps" / step).touch()
+        return Cost(step, *[1.0] * 7)
+
+    monkeypatch.setattr(data, "measured", measured)
+    for used in (1, threads, threads):
+        work = Work(size, clean=False, limits=Limits(threads=used))
+        costs = [*measure_preparation(work, tmp_path)]
+        assert [cost.step for cost in costs] == asked[:4]
+    assert len(asked) == 4 * threads
+    assert left == [[]] * threads
 
 
 def test_reading_a_token_store_is_compared_with_its_memory_map(

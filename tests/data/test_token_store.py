@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,3 +85,33 @@ def test_damaged_stores_are_refused(built: TokenStore, tmp_path: Path) -> None:
     (folder / "meta.json").unlink()
     with pytest.raises(DataError, match="does not exist"):
         TokenStore.open(folder)
+
+
+def test_a_build_killed_after_its_texts_changed_does_not_resume_at_the_mark_of_the_former_texts(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_writer, "TEXTS_PER_CHUNK", 1)
+    former = _texts(tmp_path / "former", TEXTS)
+    texts = _texts(tmp_path / "texts", [*reversed(TEXTS)])
+    encode = TextTokenizer.encode
+
+    def killed(store: TextStore, after: int) -> None:
+        """Build a store, and be killed once some texts are tokenised."""
+        left = [after]
+
+        def until_killed(*arguments: Any) -> Any:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return encode(*arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(TextTokenizer, "encode", until_killed)
+            build_token_store(store, tokenizer, tmp_path / "tokens", 48)
+
+    killed(former, after=9)
+    killed(texts, after=2)
+    resumed = build_token_store(texts, tokenizer, tmp_path / "tokens", 48)
+    fresh = build_token_store(texts, tokenizer, tmp_path / "fresh", 48)
+    for row in range(len(texts)):
+        assert resumed.tokens(row, 48).tolist() == fresh.tokens(row, 48).tolist()

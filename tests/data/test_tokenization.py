@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from scimult.data.tokenization import TextTokenizer, cut
 from scimult.errors import CheckpointError, ConfigError
-from scimult.files import read_json
+from scimult.files import read_json, write_json
 from scimult.types import Text
 from tests.base_models import save_tokenizer
 
@@ -157,3 +157,24 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path, cased: Path) -> None
     backend = Tokenizer.from_file(str(cased / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="tokenizer has no cls token"):
         TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_the_side_on_which_texts_are_cut_is_part_of_the_fingerprint(
+    tmp_path: Path, cased: Path, ours: bool
+) -> None:
+    folder = cased
+    if ours:
+        TextTokenizer.from_folder(cased).save(folder := tmp_path / "ours")
+    right = TextTokenizer.from_folder(folder)
+    config = read_json(folder / "tokenizer_config.json")
+    write_json(folder / "tokenizer_config.json", {**config, "truncation_side": "left"})
+    left = TextTokenizer.from_folder(folder)
+    texts = [Text("query", "Graph graph Deep deep")]
+    assert [ids.tolist() for ids in right.encode(texts, 4)] == [[1, 4, 5, 2]]
+    assert [ids.tolist() for ids in left.encode(texts, 4)] == [[1, 6, 7, 2]]
+    assert left.fingerprint != right.fingerprint
+    left.save(tmp_path / "saved")
+    saved = TextTokenizer.saved(tmp_path / "saved")
+    assert saved is not None
+    assert saved.fingerprint == left.fingerprint

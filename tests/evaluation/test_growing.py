@@ -17,8 +17,9 @@ from scimult.evaluation.hybrid import RerankedSystem
 from scimult.evaluation.report import make_report, score_table
 from scimult.evaluation.results import Result, load_results
 from scimult.evaluation.suites import Suite
-from scimult.evaluation.systems import BM25System, DenseSystem, Ranker
+from scimult.evaluation.systems import BM25System, DenseSystem, Ranker, StoredSystem
 from scimult.evaluation.task_data import Dataset
+from scimult.retrieval.embeddings import write_embeddings
 from scimult.table import to_markdown
 from scimult.types import FloatArray, Role, Text
 from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
@@ -229,9 +230,28 @@ def test_embeddings_of_further_sets_may_be_stored_later(prepared: Prepared) -> N
     more = {**first, "sha256": {**first["sha256"], "search/queries/embeddings.npy": "2"}}  # type: ignore[dict-item]
     result = evaluate(_Described(more), suite, _one(sets, "search"), out)
     assert result.settings == more
-    other = {**more, "sha256": {"links/queries/embeddings.npy": "3"}}
+    for other in ("embeddings.npy", "manifest.json"):
+        changed = {**more, "sha256": {f"links/queries/{other}": "3"}}
+        with pytest.raises(ConfigError, match="differs in sha256"):
+            evaluate(_Described(changed), suite, _one(sets, "search"), out)
+
+
+def test_resuming_knows_other_ids_of_the_same_embeddings(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    suite, sets, out = prepared
+    links = sets["links"].dataset
+    folder = tmp_path / "stored" / "links"
+    for side, ids in (("queries", links.query_ids), ("candidates", links.candidate_ids)):
+        rows_ND = np.random.default_rng(len(ids)).normal(size=(len(ids), 4)).astype(np.float32)
+        write_embeddings(folder / side, ids, rows_ND, {})
+    system = StoredSystem("mine", tmp_path / "stored", "dot")
+    evaluate(system, suite, _one(sets, "links"), out)
+    evaluate(system, suite, _one(sets, "links"), out, earlier="resume")
+    names = (folder / "candidates" / "ids.txt").read_text(encoding="utf-8").split()
+    (folder / "candidates" / "ids.txt").write_text("\n".join(reversed(names)) + "\n")
     with pytest.raises(ConfigError, match="differs in sha256"):
-        evaluate(_Described(other), suite, _one(sets, "search"), out)
+        evaluate(system, suite, _one(sets, "links"), out, earlier="resume")
 
 
 @pytest.mark.parametrize("part", ["members", "first"])

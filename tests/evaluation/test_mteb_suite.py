@@ -184,6 +184,23 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
         score("tiny", {"fingerprint": "x"}, MtebEncoder(model), [kind()], out, cache)
 
 
+def test_scores_of_another_revision_of_the_data_are_not_kept(
+    tmp_path: Path, model: SciMult
+) -> None:
+    _, data = _data(tmp_path, "search")
+    kind = ranking_task(data)
+    system = "tiny", {"fingerprint": model.fingerprint}
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    score(*system, MtebEncoder(model), [kind()], out, cache)
+    changed = {"path": "local/LocalSearch", "revision": "2"}
+    kind.metadata = kind.metadata.model_copy(update={"dataset": changed})
+    for encoded in (True, False):
+        before = model.tokens_encoded
+        found = score(*system, MtebEncoder(model), [kind()], out, cache)
+        assert (model.tokens_encoded > before) == encoded
+        assert found.sets["LocalSearch"].files == {"local/LocalSearch": "2"}
+
+
 def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model: SciMult) -> None:
     _, data = _data(tmp_path, "search")
     first, second = ranking_task(data), ranking_task(data, "LocalOther")

@@ -73,9 +73,9 @@ def test_stored_embeddings_rank_as_the_encoder_that_made_them(
     described = stored.describe()
     assert described["similarity"] == "cosine"
     assert set(described["sha256"]) == {
-        f"links/{side}/{name}"
+        f"links/{side}/{file}"
         for side in ("queries", "candidates")
-        for name in ("embeddings.npy", "ids.txt")
+        for file in ("embeddings.npy", "ids.txt")
     }
 
 

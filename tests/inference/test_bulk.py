@@ -237,6 +237,22 @@ def test_other_embeddings_are_never_mixed_nor_replaced_without_overwrite(
     assert not (tmp_path / "old" / "ids.txt").exists()
 
 
+def test_a_model_with_a_further_task_does_not_replace_the_vectors_of_another(
+    tmp_path: Path, model: SciMult
+) -> None:
+    folder = save_tiny_model(tmp_path / "other", seed=1, variant="vanilla")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["tasks"].append({**config["tasks"][1], "name": "further"})
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    other, out = SciMult.from_pretrained(folder, device="cpu"), tmp_path / "out"
+    texts = some_texts(5)
+    encode(out, model, texts, "all")
+    before = contents(out)
+    with pytest.raises(DataError, match="vectors of 'other', here of 'tiny' differ in weights"):
+        encode(out, other, texts, "all")
+    assert contents(out) == before
+
+
 def test_no_text_and_impossible_parts(tmp_path: Path, model: SciMult) -> None:
     with pytest.raises(DataError, match="no text is left"):
         encode(tmp_path / "e", model, [])

@@ -22,6 +22,7 @@ from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
 from tests.library.conftest import WORDS, dated, paper
 from tests.ranks import Verb
+from tests.tiny import save_tiny_model
 
 WIDTH = 32
 
@@ -280,6 +281,25 @@ def test_a_changed_library_rejects_earlier_parts(library: Library) -> None:
     assert sorted(path.name for path in meeting.iterdir()) == ["0001.faiss", "trained.faiss"]
     with pytest.raises(ConfigError, match="graphs cannot be merged"):
         library.index(kind="hnsw", part=Part(0, 2))
+
+
+def test_a_part_of_a_model_that_the_library_left_meanwhile_is_not_merged(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=5)
+    whole = Parts.fill
+
+    def fill(self: Parts, part: Part) -> bool:
+        monkeypatch.setattr(Parts, "fill", whole)
+        Library.open(library.path, model=library.model).migrate(newer)
+        return whole(self, part)
+
+    monkeypatch.setattr(Parts, "fill", fill)
+    library.index(kind="pq", part=Part(0, 2))
+    migrated = Library.open(library.path)
+    assert migrated.index(kind="pq", part=Part(1, 2)) == [0]
+    assert isinstance(migrated.index(kind="pq", part=Part(0, 2)), IndexFacts)
+    assert len([*(library.path / "indexes").iterdir()]) == 1
 
 
 def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> None:

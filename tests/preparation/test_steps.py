@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.token_writer import TEXTS_PER_CHUNK, TokenWriter
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
+from scimult.files import read_json
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
@@ -81,6 +83,47 @@ def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
     assert run(False) == "longer"
 
 
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    """What was made of the new content must not be kept for the old, which may come back."""
+    file, steps = tmp_path / "input", Steps(tmp_path / "steps")
+
+    def run(changed: str) -> str:
+        def make(folder: Path) -> None:
+            file.write_text(changed)
+            (folder / "file").write_text(changed)
+
+        return (
+            steps.run("one", steps.checksums({"input": file}), make).folder / "file"
+        ).read_text()
+
+    file.write_text("old")
+    with pytest.raises(DataError, match="input: file changed while it was read.*Fix: repeat"):
+        run("new")
+    assert not (tmp_path / "steps" / "one").exists()
+    file.write_text("old")
+    assert run("old") == "old"
+
+
+def test_a_copied_folder_of_steps_is_reused(tmp_path: Path) -> None:
+    """Copies of files have other times; their contents are read once."""
+    made: list[int] = []
+
+    def make(folder: Path) -> None:
+        made.append(1)
+        (folder / "file").write_text("long work")
+
+    Steps(tmp_path / "steps").run("one", {"a": 1}, make)
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "steps", copy, copy_function=shutil.copyfile)
+    os.utime(copy / "one" / "file", ns=(1, 1))
+    Steps(copy).run("one", {"a": 1}, make)
+    described = read_json(copy / "one" / "step.json")
+    assert (made, described["files"]["file"][1]) == ([1], 1)
+    (copy / "one" / "file").write_text("lost work")
+    Steps(copy).run("one", {"a": 1}, make)
+    assert made == [1, 1]
+
+
 def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").touch()
@@ -126,6 +169,29 @@ def test_only_changed_steps_are_repeated(
     assert len(tokenised) == 2
     assert changed.tokens(tokenizer, 64).meta["texts"] == changed.texts.fingerprint
     assert PreparedData.open(tmp_path / "first").fingerprint == first.fingerprint
+
+
+def test_moved_evaluation_sets_are_the_same_but_others_are_not(tmp_path: Path) -> None:
+    root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
+    sets = tmp_path / "sets"
+    write_jsonl(sets / "one" / "papers.jsonl", [PAPERS[1]])
+
+    def build(folder: Path) -> tuple[int, dict[str, int]]:
+        hygiene = {"evaluation": str(folder), "decontaminate": ["query"]}
+        data = build_dataset(raw_config(root, hygiene=hygiene), tmp_path / "out", steps=steps)[0]
+        cleaned = (steps / "clean" / "step.json").stat().st_mtime_ns
+        return cleaned, data.manifest.hygiene.texts
+
+    before = build(sets)
+    moved = sets.rename(tmp_path / "moved")
+    assert build(moved) == before
+    (moved / "one").rename(moved / "two")
+    renamed = build(moved)
+    assert (renamed[0] != before[0], renamed[1]) == (True, before[1])
+    write_jsonl(moved / "two" / "papers.jsonl", [PAPERS[2]])
+    changed = build(moved)
+    assert changed[0] != renamed[0]
+    assert build(moved) == changed
 
 
 def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:

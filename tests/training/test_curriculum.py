@@ -193,6 +193,22 @@ def test_a_finished_stage_of_other_data_is_refused(folder: Path, finished: Path)
     manifest.write_text(before, encoding="utf-8")
 
 
+def test_a_finished_stage_of_another_base_is_refused(folder: Path, finished: Path) -> None:
+    base = folder / "base"
+    weights, stages = (base / "model.safetensors").read_bytes(), folder / "finished.yaml"
+    other = finished / "vanilla" / "model" / "model.safetensors"
+    (base / "model.safetensors").write_bytes(other.read_bytes())
+    with pytest.raises(ConfigError, match=r"vanilla: the finished run.* other base\. .*restore"):
+        run_stages(load_stages(write(folder, "finished")))
+    (base / "model.safetensors").write_bytes(weights)
+    vanilla = finished / "vanilla" / "model" / "config.json"
+    before = read_json(vanilla)
+    provenance = {key: value for key, value in before["provenance"].items() if key != "origin"}
+    write_json(vanilla, {**before, "provenance": provenance})
+    run_stages(load_stages(stages))  # as finished by an earlier version
+    write_json(vanilla, before)
+
+
 def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

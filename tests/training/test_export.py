@@ -14,6 +14,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.weights import read_tensors
 from scimult.cli.main import app
 from scimult.errors import CheckpointError, SciMultError
+from scimult.files import read_json, write_json
 from scimult.training.folder import load_step
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
@@ -82,6 +83,23 @@ def test_an_unfinished_run_is_exported_from_its_step(folder: Path, tmp_path: Pat
     assert found.config.tasks == load_pretrained(folder / name).config.tasks
     assert all(torch.equal(v, weights[k]) for k, v in found.model.state_dict().items())
     assert load_pretrained(tmp_path / "folded").config.provenance["step"] == 2
+
+
+def test_a_step_is_not_read_by_another_tokenizer_than_it_was_trained_with(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(folder / "fp32-stage0", run, ignore=shutil.ignore_patterns("model"))
+    kept, tokenizer = tmp_path / "kept.json", folder / "base" / "tokenizer.json"
+    shutil.copy(tokenizer, kept)
+    tree = read_json(tokenizer)
+    vocabulary = tree["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    write_json(tokenizer, tree)
+    with pytest.raises(CheckpointError, match="base: the run's base has another tokenizer than"):
+        load_step(run, 2)
+    shutil.copy(kept, tokenizer)
+    assert load_step(run, 2).config.provenance["step"] == 2
 
 
 def truncated(weights: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,12 +12,14 @@ import pytest
 import yaml
 
 from scimult.errors import CheckpointError, ConfigError, StorageError
-from scimult.files import write_json
+from scimult.files import read_json, write_json
 from scimult.training import build
 from scimult.training.folder import CHECKPOINTS, CONFIG_NAME, RunFolder, check_same_config
+from scimult.training.origin import origin_of
+from scimult.training.plan import plan_run
 from scimult.training.state import CheckpointStore
 from tests.tiny import save_tiny_model
-from tests.training.corpus import run_config
+from tests.training.corpus import prepare_corpus, run_config
 
 
 def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Path) -> None:
@@ -60,9 +64,9 @@ def test_batches_by_tokens_depend_on_the_number_of_ranks(
         model = build.build_model(config).model
         if batch:
             with pytest.raises(CheckpointError, match="saved with ranks 2, this run has 1"):
-                RunFolder(config, "x", settings).open(True, model, ExitStack())
+                RunFolder(config, {"data": "x"}, settings).open(True, model, ExitStack())
         else:
-            found = RunFolder(config, "x", settings).open(True, model, ExitStack())
+            found = RunFolder(config, {"data": "x"}, settings).open(True, model, ExitStack())
             assert found is not None
             assert found.step == 3
             # Masks are drawn by rank: the note must not promise that only sums differ.
@@ -82,7 +86,7 @@ def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
         ExitStack() as held,
         pytest.raises(ConfigError, match=r"config\.yaml: the run would overwrite this file.*Fix: "),
     ):
-        RunFolder(config, "x", {}).open(True, model, held)
+        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
     assert saved.read_text(encoding="utf-8") == "# mine\nseed: 3\n"
     saved.unlink()
     for name in ("metrics.jsonl", "run.json"):
@@ -90,17 +94,17 @@ def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
         foreign.write_text("mine", encoding="utf-8")
         problem = rf"{name}: the run would overwrite this file.*Fix: "
         with ExitStack() as held, pytest.raises(ConfigError, match=problem):
-            RunFolder(config, "x", {}).open(True, model, held)
+            RunFolder(config, {"data": "x"}, {}).open(True, model, held)
         foreign.unlink()
     thesis = saved.parent / "model" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("mine", encoding="utf-8")
     with ExitStack() as held, pytest.raises(StorageError, match="not a model of ours"):
-        RunFolder(config, "x", {}).open(True, model, held)
+        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
     thesis.unlink()
     for _ in range(2):  # a run that was killed before its first checkpoint starts again
         with ExitStack() as held:
-            assert RunFolder(config, "x", {}).open(True, model, held) is None
+            assert RunFolder(config, {"data": "x"}, {}).open(True, model, held) is None
 
 
 def test_one_run_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
@@ -108,7 +112,54 @@ def test_one_run_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "base", variant="vanilla")
     model = build.build_model(config).model
     with ExitStack() as held, ExitStack() as other:
-        RunFolder(config, "x", {}).open(True, model, held)
+        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
         with pytest.raises(StorageError, match=rf"run: another process.*{os.getpid()} on .*Fix: "):
-            RunFolder(config, "x", {}).open(True, model, other)
+            RunFolder(config, {"data": "x"}, {}).open(True, model, other)
     assert sorted(path.name for path in Path(config.output).iterdir()) == [CONFIG_NAME]
+
+
+def other_tokenizer(base: Path) -> None:
+    tree = read_json(base / "tokenizer.json")
+    vocabulary = tree["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    write_json(base / "tokenizer.json", tree)
+
+
+def other_heads(base: Path) -> None:
+    tree = read_json(base / "config.json")
+    tree["encoder"]["num_heads"] = 4
+    write_json(base / "config.json", tree)
+
+
+def other_weights(base: Path) -> None:
+    shutil.rmtree(base)
+    save_tiny_model(base, variant="vanilla", seed=7)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(other_tokenizer, "tokenizer"), (other_heads, "architecture"), (other_weights, "base")],
+    ids=["tokenizer", "architecture", "base"],
+)
+def test_a_run_continues_only_from_the_base_that_it_started_from(
+    tmp_path: Path, change: Callable[[Path], None], name: str
+) -> None:
+    prepare_corpus(tmp_path)
+    config = run_config(tmp_path, "run")
+    pretrained = build.build_model(config)
+    origin = origin_of(plan_run(config), pretrained)
+    with ExitStack() as held:
+        assert RunFolder(config, origin, {}).open(True, pretrained.model, held) is None
+    earlier = {"data": origin["data"], "precision": "fp32", "ranks": 1, "zero_stage": 0}
+    store = CheckpointStore(Path(config.output) / CHECKPOINTS, 2)
+    for step, info in enumerate((earlier, {**earlier, **origin}), start=1):
+        store.save(step, lambda folder: write_json(folder / "state.json", {}), info)
+        with ExitStack() as held:
+            found = RunFolder(config, origin, {}).open(True, pretrained.model, held)
+            assert found is not None
+            assert found.step == step
+    change(tmp_path / "base")
+    other = build.build_model(config)
+    folder = RunFolder(config, origin_of(plan_run(config), other), {})
+    with ExitStack() as held, pytest.raises(CheckpointError, match=f"saved with {name} .*restore"):
+        folder.open(True, other.model, held)

@@ -7,7 +7,6 @@ scored on every task.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from scimult.checkpoints import Pretrained, load_pretrained
+from scimult.checkpoints.weights import digest_of
 from scimult.data.pairs import PairFile
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import scored_share
@@ -197,11 +197,7 @@ def check_start(folder: Path, start: Pretrained) -> dict[str, str]:
     ConfigError
         If ``folder`` has runs that started from others than those of ``start``.
     """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(start.model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    path, weights = folder / _START, {"weights": digest.hexdigest()}
+    path, weights = folder / _START, {"weights": digest_of(start.model.state_dict())}
     if path.is_file() and read_json(path) != weights:
         raise ConfigError(
             "the runs here started from other weights",

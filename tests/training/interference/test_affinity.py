@@ -185,7 +185,7 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     # A model trained again at the same place does not go on with the runs of the old one.
     weights = folder / "base" / "model.safetensors"
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
-    with pytest.raises(ConfigError, match="started from other weights"):
+    with pytest.raises(ConfigError, match="trained on other base"):
         train_affinity(config, plan, runs, folder / "runs")
 
 
@@ -201,6 +201,6 @@ def test_a_call_that_cannot_go_on_leaves_the_report(tmp_path: Path) -> None:
         run_interference(tmp_path / "base", tmp_path / "out", affinity_steps=2, **options)
     weights = tmp_path / "base" / "model.safetensors"
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
-    with pytest.raises(ConfigError, match="started from other weights"):
+    with pytest.raises(ConfigError, match="trained on other base"):
         run_interference(tmp_path / "base", tmp_path / "out", affinity_steps=1, **options)
     assert (tmp_path / "out" / "interference.json").read_bytes() == report
