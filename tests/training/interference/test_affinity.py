@@ -185,7 +185,7 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     # A model trained again at the same place does not go on with the runs of the old one.
     weights = folder / "base" / "model.safetensors"
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
-    with pytest.raises(ConfigError, match="trained on other base"):
+    with pytest.raises(ConfigError, match="started from other weights"):
         train_affinity(config, plan, runs, folder / "runs")
 
 
