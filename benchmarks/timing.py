@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,18 +37,20 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds of each piece of work, one number per round.
 
-    Every round runs all of them, after a warm-up round.
+    Every round runs all of them, after a warm-up round, in an order of its own: what runs before
+    decides what caches hold.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
-    now = CLOCKS[clock]
+    now, names, rng = CLOCKS[clock], list(works), random.Random(0)
     for number in range(rounds + 1):
-        for name, work in works.items():
+        for name in names:
             _wait(device)
             start = now()
-            work()
+            works[name]()
             _wait(device)
             if number:
                 seconds[name].append(now() - start)
+        rng.shuffle(names)
     return seconds
 
 

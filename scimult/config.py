@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,15 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[s
     for override in overrides:
         _apply_override(changed, override)
     return changed
+
+
+def string_override(key: str, text: str) -> str:
+    """Return the override of a key with a text, in quotes where YAML would read another value."""
+    try:
+        plain = _value(text) == text
+    except _NOT_YAML:
+        plain = False
+    return f"{key}={text if plain else json.dumps(text, ensure_ascii=False)}"
 
 
 def merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,13 +291,18 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
                 f"override goes below {parent!r}, which is a value", value=override, fix=fix
             )
     try:
-        # A glob such as *.csv, where a YAML alias would have no anchor; a separator, where a YAML
-        # block would have no text.
-        is_plain = raw.startswith("*") or raw in ("|", ">")
-        node[last] = raw if is_plain else _load(raw)
+        node[last] = _value(raw)
     except _NOT_YAML as error:
         problem = f"override is not valid YAML: {_yaml_problem(error)}"
         raise ConfigError(problem, value=override, fix="write dotted.key=value") from None
+
+
+def _value(raw: str) -> Any:
+    """Return the value that an override's text stands for."""
+    # A glob such as *.csv, where a YAML alias would have no anchor; a separator, where a YAML
+    # block would have no text.
+    is_plain = raw.startswith("*") or raw in ("|", ">")
+    return raw if is_plain else _load(raw)
 
 
 def _first_of(dotted: str, node: Mapping[str, Any]) -> str:

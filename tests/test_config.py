@@ -5,6 +5,8 @@ from typing import Literal
 
 import pytest
 import yaml
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from scimult.config import (
@@ -13,6 +15,7 @@ from scimult.config import (
     load_config,
     read_yaml,
     save_config,
+    string_override,
     validate,
     yaml_text,
 )
@@ -297,6 +300,22 @@ def test_hostile_overrides_are_errors_of_few_words(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="override is not valid YAML") as caught:
             load_config(Job, path, [f"seed={value}"])
         assert len(str(caught.value)) < 500
+
+
+@given(st.text())
+@example("runs/study #1/runs/a")
+@example("runs/a: b")
+@example("010")
+@example("null")
+@example("*.csv")
+@example("|")
+def test_an_override_of_a_text_is_that_text(text: str) -> None:
+    assume(text.isprintable())
+    assert apply_overrides({}, [string_override("a.b", text)]) == {"a": {"b": text}}
+
+
+def test_an_override_of_a_plain_path_has_no_quotes() -> None:
+    assert string_override("output", "runs/é (1)/a-seed0") == "output=runs/é (1)/a-seed0"
 
 
 def test_a_glob_is_a_string(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -46,15 +47,38 @@ def test_products_are_those_of_float64(n: int, m: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("few", range(1, FEW + 1))
-def test_few_rows_have_the_products_of_listed_pairs(few: int) -> None:
+@pytest.mark.parametrize("by_faiss", [True, False])
+def test_few_rows_have_the_products_of_listed_pairs(
+    few: int, by_faiss: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_may_use_faiss", lambda: by_faiss)
     x_ND, y_MD = _rows(50, 33, 3), _rows(few, 33, 4)
     whole_NM = products(x_ND, y_MD)
-    counts_N = torch.from_numpy(np.random.default_rng(5).integers(0, few + 1, 50))
-    starts = torch.nn.functional.pad(counts_N.cumsum(0), (1, 0))
-    columns_P = torch.cat([torch.randperm(few)[:count] for count in counts_N.tolist()])
-    rows_P = torch.arange(50).repeat_interleave(counts_N)
-    found_P = products_at(x_ND, y_MD, starts, columns_P)
+    # Sums of 33 products of a few units.
+    torch.testing.assert_close(whole_NM, x_ND @ y_MD.T, rtol=0, atol=33 * 2.0**-24 * 30)
+    pairs_P = torch.from_numpy(np.random.default_rng(5).permutation(50 * few)[:40])
+    rows_P, columns_P = pairs_P // few, pairs_P % few
+    found_P = products_at(x_ND, y_MD, rows_P, columns_P)
     assert torch.equal(found_P, whole_NM[rows_P, columns_P])
+    assert not len(products_at(x_ND, y_MD, rows_P[:0], columns_P[:0]))
+
+
+def test_pairs_take_the_threads_of_torch() -> None:
+    before = faiss.omp_get_max_threads()
+    x_ND, y_MD = _rows(50, 33, 3), _rows(2, 33, 4)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    several_NM = products(x_ND, y_MD)
+    torch.set_num_threads(threads)
+    assert torch.equal(products(x_ND, y_MD), several_NM)
+    assert faiss.omp_get_max_threads() == before
+
+
+@pytest.mark.parametrize(("row", "column"), [(-1, 0), (50, 0), (0, 2)])
+def test_pairs_of_no_row_are_not_read(row: int, column: int) -> None:
+    numbers = torch.tensor([row]), torch.tensor([column])
+    with pytest.raises(AssertionError, match="no row has this number"):
+        products_at(_rows(50, 33, 3), _rows(2, 33, 4), *numbers)
 
 
 def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +88,8 @@ def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(products(x_ND, y_MD), torch.mm(x_ND, y_MD.T))
 
 
-def test_nobody_hears_that_sparse_tensors_are_in_beta() -> None:
+def test_nobody_hears_that_sparse_tensors_are_in_beta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_may_use_faiss", lambda: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         products(_rows(4, 8, 8), _rows(1, 8, 9))

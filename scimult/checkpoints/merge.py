@@ -115,7 +115,8 @@ def merge(
     Parameters
     ----------
     models : sequence of path
-        Runs, saved models or Hugging Face folders. The first one's settings are kept.
+        Runs, saved models or Hugging Face folders. The first one's settings are kept; if it has no
+        experts, the tasks are those of the first model that has some.
     shares : sequence of float, optional
         One per model: its share of an average, or the scale of its task vector; by default
         1 / number of models. ``slerp`` takes two, the second of which is how far to rotate.
@@ -136,9 +137,10 @@ def merge(
     factors = list(shares) or [1 / max(1, len(models))] * len(models)
     check_choice(models, factors, method, base, by_depth)
     loaded = [load_pretrained(path) for path in models]
-    if base is not None:
-        loaded.insert(0, load_pretrained(base))
-    paths = [*([] if base is None else [base]), *models]
+    paths = list(models)
+    if base is not None:  # last: the tasks and the layout are those of the models
+        loaded.append(load_pretrained(base))
+        paths.append(base)
     config, weights = _in_one_layout(loaded, paths)
     if config.encoder.lora is not None:
         weights = [with_products(each) for each in weights]
@@ -147,7 +149,7 @@ def merge(
     elif method == "task_vectors":
         num_blocks = config.encoder.num_blocks
         depth = depth_factors(weights[0], by_depth, num_blocks) if by_depth else None
-        merged = add_task_vectors(weights[0], weights[1:], factors, depth)
+        merged = add_task_vectors(weights[-1], weights[:-1], factors, depth)
     else:
         merged = slerp(weights[0], weights[1], factors[1] / sum(factors))
     if config.encoder.lora is not None:
@@ -155,7 +157,6 @@ def merge(
         layout, merged = with_factors(merged, config.encoder.lora, len(weights))
         encoder = config.encoder.model_copy(update={"lora": layout})
         config = config.model_copy(update={"encoder": encoder})
-    first = loaded[0 if base is None else 1]
     provenance = {
         "method": method,
         "models": [str(path) for path in models],
@@ -163,7 +164,7 @@ def merge(
         "base": None if base is None else str(base),
         **({"by_depth": list(by_depth)} if by_depth else {}),
     }
-    return _merged_model(first, config, merged, provenance)
+    return _merged_model(loaded[0], config, merged, provenance)
 
 
 def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -> Pretrained:

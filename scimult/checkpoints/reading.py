@@ -184,6 +184,8 @@ def _apply_settings(
     if similarity is None:
         config.similarity = settings.similarity
     config.normalise = settings.normalises
+    if settings.dims is not None and settings.dims < config.encoder.width:
+        config.encoder.dims = settings.dims
     config.max_length = settings.longest(config.encoder.max_text_length)
     if settings.prompts:
         note(

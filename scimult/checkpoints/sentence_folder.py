@@ -111,6 +111,21 @@ class SentenceFolder:
         )
         return next((int(n) for n in limits if isinstance(n, (int, float)) and n < math.inf), None)
 
+    @property
+    def dims(self) -> int | None:
+        """How many dimensions of an embedding the library keeps; None: all.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not a positive integer.
+        """
+        dims = self._read(SIMILARITY_FILE).get("truncate_dim")
+        if dims is None or (isinstance(dims, int) and not isinstance(dims, bool) and dims > 0):
+            return dims
+        problem, path = "truncate_dim is not a positive integer", self.folder / SIMILARITY_FILE
+        raise CheckpointError(problem, path=path, value=dims, fix="write one, or null for none")
+
     def longest(self, positions: int) -> int:
         """Return the longest text in tokens for a model with ``positions``."""
         return max(SHORTEST, min(self.max_length or positions, positions))

@@ -56,10 +56,13 @@ def demo(
 
 def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
     """Return the demo's commands, in order."""
+    from scimult.config import string_override
+
     world, prepared, tokenizer = out / "world", out / "prepared", out / "tokenizer"
-    launch = f"deepspeed --num_gpus {ranks} --master_port {port} {LAUNCHER}".split()
+    launch = [*f"deepspeed --num_gpus {ranks} --master_port {port}".split(), f"{LAUNCHER}"]
     curriculum = ["--config", f"{CONFIGS}/demo/curriculum.yaml", "--stage", STAGES[-1]]
-    inputs = [f"data.prepared={prepared}", f"model.tokenizer={tokenizer}"]
+    folders = {"data.prepared": prepared, "model.tokenizer": tokenizer, "output": out}
+    inputs = [string_override(key, str(folder)) for key, folder in folders.items()]
     raw = ["--config", f"{CONFIGS}/data/world.yaml", "--root", f"{world}/train"]
     vocabulary = ["--texts", f"{prepared}", "--vocab-size", "4000"]
     benchmarks = ["--suite", "demo", "--data", f"{world}/eval", "--out", f"{out}/results"]
@@ -70,7 +73,7 @@ def commands(out: Path, ranks: int, port: int) -> list[list[str]]:
         ["scimult", "generate", "--out", f"{world}"],
         ["scimult", "prepare", *raw, "--out", f"{prepared}"],
         ["scimult", "train-tokenizer", *vocabulary, "--out", f"{tokenizer}"],
-        [*launch, *curriculum, *inputs, f"output={out}"],
+        [*launch, *curriculum, *inputs],
         ["scimult", "evaluate", *benchmarks, "--bm25", *models, "--replace"],
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scimult.evaluation.hybrid import DevSet
     from scimult.evaluation.results import Result, SetResult
     from scimult.evaluation.suites import Suite
+    from scimult.evaluation.systems import System
 
 
 def evaluate(
@@ -151,7 +152,6 @@ def evaluate(
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out FOLDER")
     earlier = _earlier(resume, replace)
-    from scimult.evaluation.harness import encode_on_all_ranks
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.report import check_comparable
     from scimult.evaluation.results import folder_of, load_results
@@ -177,27 +177,54 @@ def evaluate(
             lock = partial(locks.enter_context, only_writer(folder))
             # Without a store only the main rank gets here.
             lock() if store is None else distributed.on_main(lock)
-        failed: list[str] = []
-        for name, make in makers.items():
-            system = make()
-            encode_on_all_ranks(system, loaded)
-            if distributed.is_main():
-                result = score(
-                    system,
-                    config,
-                    loaded,
-                    out,
-                    earlier=earlier,
-                    missing=missing,
-                    save_runs=save_runs,
-                    confidence=confidence,
-                    contamination=audited,
-                    on_set=partial(_report_set, name),
-                )
-                _report_not_scored(result)
-                failed += [f"{name}: {key}" for key in result.failed if key in loaded]
+        scores = partial(
+            score,
+            suite=config,
+            sets=loaded,
+            out=out,
+            earlier=earlier,
+            missing=missing,
+            save_runs=save_runs,
+            confidence=confidence,
+            contamination=audited,
+        )
+        failed = _score_all(makers, loaded, scores)
     if distributed.is_main():
         _show_table(out, failed)
+
+
+def _score_all(
+    makers: Mapping[str, Callable[[], System]],
+    loaded: Mapping[str, LoadedSet],
+    scores: Callable[..., Result],
+) -> list[str]:
+    """Score every system in turn; return what failed.
+
+    A system that fails on every set does not stop the others; if all of them do, the last error
+    is raised.
+    """
+    from scimult import distributed
+    from scimult.evaluation.harness import encode_on_all_ranks
+
+    failed: list[str] = []
+    scored = 0
+    for name, make in makers.items():
+        system = make()
+        encode_on_all_ranks(system, loaded)
+        if not distributed.is_main():
+            continue
+        try:
+            result = scores(system, on_set=partial(_report_set, name))
+        except Exception as error:
+            if not scored and name == list(makers)[-1]:
+                raise
+            echo(f"{name}: {failure(error)}", err=True)
+            failed += [f"{name}: {key}" for key in loaded]
+        else:
+            scored += 1
+            _report_not_scored(result)
+            failed += [f"{name}: {key}" for key in result.failed if key in loaded]
+    return failed
 
 
 def _show_audit(folder: Path, loaded: Mapping[str, LoadedSet], missing: Mapping[str, str]) -> None:

@@ -47,13 +47,15 @@ def interference(
     check_model(model)
     if base is not None:
         check_model(base)
+    from scimult.config import string_override
     from scimult.training.interference.run import run_interference
 
+    chosen = [] if data is None else [string_override("data.prepared", str(data))]
     report = run_interference(
         model,
         out,
         config=config,
-        overrides=[*(overrides or []), *([] if data is None else [f"data.prepared={data}"])],
+        overrides=[*(overrides or []), *chosen],
         rounds=rounds,
         base=base,
         affinity_steps=affinity_steps,

@@ -196,28 +196,29 @@ def _gate(
     encoders = [SciMult(merged, name=MERGED, device=device)]
     encoders += [SciMult.from_pretrained(path, device=device) for path in others]
     not_scored: list[str] = []
+    testable = False
     for encoder in encoders:
-        settings = {"fingerprint": encoder.fingerprint}
+        identity = {"fingerprint": encoder.fingerprint}
         on = str(usable_device(device))
-        system = DenseSystem(encoder, settings, device=on, show_progress=True)
+        system = DenseSystem(encoder, identity, device=on, show_progress=True)
         scores = evaluate(system, config, loaded, results, earlier="replace")
         not_scored += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
+        testable |= any(entry.has_samples for entry in scores.sets.values())
     print_table(update_table(results)[0])
     if not_scored:
         fix = "fix the failure, or choose other sets with --sets; nothing was written"
         raise SciMultError(f"no score for {'; '.join(not_scored)}", fix=fix)
     worse = []
     for encoder in encoders[1:]:
-        compared = compare(results, Settings(baseline=encoder.name), [MERGED])
-        tested = {row.name for row in compared.rows}
+        settings = Settings(baseline=encoder.name)
+        rows = compare(results, settings, [MERGED]).rows if testable else []
+        tested = {row.name for row in rows}
         for name in loaded.keys() - tested:
             echo(f"{name}: not tested against {encoder.name}: no per-query scores", err=True)
         worse += [
             f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
-            for row in compared.rows
-            if row.difference < 0
-            and row.p_holm is not None
-            and row.p_holm <= compared.settings.level
+            for row in rows
+            if row.difference < 0 and row.p_holm is not None and row.p_holm <= settings.level
         ]
     if worse:
         fix = "try other shares, or leave out --not-worse-than; nothing was written"

@@ -120,7 +120,9 @@ def prepare(
         config = raw / SOURCES_FILE
     if out is not None:
         assert config is not None
-        changes = [*overrides, *([] if root is None else [f"root={root}"])]
+        from scimult.config import string_override
+
+        changes = [*overrides, *([] if root is None else [string_override("root", str(root))])]
         cache = steps or out.with_name(f".{out.name}.steps")
         flags = {"skip_bad": skip_bad, "verify": verify}
         _build(config, changes, out, tokenizer, cache, memory, **flags)
@@ -156,13 +158,15 @@ def _with_decontamination(overrides: Sequence[str], folder: Path) -> list[str]:
 
     They come last: ``hygiene={...}`` replaces the whole section.
     """
-    from scimult.config import apply_overrides
+    from scimult.config import apply_overrides, string_override
 
     section = apply_overrides({}, overrides).get("hygiene")
     told = section if isinstance(section, Mapping) else {}
-    short_for = {"evaluation": str(folder), "decontaminate": "[query]"}
-    added = [f"hygiene.{key}={value}" for key, value in short_for.items() if key not in told]
-    return [*overrides, *added]
+    short_for = {
+        "evaluation": string_override("hygiene.evaluation", str(folder)),
+        "decontaminate": "hygiene.decontaminate=[query]",
+    }
+    return [*overrides, *(line for key, line in short_for.items() if key not in told)]
 
 
 def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:

@@ -37,7 +37,7 @@ def study(
     from scimult.studies.page import write_findings
     from scimult.studies.plan import check_plan, make_plan
     from scimult.studies.states import state_table, states
-    from scimult.studies.work import make_jobs, make_slots
+    from scimult.studies.work import drop_other_scores, make_jobs, make_slots
     from scimult.training.stopping import StopRequest
 
     plan = make_plan(file, overrides or [])
@@ -54,6 +54,7 @@ def study(
     with only_writer(plan.out):
         _check_folder(plan)
         save_config(plan.study, plan.out / "study.yaml")
+        drop_other_scores(plan)
         with StopRequest().listening() as request:
             outcome = run_jobs(jobs, make_slots(plan.study.launch), plan.logs, request)
         if request.signal:

@@ -296,7 +296,9 @@ def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec], Combination]:
     combine = [item for item in rest if item.partition("=")[0] == COMBINE]
     system = parse_system(",".join([f"{name}={presets}", *combine]), {COMBINE: COMBINATIONS})
     overrides = [item for item in rest if item not in combine]
-    specs = [load_spec(preset, overrides) for preset in presets.split("+")]
+    # As for models, an ensemble's names are joined by +, unless that is a folder's own name.
+    members = [presets] if Path(presets).exists() else presets.split("+")
+    specs = [load_spec(preset, overrides) for preset in members]
     for one in specs:
         check_keys(one, catalogue().names)
     return name, specs, system.options.get(COMBINE, "mean")

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from scimult import distributed
@@ -52,9 +53,7 @@ def load_sets(
     for name, benchmark in suite.select(names).items():
         rejects = Rejects(skip_bad)
         dataset = read_dataset(name, benchmark, root, suite.how_to_get, rejects)
-        # A folder with an address of its own is the same from wherever and with whatever --data.
-        own = Path(benchmark.folder)
-        base = own.parent if own.is_absolute() else root
+        base = _base(benchmark, root)
         facts = SetFacts(
             task=benchmark.task,
             protocol=benchmark.protocol,
@@ -70,6 +69,30 @@ def load_sets(
         )
         loaded[name] = LoadedSet(benchmark, dataset, facts)
     return loaded
+
+
+def has_files(benchmark: Benchmark, root: Path, digests: Mapping[str, str]) -> bool:
+    """Return whether a benchmark's files have these SHA-256, by their paths in `SetFacts`."""
+    paths = {_base(benchmark, root) / name: digest for name, digest in digests.items()}
+    return all(path.is_file() and _digest(path, *_version(path)) == paths[path] for path in paths)
+
+
+def _base(benchmark: Benchmark, root: Path) -> Path:
+    """Return the folder to which the paths of a benchmark's files are relative."""
+    # A folder with an address of its own is the same from wherever and with whatever --data.
+    own = Path(benchmark.folder)
+    return own.parent if own.is_absolute() else root
+
+
+def _version(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: Path, size: int, modified: int) -> str:
+    """Return the SHA-256 of a file, read once per version."""
+    return sha256(path)
 
 
 def missing_sets(suite: Suite, root: Path, names: Sequence[str] = ()) -> dict[str, str]:

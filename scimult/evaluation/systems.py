@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from scimult.data.ragged import Ragged
+from scimult.errors import DataError
 from scimult.evaluation.results import CostKind
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
 from scimult.files import sha256
@@ -233,12 +234,17 @@ class StoredSystem(System):
         Raises
         ------
         DataError
-            If a file is missing or malformed, repeats an id or lacks one.
+            If a file is missing or malformed, repeats an id or lacks one, an embedding is not
+            finite, or both sides differ in width.
         """
         similarity = dataset.similarity or self.similarity
         scale = self.normalise and similarity != "cosine"  # cosine search scales by itself
         queries_QD = self._rows(dataset.name, "queries", dataset.query_ids, scale)
         candidates_CD = self._rows(dataset.name, "candidates", dataset.candidate_ids, scale)
+        widths = queries_QD.shape[1], candidates_CD.shape[1]
+        if len(set(widths)) > 1:
+            problem, fix = "queries and candidates differ in width", "encode both with one model"
+            raise DataError(problem, path=self.folder / dataset.name, value=widths, fix=fix)
         self.costs[dataset.name] = {"index_bytes": candidates_CD.nbytes}
         index = ExactIndex(dataset.candidate_ids, candidates_CD, similarity, device=self.device)
         return _IndexRanker(index, queries_QD)

@@ -11,28 +11,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, one_of
+from scimult.inference.sentence_model import load_model, own_similarity
 from scimult.progress import is_watched
 from scimult.retrieval.embeddings import unit_rows
+from scimult.tasks import catalogue
 from scimult.types import FloatArray, Role, Similarity, Text
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 SEPARATOR_TOKEN = "sep_token"
 _UNKNOWN = ""
 # Settings that change no embedding, or that the weights' own types say.
 _NOT_HASHED = ("batch_size", "paper", "similarity", "dtype")
+# Entries of a config that say where it comes from.
+_NAMES = (
+    *("_name_or_path", "architectures", "base_model_name_or_path", "dtype", "torch_dtype"),
+    *("peft_version", "revision", "transformers_version"),
+)
 
 
 class EncoderSpec(StrictConfig):
@@ -49,16 +53,17 @@ class EncoderSpec(StrictConfig):
         Commit or tag on the hub.
     pooling : {"own", "cls", "mean", "max", "lasttoken"}
         ``own``: as the model's sentence-transformers files say, ``mean`` without them.
-    similarity : {"dot", "cosine", "l2"}
-        How two embeddings are compared.
+    similarity : {"dot", "cosine", "l2"}, optional
+        How two embeddings are compared. None: as the model's files say with pooling ``own``, else
+        by cosine.
     separator : str
         Between title and body; ``sep_token`` means the tokenizer's own.
     prefixes : dict
-        Text to prepend.
+        Text to prepend, instead of the model's own prompts.
     adapters : dict
         PEFT adapter (folder or hub name) to switch on.
     max_length : int, optional
-        Most tokens of a text; None: the model's own limit.
+        Most tokens of a text, up to the model's positions; None: the model's own limit.
     normalise : bool, optional
         Whether to scale embeddings to length 1. None: as the model's files say with pooling
         ``own``, else if the similarity is cosine.
@@ -73,7 +78,7 @@ class EncoderSpec(StrictConfig):
     model: str
     revision: str | None = None
     pooling: Literal["own", "cls", "mean", "max", "lasttoken"] = "own"
-    similarity: Similarity = "cosine"
+    similarity: Similarity | None = None
     separator: str = SEPARATOR_TOKEN
     prefixes: dict[str, str] = {}
     adapters: dict[str, str] = {}
@@ -86,7 +91,7 @@ class EncoderSpec(StrictConfig):
     @property
     def unit_vectors(self) -> bool:
         """Whether to scale embeddings here; the model's own modules may do so before."""
-        by_cosine = self.similarity == "cosine" and self.pooling != "own"
+        by_cosine = self.similarity in (None, "cosine") and self.pooling != "own"
         return by_cosine if self.normalise is None else self.normalise
 
 
@@ -132,14 +137,16 @@ class SentenceEncoder:
     Raises
     ------
     CheckpointError
-        If the model or an adapter cannot be loaded.
+        If the model or an adapter cannot be loaded, some of its weights would be random, its
+        tokenizer knows no words, or its own similarity is not supported.
     """
 
     def __init__(self, spec: EncoderSpec, *, name: str, device: str | None = None) -> None:
         import torch
 
         self.name, self.spec = name, spec
-        self._model = _load(spec, device)
+        self._model = load_model(spec, device)
+        self._similarity = spec.similarity or own_similarity(spec, self._model)
         # Loading an adapter switches it on: the active one is unknown until the first switch.
         self._active: str | None = _UNKNOWN
         for number, adapter in enumerate(dict.fromkeys(spec.adapters.values())):
@@ -150,12 +157,18 @@ class SentenceEncoder:
     @property
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
-        return self.spec.similarity
+        return self._similarity
 
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        """Return float32 embeddings of shape ``(N, D)``."""
+        """Return float32 embeddings of shape ``(N, D)``.
+
+        Raises
+        ------
+        CheckpointError
+            If the model lacks a route for this side, or a module does not fit the others.
+        """
         from scimult.hardware import naming_full_memory
 
         if not texts:
@@ -163,18 +176,34 @@ class SentenceEncoder:
             return np.zeros((0, width), dtype=np.float32)
         if self.spec.adapters:
             self._switch(_most_specific(self.spec.adapters, task, role))
-        prefix = _most_specific(self.spec.prefixes, task, role) or ""
-        with naming_full_memory("lower batch_size of this encoder, or use another device"):
-            embeddings_ND = self._model.encode(
-                [prefix + self._format(text) for text in texts],
-                batch_size=self.spec.batch_size,
-                normalize_embeddings=self.spec.unit_vectors,
-                show_progress_bar=show_progress and is_watched(),
-                convert_to_numpy=True,
-            )
+        try:
+            with naming_full_memory("lower batch_size of this encoder, or use another device"):
+                embeddings_ND = self._encode_for(task, role)(
+                    [self._format(text) for text in texts],
+                    prompt=_most_specific(self.spec.prefixes, task, role),
+                    batch_size=self.spec.batch_size,
+                    normalize_embeddings=self.spec.unit_vectors,
+                    show_progress_bar=show_progress and is_watched(),
+                    convert_to_numpy=True,
+                )
+        except (KeyError, ValueError) as error:
+            problem = f"sentence-transformers cannot encode with this model: {error}"
+            fix = "use --model for one of ours that routes by task, or another encoder"
+            raise CheckpointError(problem, path=self.spec.model, fix=fix) from error
         vectors_ND = np.asarray(embeddings_ND, dtype=np.float32)
         # The library scales in 16 bits, where lengths, and so cosines, are up to 0.4 % off.
         return unit_rows(vectors_ND) if self._half_unit_vectors else vectors_ND
+
+    def _encode_for(self, task: str, role: Role) -> Callable[..., Any]:
+        """Return the library's function for one side: the model's own prompts and routes differ.
+
+        The library has sides for search; for papers about papers, or classes, it advises
+        ``encode``.
+        """
+        tasks = catalogue()
+        if task not in tasks.names or tasks.kind(task, "query") != "query":
+            return self._model.encode
+        return self._model.encode_query if role == "query" else self._model.encode_document
 
     def task_for(self, task: str, fallback: str) -> str:
         """Return ``task`` if it has a prefix or an adapter, else ``fallback``."""
@@ -191,23 +220,29 @@ class SentenceEncoder:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
         digest.update(_as_text(self._model.tokenizer).encode())
-        if self.spec.pooling == "own":
-            digest.update(json.dumps(self._own_steps(), sort_keys=True).encode())
+        digest.update(json.dumps(self._steps(), sort_keys=True, default=_plain).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())
             raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(raw.numpy().data)
         return digest.hexdigest()[:16]
 
-    def _own_steps(self) -> list[Any]:
-        """Return what the model's own files do around its weights: pooling, scaling, a prompt."""
-        from sentence_transformers.sentence_transformer.modules import Pooling
+    def _steps(self) -> list[Any]:
+        """Return what is done around the weights: modules' settings, sizes, prompts, a cut."""
+        from sentence_transformers.base.modules.module import Module
 
-        steps = [
-            module.get_config_dict() if isinstance(module, Pooling) else type(module).__name__
-            for module in self._model.children()
-        ]
-        return [steps, self._model.prompts.get(self._model.default_prompt_name or "")]
+        steps, configs = [], {}
+        for module in self._model.modules():
+            if isinstance(module, Module):
+                # Routers have keys that JSON lacks.
+                steps.append([type(module).__name__, str(sorted(module.get_config_dict().items()))])
+            # Parts of a transformer share its config; adapters have one each.
+            for config in (getattr(module, "config", None), *_adapter_configs(module)):
+                if hasattr(config, "to_dict"):
+                    configs[id(config)] = config
+        settings = [_without_names(config) for config in configs.values()]
+        prompts = [self._model.prompts, self._model.default_prompt_name]
+        return [steps, settings, prompts, self._model.truncate_dim]
 
     @cached_property
     def _half_unit_vectors(self) -> bool:
@@ -255,28 +290,6 @@ class SentenceEncoder:
         self._active = adapter
 
 
-def _load(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    try:
-        if spec.pooling == "own":
-            model = SentenceTransformer(spec.model, revision=spec.revision, device=device)
-        else:
-            revision: dict[str, Any] = {"revision": spec.revision} if spec.revision else {}
-            body = Transformer(spec.model, model_kwargs=revision, processor_kwargs=revision)
-            pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
-            model = SentenceTransformer(modules=[body, pooling], device=device)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
-        fix = "name a folder, or download the model first"
-        raise CheckpointError(problem, path=spec.model, fix=fix) from error
-    if spec.max_length is not None:
-        model.max_seq_length = spec.max_length
-    return model
-
-
 def _most_specific(entries: dict[str, str], task: str, role: Role) -> str | None:
     for key in (f"{task}/{role}", task, role, "default"):
         if key in entries:
@@ -309,3 +322,19 @@ def _as_text(tokenizer: Any) -> str:
         return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
     content = json.loads(fast.to_str())
     return json.dumps({**content, "truncation": None, "padding": None})
+
+
+def _adapter_configs(module: Any) -> list[Any]:
+    adapters = getattr(module, "peft_config", None)
+    return list(adapters.values()) if isinstance(adapters, dict) else []
+
+
+def _without_names(config: Any) -> dict[str, Any]:
+    """Return a config's settings; a transformer's only where they differ from the defaults."""
+    settings = getattr(config, "to_diff_dict", config.to_dict)()
+    return {key: value for key, value in settings.items() if key not in _NAMES}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON lacks in a form that is the same in every process."""
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)

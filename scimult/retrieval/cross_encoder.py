@@ -15,11 +15,14 @@ from scimult.types import FloatArray
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
+    from torch import nn
 
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
 
 
 _CLASSIFIER = "ForSequenceClassification"
+# Transformers' mark of weights that it has read, and of modules whose other weights it has drawn.
+_READ = "_is_hf_initialized"
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
@@ -35,8 +38,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     Raises
     ------
     ConfigError
-        If the model cannot be loaded, is a text encoder, whose scores of pairs would be random, or
-        gives more than one score per pair.
+        If the model cannot be loaded, is a text encoder, whose scores of pairs would be random,
+        lacks weights, or gives more than one score per pair.
     DataError
         From the scorer, if a score is not finite.
     """
@@ -51,6 +54,10 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     if _has_random_head(encoder):
         fix = "name a cross-encoder, which reads a query and a document together"
         raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
+    if drawn := drawn_weights(encoder):
+        problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
+        fix = f"use complete files; missing are {', '.join(drawn[:3])}"
+        raise ConfigError(problem, value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
@@ -67,6 +74,23 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         return scores_P
 
     return score
+
+
+def drawn_weights(model: nn.Module) -> list[str]:
+    """Return the weights that transformers lacked in a model's files and drew at random.
+
+    It only warns. Of adapters, and in versions without marks, it does not say what it has read:
+    then none are returned.
+    """
+    marked = [part for part in model.modules() if hasattr(part, _READ)]
+    if not marked or any(hasattr(part, "peft_config") for part in model.modules()):
+        return []
+    inside = {id(weight) for part in marked for weight in part.parameters()}
+    return [
+        name
+        for name, weight in model.named_parameters()
+        if id(weight) in inside and not getattr(weight, _READ, False)
+    ]
 
 
 def _has_random_head(encoder: CrossEncoder) -> bool:

@@ -34,6 +34,8 @@ _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
 # Shorter vectors count as zeros, as in torch.nn.functional.normalize.
 # Squares of lengths between these are float32 numbers and lose nothing to speak of.
 _SHORTEST, _LONGEST = 2.0**-50, 2.0**60
+# Rows looked at together.
+_SOME = 1 << 14
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
     lambda folder: (
@@ -69,7 +71,7 @@ class StoredEmbeddings:
         Raises
         ------
         DataError
-            If an id has no embedding.
+            If an id has no embedding, or one with NaN or infinity.
         """
         row_of = {name: row for row, name in enumerate(self.ids)}
         missing = [name for name in wanted if name not in row_of]
@@ -78,6 +80,12 @@ class StoredEmbeddings:
             fix = "encode every text of the data set"
             raise DataError(problem, path=self.path, value=missing[:3], fix=fix)
         wanted_ND: FloatArray = self.embeddings_ND[[row_of[name] for name in wanted]]
+        bad = _not_finite(wanted_ND)
+        if len(bad):
+            problem = f"{len(bad)} of {len(wanted)} embeddings are not finite"
+            fix = "encode these texts again; activations can overflow in float16"
+            first = [wanted[row] for row in bad[:3]]
+            raise DataError(problem, path=self.path, value=first, fix=fix)
         return wanted_ND
 
 
@@ -89,11 +97,20 @@ def check_finite(embeddings_ND: FloatArray, made_by: str) -> None:
     DataError
         With the number of such rows and the first of them.
     """
-    bad_N = np.logical_not(np.isfinite(embeddings_ND).all(axis=1))
-    if bad_N.any():
-        problem = f"{int(bad_N.sum())} of {len(bad_N)} embeddings by {made_by} are not finite"
+    bad = _not_finite(embeddings_ND)
+    if len(bad):
+        problem = f"{len(bad)} of {len(embeddings_ND)} embeddings by {made_by} are not finite"
         fix = "check the model's weights; activations can overflow in float16"
-        raise DataError(problem, value=f"row {int(bad_N.argmax())}", fix=fix)
+        raise DataError(problem, value=f"row {bad[0]}", fix=fix)
+
+
+def _not_finite(embeddings_ND: FloatArray) -> list[int]:
+    """Return the rows with NaN or infinity, looking at some at a time: flags of all are large."""
+    rows: list[int] = []
+    for first in range(0, len(embeddings_ND), _SOME):
+        finite_S = np.isfinite(embeddings_ND[first : first + _SOME]).all(axis=1)
+        rows += (first + np.flatnonzero(~finite_S)).tolist()
+    return rows
 
 
 def encode(
@@ -109,12 +126,26 @@ def encode(
     Raises
     ------
     DataError
-        If the encoder returns the wrong number of rows.
+        If the encoder returns no array, the wrong number of rows, NaN or infinity.
     """
-    rows_ND = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    returned = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    try:
+        rows_ND = np.asarray(returned)
+        is_real = rows_ND.dtype.kind in "fiu"
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # tensors with gradients or on a GPU, ragged lists
+        is_real = False
+    if not is_real:
+        problem = f"{encoder.name} did not return an array of real numbers"
+        fix = "return a numpy array, such as tensor.detach().float().cpu().numpy()"
+        raise DataError(problem, value=type(returned).__name__, fix=fix)
     if rows_ND.ndim != 2 or len(rows_ND) != len(texts):
         problem = f"{encoder.name} returned embeddings of shape {rows_ND.shape}"
         raise DataError(f"{problem} for {len(texts)} texts", fix="return one row per text")
+    check_finite(rows_ND, encoder.name)
     return rows_ND
 
 

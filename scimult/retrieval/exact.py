@@ -1,8 +1,9 @@
 """Exact maximum inner product search over dense embeddings.
 
-Blocks of candidates are multiplied into one reused buffer. Possible results of a query are kept as
-integers that encode score and id order (`scimult.retrieval.selection`), so equal float32
-scores come out in the order of `scimult.retrieval.runs`, wherever blocks are cut.
+Blocks of candidates are multiplied into one reused buffer (`scimult.retrieval.passes`). Possible
+results of a query are kept as integers that encode score and id order
+(`scimult.retrieval.selection`), so equal float32 scores come out in the order of
+`scimult.retrieval.runs`, wherever blocks are cut.
 
 Where the machine multiplies int8 or bfloat16 faster, a first pass multiplies rounded vectors and
 keeps every candidate that the error of these products cannot rule out
@@ -16,59 +17,43 @@ W candidates of a query that are multiplied in float32, P listed (query, candida
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.hardware import full_precision_products, keep_freed_memory, multiplies_bfloat16
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
-from scimult.retrieval.few_candidates import MOST_CANDIDATES, FewCandidates, FewQueries
-from scimult.retrieval.few_on_device import FEW_RESULTS, FewOnDevice
-from scimult.retrieval.rounded import (
-    BlockScores,
-    ByteVectors,
-    HalfVectors,
-    Operand,
-    Rounded,
-    SingleVectors,
-    whole_groups,
+from scimult.retrieval.few_candidates import (
+    MOST_CANDIDATES,
+    FewCandidates,
+    FewQueries,
+    OneProduct,
+    SeveralQueries,
 )
+from scimult.retrieval.few_on_device import FewOnDevice
+from scimult.retrieval.passes import Passes, Work
+from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
-    NO_KEY,
-    FixedBest,
-    ThresholdBest,
     check_excluded,
     check_finite,
     check_length,
     check_listed,
-    keys_of,
-    leave_out,
-    lists_of,
-    places_of_keys,
-    scores_of,
-    sorted_keys,
 )
 from scimult.retrieval.vectors import Vectors
-from scimult.types import BoolArray, FloatArray, IntArray, Similarity
+from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 
 # Queries searched together in one pass over the candidates.
 _QUERIES = 1 << 14
-# Queries and candidates whose scores stay in a processor's cache, or fill a GPU.
-_CPU_BLOCK, _CUDA_BLOCK = (256, 1 << 12), (1024, 1 << 18)
-# For few queries longer blocks: scores of one block, and its candidates, at most.
-_CPU_FEW, _CUDA_FEW = (1 << 19, 1 << 16), (1 << 28, 1 << 21)
 # Two passes pay off with this many numbers per result, and more than few candidates.
 _FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
 
@@ -138,16 +123,7 @@ class ExactIndex:
         self._vectors = Vectors(embeddings_CD, similarity, self.device)
         self._width, self._first_pass = embeddings_CD.shape[1], first_pass
         self._on_host = self.device.type == "cpu"
-        usual = (_CPU_BLOCK, _CPU_FEW) if self._on_host else (_CUDA_BLOCK, _CUDA_FEW)
-        (rows, self._usual_block), self._few_scores = usual
-        self.query_rows = query_rows or rows
-        self._block_rows = block_rows
-
-    def block_rows(self, n_queries: int) -> int:
-        """Return how many candidates are multiplied at once for ``n_queries`` queries."""
-        scores, longest = self._few_scores
-        few = min(scores // max(1, n_queries), longest)
-        return min(self._block_rows or max(self._usual_block, few), len(self.ids))
+        self._query_rows, self._block_rows = query_rows, block_rows
 
     def search(
         self,
@@ -177,11 +153,11 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
-        at_once = self._at_once(len(queries))
+        at_once = self._at_once(len(queries), k)
         if at_once is not None:
-            found = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
-            if found is not None:
-                return found
+            ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
+            if ranking is not None:
+                return ranking
         excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
@@ -193,16 +169,14 @@ class ExactIndex:
         with bar("search", total=total, unit="candidate", show=show_progress) as meter:
             for start in starts:
                 some = slice(start, start + _QUERIES)
-                work = _Work(queries[some], excluded_Q[some], k, self.query_rows)
-                for rows_P, keys_PW, one_pass in self._best(work, rounded, meter.update):
-                    best_PK, places_PK = lists_of(keys_PW, k)
-                    best = self._order(best_PK.device)[places_PK].masked_fill_(places_PK < 0, -1)
-                    scores_PK, found_PK = best_PK.cpu().numpy(), best.cpu().numpy()
-                    # Products of few queries, as those of a second pass, are equal for copies.
-                    if one_pass and not few and self._copies is not None:
-                        self._copies.level(found_PK, scores_PK, work.excluded_Q[rows_P])
-                    scores_QK[start + rows_P] = scores_PK
-                    rows_QK[start + rows_P] = found_PK
+                work = Work(queries[some], excluded_Q[some], k)
+                for found in self._passes.lists(work, rounded, meter.update):
+                    # Products of few queries are equal for copies, too.
+                    if not (few or found.by_pairs) and self._copies is not None:
+                        excluded_P = work.excluded_Q[found.queries_P]
+                        self._copies.level(found.rows_PK, found.scores_PK, excluded_P)
+                    scores_QK[start + found.queries_P] = found.scores_PK
+                    rows_QK[start + found.queries_P] = found.rows_PK
         check_listed(rows_QK, len(self.ids), excluded_Q)
         return Ranking(rows_QK, scores_QK)
 
@@ -232,6 +206,17 @@ class ExactIndex:
         return ranking_of_pairs(lists.owners, lists.values, values_P, len(lists), self.place_C)
 
     @cached_property
+    def _passes(self) -> Passes:
+        return Passes(
+            self._vectors,
+            self.order_C,
+            self.place_C,
+            on_host=self._on_host,
+            query_rows=self._query_rows,
+            block_rows=self._block_rows,
+        )
+
+    @cached_property
     def _few(self) -> FewCandidates | FewOnDevice | None:
         if self._first_pass in ("int8", "bfloat16") or self._block_rows is not None:
             return None
@@ -240,12 +225,16 @@ class ExactIndex:
         small = len(self.ids) <= MOST_CANDIDATES
         return FewCandidates(self._vectors, self.order_C, self.place_C) if small else None
 
-    def _at_once(self, queries: int) -> FewCandidates | FewQueries | FewOnDevice | None:
+    def _at_once(self, queries: int, k: int) -> OneProduct | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
-        own_blocks = self._on_host and self._block_rows is None
-        if self._few is None and own_blocks and FewQueries.suits(queries, len(self.ids)):
-            return FewQueries(self._vectors, self.order_C, self.place_C, self.block_rows(queries))
-        return self._few
+        if self._few is not None or not self._on_host or self._block_rows is not None:
+            return self._few
+        parts = self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
+        if FewQueries.suits(queries, len(self.ids)):
+            return FewQueries(*parts)
+        if SeveralQueries.suits(queries, len(self.ids)) and self._rounded(k) is None:
+            return SeveralQueries(*parts, self._copies)
+        return None
 
     @cached_property
     def _copies(self) -> Copies | None:
@@ -280,121 +269,3 @@ class ExactIndex:
     @cached_property
     def _in_bfloat16(self) -> HalfVectors:
         return HalfVectors.of(self._vectors)
-
-    @cached_property
-    def _on_device(self) -> tuple[Tensor, Tensor]:
-        """Positions of candidates among equal ones, and candidates by position."""
-        place_C, order_C = map(torch.from_numpy, (self.place_C, self.order_C))
-        return place_C.to(self.device), order_C.to(self.device)
-
-    def _order(self, where: torch.device) -> Tensor:
-        return torch.from_numpy(self.order_C) if where.type == "cpu" else self._on_device[1]
-
-    def _best(
-        self, work: _Work, rounded: Rounded | None, advance: Callable[[int], object]
-    ) -> Iterator[tuple[IntArray, Tensor, bool]]:
-        """Yield queries, ascending keys of their best, and whether scores come from one pass."""
-        attempts: list[tuple[Rounded | None, bool]] = [(rounded, self._on_host)]
-        # Where too many candidates are too close to the last result to tell apart, float32
-        # separates most; scores that are all but equal are ordered by one final product.
-        if rounded is not None:
-            attempts.append((SingleVectors(self._vectors, rounded.length), self._on_host))
-        attempts.append((None, True))
-        parts = work.parts(np.arange(len(work.queries_QD)))
-        for vectors, select_on_host in attempts:
-            unsettled = []
-            found = self._pass(work, parts, vectors, select_on_host, advance)
-            for rows_P, (keys_PW, open_P) in zip(parts, found, strict=True):
-                settled_P = ~open_P
-                if settled_P.any():
-                    some = slice(None) if settled_P.all() else torch.from_numpy(settled_P)
-                    yield rows_P[settled_P], keys_PW[some], vectors is None
-                unsettled.append(rows_P[open_P])
-            parts = work.parts(np.concatenate(unsettled))
-            if not parts:
-                return
-
-    def _pass(
-        self,
-        work: _Work,
-        parts: list[IntArray],
-        rounded: Rounded | None,
-        select_on_host: bool,
-        advance: Callable[[int], object],
-    ) -> list[tuple[Tensor, BoolArray]]:
-        """Pass over all candidates; return each part's keys, and which queries are still open."""
-        queries = [work.queries_QD[torch.from_numpy(rows_P)] for rows_P in parts]
-        few = sum(map(len, parts)) * max(1, work.k) <= FEW_RESULTS
-        ends_on = "cpu" if select_on_host or few else self.device
-        errors = [rounded.error_of(x.to(ends_on)) if rounded else None for x in queries]
-        selections = [
-            self._new_best(len(x_QD), work.k, error_Q, rounded, None if select_on_host else ends_on)
-            for x_QD, error_Q in zip(queries, errors, strict=True)
-        ]
-        factors: list[Operand] = [rounded.queries(x) if rounded else x for x in queries]
-        places_C = torch.from_numpy(self.place_C) if select_on_host else self._on_device[0]
-        step = self.block_rows(sum(map(len, parts)))
-        blocks = BlockScores(len(parts[0]) * whole_groups(step), self.device, on_host=self._on_host)
-        with full_precision_products(self.device):
-            for first in range(0, len(self.ids), step):
-                last = min(first + step, len(self.ids))
-                block = (self._vectors if rounded is None else rounded).block(first, last)
-                for rows_P, factor, best in zip(parts, factors, selections, strict=True):
-                    scores_QB = blocks.of(factor, block)
-                    leave_out(scores_QB, work.excluded_Q[rows_P] - first)
-                    scores_QB = scores_QB.cpu() if select_on_host else scores_QB
-                    best.add(scores_QB, places_C[first:last])
-                advance(last - first)
-        found = []
-        for x_QD, error_Q, best in zip(queries, errors, selections, strict=True):
-            keys_QW, open_Q = best.keys(), best.open_queries()
-            if rounded is not None and error_Q is not None and not open_Q.all():
-                keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
-                open_Q = open_Q | off_Q
-            found.append((keys_QW, open_Q.cpu().numpy()))
-        return found
-
-    def _new_best(
-        self,
-        n_queries: int,
-        k: int,
-        error_Q: Tensor | None,
-        rounded: Rounded | None,
-        ends_on: str | torch.device | None,
-    ) -> ThresholdBest | FixedBest:
-        slack_Q = None if error_Q is None else 2 * error_Q
-        rounding = 0.0 if rounded is None else rounded.rounding
-        if ends_on is not None:
-            return FixedBest(k, slack_Q=slack_Q, rounding=rounding, ends_on=ends_on)
-        most = None if rounded is None else rounded.most_kept(k, len(self.ids))
-        return ThresholdBest(n_queries, k, slack_Q=slack_Q, rounding=rounding, most=most)
-
-    def _settled(
-        self, queries_QD: Tensor, keys_QW: Tensor, error_Q: Tensor, rounded: Rounded
-    ) -> tuple[Tensor, Tensor]:
-        """Return keys of float32 products; and where a rounded one was off beyond its bound."""
-        some_QW, where = keys_QW != NO_KEY, keys_QW.device
-        query_P = torch.arange(len(keys_QW), device=where).repeat_interleave(some_QW.sum(dim=1))
-        keys_P = keys_QW[some_QW]
-        rough_P, places_P = scores_of(keys_P), places_of_keys(keys_P)
-        rough_P = rough_P + rounded.shift_of(queries_QD).to(where)[query_P]
-        exact_P = self._vectors.products_of(queries_QD, query_P, self._order(where)[places_P])
-        check_finite(exact_P, "a score")
-        off_P = (rough_P - exact_P).abs() > error_Q[query_P] + 2 * rounded.rounding * rough_P.abs()
-        off_QW = torch.zeros_like(some_QW).masked_scatter(some_QW, off_P)
-        settled_QW = keys_QW.masked_scatter(some_QW, keys_of(exact_P, places_P))
-        return sorted_keys(settled_QW), off_QW.any(dim=1)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Queries searched together, in parts of up to ``rows`` that share a buffer of scores."""
-
-    queries_QD: Tensor
-    excluded_Q: IntArray
-    k: int
-    rows: int
-
-    def parts(self, numbers_Q: IntArray) -> list[IntArray]:
-        """Cut these queries into parts."""
-        return [numbers_Q[i : i + self.rows] for i in range(0, len(numbers_Q), self.rows)]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scimult.products import FEW, multiplies_by_onednn, products
 from scimult.progress import progress
-from scimult.retrieval.copies import equal_rows
-from scimult.retrieval.rounded import BlockScores
+from scimult.retrieval.block_scores import BlockScores
+from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import GROUP, check_finite, check_listed
 from scimult.retrieval.vectors import Vectors
@@ -31,8 +31,8 @@ MOST_CANDIDATES = 1 << 13
 _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 12
 # The most scores of a few queries: 32 MiB, and a copy in order.
 _MOST_SCORES = 1 << 23
-# Numbers of candidates that stay in a cache, where numpy's product with a vector is the fastest.
-_CACHED = 1 << 21
+# More queries are faster in blocks.
+_SEVERAL = 32
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -100,17 +100,15 @@ class FewCandidates(OneProduct):
         return scores_QC
 
     def _products(self, queries_QD: Tensor) -> FloatArray:
-        """Multiply by what is fastest for this number of queries and candidates."""
-        if len(queries_QD) > FEW and multiplies_by_onednn():
+        """Multiply by what is fastest for this number of queries."""
+        if len(queries_QD) <= FEW:
+            few_CQ = products(torch.from_numpy(self._vectors_CD), queries_QD).numpy()
+            return np.ascontiguousarray(few_CQ.T)
+        if multiplies_by_onednn():
             many_QC: FloatArray = products(queries_QD, torch.from_numpy(self._vectors_CD)).numpy()
             return many_QC
-        if len(queries_QD) > FEW:
-            usual_QC: FloatArray = queries_QD.numpy() @ self._vectors_CD.T
-            return usual_QC
-        if self._vectors_CD.size <= _CACHED:
-            return np.stack([self._vectors_CD @ query_D for query_D in queries_QD.numpy()])
-        few_CQ = products(torch.from_numpy(self._vectors_CD), queries_QD).numpy()
-        return np.ascontiguousarray(few_CQ.T)
+        usual_QC: FloatArray = queries_QD.numpy() @ self._vectors_CD.T
+        return usual_QC
 
 
 class FewQueries(OneProduct):
@@ -135,6 +133,42 @@ class FewQueries(OneProduct):
             block_QB = buffers.of(queries_QD, self._vectors.block(first, last))
             scores_QC[:, first:last] = block_QB[:, : last - first].numpy()
         return scores_QC.take(self._order_C, axis=1)
+
+
+class SeveralQueries(FewQueries):
+    """The same for more queries whose scores stay in a cache; one pass has to suffice.
+
+    Parameters
+    ----------
+    copies : Copies or None
+        Equal candidates, whose products a matrix's may tell apart.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        order_C: IntArray,
+        place_C: IntArray,
+        block_rows: int,
+        copies: Copies | None,
+    ) -> None:
+        super().__init__(vectors, order_C, place_C, block_rows)
+        self._equal = copies
+
+    @staticmethod
+    def suits(queries: int, candidates: int) -> bool:
+        """Return whether these are several queries, whose scores stay in a cache."""
+        return queries <= _SEVERAL and queries * candidates <= _SCORES
+
+    def search(
+        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
+    ) -> Ranking:
+        """Search like the others."""
+        ranking = super().search(queries_QD, k, exclude_Q, show_progress=show_progress)
+        if self._equal is not None:
+            excluded_Q = np.full(len(queries_QD), -1) if exclude_Q is None else exclude_Q
+            self._equal.level(ranking.rows_QK, ranking.scores_QK, excluded_Q)
+        return ranking
 
 
 def best_columns(scores_QC: FloatArray, k: int) -> tuple[IntArray, FloatArray]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from scimult.hardware import full_precision_products
-from scimult.retrieval.rounded import BlockScores, SingleVectors, whole_groups
+from scimult.retrieval.block_scores import BlockScores, whole_groups
+from scimult.retrieval.rounded import SingleVectors
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import best_of_groups, check_finite, check_listed, leave_out
 from scimult.retrieval.vectors import Vectors

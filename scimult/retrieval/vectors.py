@@ -123,8 +123,7 @@ class Vectors:
         order_P = rows_P.argsort()
         sorted_P, query_P = rows_P[order_P], query_P[order_P]
         if self._whole is not None:
-            starts = _starts(torch.bincount(sorted_P, minlength=len(self._whole)))
-            products_P = products_at(self._whole, queries_QD, starts, query_P)
+            products_P = products_at(self._whole, queries_QD, sorted_P, query_P)
             if self._similarity == "cosine":
                 products_P *= self._numbers_C[sorted_P]
             elif self._similarity == "l2":
@@ -136,14 +135,14 @@ class Vectors:
             for some_U, some in zip(
                 rows_U.split(_GATHERED), counts_U.split(_GATHERED), strict=True
             ):
-                block, starts = self.rows(some_U), _starts(some)
-                pairs = slice(first, first + int(starts[-1]))
+                block, at = self.rows(some_U), torch.arange(len(some_U)).repeat_interleave(some)
+                pairs = slice(first, first + len(at))
                 vectors_UD = block.vectors_BD
-                products_P[pairs] = products_at(vectors_UD, queries_QD, starts, query_P[pairs])
+                products_P[pairs] = products_at(vectors_UD, queries_QD, at, query_P[pairs])
                 if block.scale_B is not None:
-                    products_P[pairs] *= block.scale_B.repeat_interleave(some)
+                    products_P[pairs] *= block.scale_B[at]
                 if block.bias_B is not None:
-                    products_P[pairs] += block.bias_B.repeat_interleave(some)
+                    products_P[pairs] += block.bias_B[at]
                 first = pairs.stop
         scores_P = torch.empty(len(rows_P))
         scores_P[order_P] = products_P
@@ -306,8 +305,3 @@ def _is_mapped(array: FloatArray) -> bool:
     while isinstance(part, np.ndarray) and not isinstance(part, np.memmap):
         part = part.base
     return isinstance(part, np.memmap)
-
-
-def _starts(counts: Tensor) -> Tensor:
-    """Return where each of consecutive runs begins, and where the last one ends."""
-    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))

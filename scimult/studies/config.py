@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.checkpoints.merge import check_choice
-from scimult.config import StrictConfig
+from scimult.config import StrictConfig, string_override
 from scimult.errors import ConfigError
 
 
@@ -245,6 +245,9 @@ def _values(name: str, axis: Axis) -> list[tuple[str, list[str]]]:
         if isinstance(value, (dict, list)):
             fix = "name the axis, and give each of its values a name and overrides"
             raise ConfigError(f"axis {name} has a value that is not a scalar", value=value, fix=fix)
-        text = value if isinstance(value, str) else json.dumps(value)
-        overrides.append((f"{short}_{text}", [f"{name}={text}"]))
+        if isinstance(value, str):
+            overrides.append((f"{short}_{value}", [string_override(name, value)]))
+        else:
+            text = json.dumps(value)
+            overrides.append((f"{short}_{text}", [f"{name}={text}"]))
     return overrides

@@ -38,7 +38,8 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     DataError
         If results cannot be compared.
     """
-    findings = [finding for suite in plan.suites if (finding := find(plan, suite)) is not None]
+    found = [find(plan, suite, failed) for suite in plan.suites]
+    findings = [finding for finding in found if finding is not None]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
     by_suite = [tables_of(finding) for finding in findings]
     tables = [*chain.from_iterable(by_suite), run_table(plan)]

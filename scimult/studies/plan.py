@@ -27,8 +27,9 @@ from scimult.studies.trials import (
     refuse,
     weights_of,
 )
-from scimult.training.curriculum import rehearse
-from scimult.training.folder import CONFIG_NAME, check_same_config
+from scimult.training.curriculum import check_folder, rehearse
+from scimult.training.folder import CONFIG_NAME
+from scimult.training.plan import RunPlan
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,16 @@ def check_plan(plan: Plan) -> None:
             failed.add(name)
             continue
         try:
+            runs: list[RunPlan] = []
             if plan.runs[name].is_trained:
                 # Trials of a run differ only in the seed, so checking the first is enough.
-                models[name] = _rehearse(members[0], models.get(plan.runs[name].after or ""))
+                base = models.get(plan.runs[name].after or "")
+                # Finished runs may have had other ranks.
+                todo = not all(trial.is_whole for trial in members)
+                ranks = plan.study.launch.ranks if todo else None
+                models[name], runs = _rehearse(members[0], base, ranks)
             for trial in members:
-                _check_folder(plan, trial)
+                _check_folder(plan, trial, runs)
             # A merge has the tasks of its parents.
             if name in models:
                 _check_tasks(plan, members[0], models[name].config)
@@ -162,14 +168,21 @@ def check_plan(plan: Plan) -> None:
     refuse(problems, len(plan.runs))
 
 
-def _rehearse(trial: Trial, base: Pretrained | None) -> Pretrained:
-    """Return the model that a trial will save, with shapes instead of weights."""
+def _rehearse(
+    trial: Trial, base: Pretrained | None, ranks: int | None
+) -> tuple[Pretrained, list[RunPlan]]:
+    """Return the model that a trial will save, with shapes instead of weights.
+
+    Also return the plan of each stage.
+    """
     device = usable_device(None)
     models: dict[str | None, Pretrained | None] = {None: base}
+    runs = []
     for stage in trial.stages:
-        _, model = rehearse(stage.config, models[stage.after], device)
+        run, model = rehearse(stage.config, models[stage.after], device, ranks)
         models[stage.name] = model
-    return model
+        runs.append(run)
+    return model, runs
 
 
 def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:
@@ -186,16 +199,16 @@ def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:
                 )
 
 
-def _check_folder(plan: Plan, trial: Trial) -> None:
-    """Refuse a folder in which another run was trained, or this one from another base."""
+def _check_folder(plan: Plan, trial: Trial, runs: Sequence[RunPlan]) -> None:
+    """Refuse a folder in which another run was trained, or this one from another base.
+
+    ``runs`` are the plans of its stages, but for the seed.
+    """
     if plan.run_of(trial).model is not None and not trial.folder.exists():
         raise ConfigError("model does not exist", path=trial.folder, fix="check the path")
-    started = False
-    for stage in trial.stages:
-        saved = Path(stage.config.output) / CONFIG_NAME
-        if saved.exists():
-            started = True
-            check_same_config(saved, stage.config)
+    for stage, run in zip(trial.stages, runs, strict=True):
+        check_folder(stage, trial.stages, run)
+    started = any((Path(stage.config.output) / CONFIG_NAME).exists() for stage in trial.stages)
     inputs = plan.inputs(trial) if started else {}
     if inputs and read_mark(plan.out, f"{trial.key}.train") != inputs:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,20 +13,23 @@ from scimult.files import read_json
 from scimult.studies.config import RunConfig
 from scimult.studies.plan import Plan
 from scimult.studies.trials import Trial, by_run, config_of
+from scimult.studies.work import Evaluating
 from scimult.table import ABSENT, Cell, Table, label, number, texts
 from scimult.training import record
 from scimult.training.runs import METRICS, read_metrics
 
 
-def find(plan: Plan, suite: str) -> SuiteFindings | None:
+def find(plan: Plan, suite: str, failed: Collection[str] = ()) -> SuiteFindings | None:
     """Compare the runs on a suite; None if there is no result yet.
+
+    Of the jobs that ``failed``, scores of another model, data or suite than now are left out.
 
     Raises
     ------
     DataError
         If results are damaged, of other data, or lack per-query scores.
     """
-    results = _results(plan, suite)
+    results = _results(plan, suite, failed)
     if not results:
         return None
     wanted = plan.suites[suite].suite.select(plan.suites[suite].section.sets)
@@ -46,11 +49,21 @@ def _evaluated(plan: Plan) -> dict[str, Trial]:
     return {key: trial for key, trial in plan.trials.items() if plan.run_of(trial).evaluate}
 
 
-def _results(plan: Plan, suite: str) -> dict[str, Result]:
+def _results(plan: Plan, suite: str, failed: Collection[str]) -> dict[str, Result]:
     """Return the results that exist, by trial."""
     out = plan.results(suite)
-    paths = {key: folder_of(out, key) / "result.json" for key in _evaluated(plan)}
-    return {key: load_result(path) for key, path in paths.items() if path.is_file()}
+    results: dict[str, Result] = {}
+    for key, trial in _evaluated(plan).items():
+        path = folder_of(out, key) / "result.json"
+        result = load_result(path) if path.is_file() else None
+        job = Evaluating(plan, trial, suite)
+        if result is not None and job.name in failed:
+            current = job.current_sets()
+            sets = {name: entry for name, entry in result.sets.items() if current.get(name)}
+            result = result.model_copy(update={"sets": sets})
+        if result is not None and result.sets:
+            results[key] = result
+    return results
 
 
 def _missing(plan: Plan, columns: Sequence[Column], results: Mapping[str, Result]) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.checkpoints.weights import WEIGHTS_FILE
-from scimult.config import load_config
+from scimult.config import load_config, string_override
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
 from scimult.studies.config import RunConfig, StudyConfig
@@ -119,7 +119,7 @@ def _trial(study: StudyConfig, name: str, run: RunConfig, seed: int | None) -> T
     folder = Path(study.output) / "runs" / key
     if run.merge is not None:
         return Trial(name, seed, key, folder, [], [])
-    overrides = [*study.overrides, *run.overrides, f"output={folder}"]
+    overrides = [*study.overrides, *run.overrides, string_override("output", str(folder))]
     assert seed is not None, "trained runs have seeds"
     overrides.append(f"seed={seed + AFTER * _depth(study, name)}")
     if run.after is not None:
@@ -156,7 +156,8 @@ def _base_overrides(study: StudyConfig, name: str, seed: int | None) -> list[str
     runs = study.all_runs()
     base_seed = seed if seeds_of(study, name, runs) else None
     base = _trial(study, name, runs[name], base_seed).model
-    return [f"model.base={base}", "model.tokenizer=null", "model.architecture=null"]
+    origin = string_override("model.base", str(base))
+    return [origin, "model.tokenizer=null", "model.architecture=null"]
 
 
 def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> None:
@@ -165,7 +166,8 @@ def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> 
     for name, (trial, *_) in by_run(trials).items():
         run = runs[name]
         if run.is_trained:
-            content = "\n".join(_without_seed(stage.config, trial) for stage in trial.stages)
+            base = run.after if run.after is not None and runs[run.after].is_trained else None
+            content = "\n".join(_settings(stage, trial, base) for stage in trial.stages)
         else:
             path = None if run.model is None else str(Path(run.model).resolve())
             content = f"{path} {run.merge and run.merge.normal_form}"
@@ -176,13 +178,14 @@ def _check_equal(runs: Mapping[str, RunConfig], trials: Mapping[str, Trial]) -> 
         seen[content] = name
 
 
-def _without_seed(config: PretrainConfig, trial: Trial) -> str:
-    """Return a configuration without what depends on the run's seed and name."""
-    tree = config.model_dump(mode="json")
-    # Stages' seeds count from the run's; outputs and bases contain the run's name.
+def _settings(stage: Stage, trial: Trial, base: str | None) -> str:
+    """Return how a stage is trained, apart from its run's name and seed; ``base`` is a run's."""
+    tree = stage.config.model_dump(mode="json", exclude={"output"})
     assert trial.seed is not None
-    tree["seed"] -= trial.seed
-    return json.dumps(tree).replace(trial.key, "")
+    tree["seed"] -= trial.seed  # those of stages count from it
+    # The paths of trained bases hold names and seeds.
+    tree["model"]["base"] = stage.after or base or tree["model"]["base"]
+    return json.dumps(tree)
 
 
 Inputs = dict[str, str]

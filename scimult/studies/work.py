@@ -14,7 +14,16 @@ import scimult
 from scimult.distributed import free_port
 from scimult.errors import ConfigError
 from scimult.evaluation.growing import scored_alike
-from scimult.evaluation.results import folder_of, load_result
+from scimult.evaluation.harness import has_files
+from scimult.evaluation.results import (
+    Result,
+    averages,
+    folder_of,
+    load_result,
+    load_results,
+    save_result,
+)
+from scimult.progress import note
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
 from scimult.studies.plan import Plan
@@ -173,7 +182,7 @@ class Evaluating:
     @property
     def name(self) -> str:
         """Its name."""
-        return f"{self.trial.key}.evaluate.{self.suite}"
+        return _evaluation(self.trial.key, self.suite)
 
     @property
     def needs(self) -> list[str]:
@@ -183,14 +192,19 @@ class Evaluating:
 
     def is_done(self) -> bool:
         """Return whether the current model was scored on every set."""
-        whole = all(scored_sets(self.plan, self.trial, self.suite).values())
-        return whole and read_mark(self.plan.out, self.name) == self._inputs()
+        return all(self.current_sets().values())
+
+    def current_sets(self) -> dict[str, bool]:
+        """Return, for each requested set, whether it has a score of the current model."""
+        sets = scored_sets(self.plan, self.trial, self.suite)
+        is_current = read_mark(self.plan.out, self.name) == self.inputs()
+        return {name: scored and is_current for name, scored in sets.items()}
 
     def begin(self) -> None:
         """Remove another model's scores, then record the model."""
-        if read_mark(self.plan.out, self.name) not in (None, self._inputs()):
+        if read_mark(self.plan.out, self.name) not in (None, self.inputs()):
             _remove(folder_of(self.plan.results(self.suite), self.trial.key))
-        write_mark(self.plan.out, self.name, self._inputs())
+        write_mark(self.plan.out, self.name, self.inputs())
 
     def command(self, slot: Slot) -> list[str]:
         """Return the ``scimult evaluate`` command."""
@@ -202,10 +216,38 @@ class Evaluating:
             command += ["--sets", name]
         return [*command, "--resume", *section.overrides]
 
-    def _inputs(self) -> Inputs:
+    def inputs(self) -> Inputs:
         """Return what determines the scores: weights and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
         return {**weights_of([self.trial]), "options": options}
+
+
+def _evaluation(system: str, suite: str) -> str:
+    """Return the name of the job that scores a system."""
+    return f"{system}.evaluate.{suite}"
+
+
+def drop_other_scores(plan: Plan) -> None:
+    """Remove the scores of requested sets on other data, or under other settings, than now.
+
+    ``scimult evaluate`` scores nothing beside such scores of others: they cannot be compared. Those
+    that the study has not made stay.
+    """
+    for suite in plan.suites:
+        out = plan.results(suite)
+        for result in load_results(out):
+            scored = _scored(plan, suite, result)
+            sets = {name: entry for name, entry in result.sets.items() if scored.get(name, True)}
+            is_ours = read_mark(plan.out, _evaluation(result.system, suite)) is not None
+            if len(sets) == len(result.sets) or not is_ours:
+                continue
+            dropped = ", ".join(name for name in result.sets if name not in sets)
+            note(f"{result.system}: dropping scores of other data or settings: {dropped}")
+            if sets:
+                update = {"sets": sets, "averages": averages(sets)}
+                save_result(result.model_copy(update=update), out)
+            else:
+                _remove(folder_of(out, result.system))
 
 
 def _remove(folder: Path) -> None:
@@ -215,16 +257,24 @@ def _remove(folder: Path) -> None:
 
 
 def scored_sets(plan: Plan, trial: Trial, suite: str) -> dict[str, bool]:
-    """Return, for each requested set, whether a trial has a score under the current suite."""
+    """Return, for each requested set, whether a trial has a score under the current suite.
+
+    Scores on other data than the present files do not count.
+    """
+    path = folder_of(plan.results(suite), trial.key) / "result.json"
+    return _scored(plan, suite, load_result(path) if path.is_file() else None)
+
+
+def _scored(plan: Plan, suite: str, result: Result | None) -> dict[str, bool]:
     suite_plan = plan.suites[suite]
     wanted = suite_plan.suite.select(suite_plan.section.sets)
-    path = folder_of(plan.results(suite), trial.key) / "result.json"
-    if not path.is_file():
+    if result is None:
         return dict.fromkeys(wanted, False)
-    result = load_result(path)
+    root = Path(suite_plan.section.data)
     return {
         name: name not in result.failed
         and name in result.sets
         and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
+        and has_files(benchmark, root, result.sets[name].files)
         for name, benchmark in wanted.items()
     }

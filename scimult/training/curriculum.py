@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,9 +56,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
         plans = _check(stages, device)
         finished = {
-            stage.name
-            for stage in stages
-            if _check_folder(stage, stages, plans[stage.name], resume)
+            stage.name for stage in stages if check_folder(stage, stages, plans[stage.name], resume)
         }
         # No rank may write before all have checked.
         distributed.barrier()
@@ -90,12 +89,15 @@ def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
 
 
 def rehearse(
-    config: PretrainConfig, base: Pretrained | None, device: torch.device
+    config: PretrainConfig,
+    base: Pretrained | None,
+    device: torch.device,
+    ranks: int | None = None,
 ) -> tuple[RunPlan, Pretrained]:
     """Return a run's plan, and its model with shapes instead of weights.
 
     This finds contradictions before it starts. ``base`` is the model that an earlier run, perhaps
-    not started yet, will save as ``model.base``.
+    not started yet, will save as ``model.base``; ``ranks`` by default those of now.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def rehearse(
     else:
         model = build.rehearse_model(config, base)
     check_negatives(config, plan, model.routes)
-    deepspeed_settings(config, resolve_precision(config.engine.precision, device))
+    deepspeed_settings(config, resolve_precision(config.engine.precision, device), ranks)
     if config.engine.compile:
         check_compiles(model.config.encoder)
     if plan.embedding_teacher is not None:
@@ -119,8 +121,16 @@ def rehearse(
     return plan, model
 
 
-def _check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool) -> bool:
-    """Return whether a stage is finished; refuse a run of other settings, data or base."""
+def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool = True) -> bool:
+    """Return whether a stage is finished; refuse a run of other settings, data or base.
+
+    ``plan`` is that of the stage. Without ``resume`` any run is refused.
+
+    Raises
+    ------
+    SciMultError
+        If the folder holds another run, or files that the run would overwrite.
+    """
     folder, saved = _folder(stage), _folder(stage) / CONFIG_NAME
     check_nothing_foreign(folder)
     if not saved.exists():
@@ -131,26 +141,47 @@ def _check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: 
         )
     finished = _weights(stage).is_file()
     if finished or has_checkpoint(folder):
-        check_same_config(saved, stage.config)
+        before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)
     if finished:
-        _check_finished(stage, plan)
+        _check_finished(stage, before, plan)
     return finished
 
 
-def _check_finished(stage: Stage, plan: RunPlan) -> None:
-    """Refuse a finished stage of other data, of another base or with another teacher."""
+def _check_finished(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
+    """Refuse a finished stage whose model was decided by another origin, or other settings."""
     folder, model = _folder(stage), build.build_model(stage.config)
     provenance = read_config(folder).provenance
-    before = {"data": provenance.get("data"), **provenance.get("origin", {})}
+    made_from = {"data": provenance.get("data"), **provenance.get("origin", {})}
     if "origin" not in provenance:  # of an earlier version
-        before = {**origin_of(plan, model), **before}
-    if others := differing(before, origin_of(plan, model)):
+        made_from = {**origin_of(plan, model), **made_from}
+    if others := differing(made_from, origin_of(plan, model)):
         raise ConfigError(
-            f"the finished stage was trained on other {' and '.join(map(str, others))}",
+            f"the finished run was trained on other {' and '.join(map(str, others))}",
             path=folder,
             fix="restore what it was trained on, or choose another output",
         )
+    settings, now = _settings_of_model(before), _settings_of_model(stage.config)
+    if now["engine.precision"] == "auto":
+        now["engine.precision"] = settings["engine.precision"]
+    changed = {name: now[name] for name in now if now[name] != settings[name]}
+    if changed:
+        raise ConfigError(
+            f"the finished run was trained with a different {', '.join(changed)}",
+            path=folder / CONFIG_NAME,
+            value=changed,
+            fix="set it as it was, or remove this folder to train the run again",
+        )
+
+
+def _settings_of_model(config: PretrainConfig) -> dict[str, Any]:
+    """Return the settings that decide a model and may still be changed in a run, or on resume."""
+    chosen = config.checkpoint.export == "best" or config.dev.patience is not None
+    return {
+        "engine.precision": config.engine.precision,
+        "checkpoint.export": config.checkpoint.export,
+        "dev": config.dev.model_dump() if chosen else None,
+    }
 
 
 def _check_origin(stage: Stage, stages: Sequence[Stage]) -> None:

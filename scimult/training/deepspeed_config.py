@@ -26,7 +26,9 @@ _DECISIVE = (
 _DEEPSPEED_BUCKET = 500_000_000
 
 
-def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str, Any]:
+def deepspeed_settings(
+    config: PretrainConfig, precision: Precision, ranks: int | None = None
+) -> dict[str, Any]:
     """Return the DeepSpeed configuration of a run, complete and without contradictions.
 
     Raises
@@ -38,7 +40,7 @@ def deepspeed_settings(config: PretrainConfig, precision: Precision) -> dict[str
         config.engine.deepspeed,
         pairs_per_step=config.batch.pairs_per_step,
         accumulation=config.batch.accumulation,
-        world_size=distributed.world_size(),
+        world_size=ranks or distributed.world_size(),
         precision=precision,
         clip=config.optimizer.clip,
     )

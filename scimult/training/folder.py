@@ -149,8 +149,9 @@ class RunFolder:
             )
         checkpoint = self._store.newest()
         if checkpoint is not None:
-            drops = max(model.config.dropout, model.config.attention_dropout) > 0
-            self._check_same_run(saved, checkpoint, drops)
+            heads = [head.dropout for head in self._config.loss.heads.values()]
+            shares = [model.config.dropout, model.config.attention_dropout, *heads]
+            self._check_same_run(saved, checkpoint, max(shares) > 0)
         elif self._has_finished():
             raise ConfigError(
                 "the run here has finished, but its checkpoints are gone: it would start over",

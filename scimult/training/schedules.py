@@ -15,7 +15,9 @@ _SLANTED_RATIO = 32
 
 def warmup_steps(warmup: float, steps: int) -> int:
     """Return the warm-up in steps: ``warmup`` itself, or, if below 1, that share of ``steps``."""
-    return min(steps, math.ceil(warmup * steps) if warmup < 1 else int(warmup))
+    # 0.07 × 100 is a little more than 7.
+    share = math.ceil(round(warmup * steps, 6))
+    return min(steps, share if warmup < 1 else int(warmup))
 
 
 def lr_factor(name: str, step: int, steps: int, warmup: int) -> float:

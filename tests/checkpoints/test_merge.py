@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -105,6 +106,20 @@ def test_task_vectors_scale_linearly_with_depth(tmp_path: Path) -> None:
         merge([model], [0.8], by_depth=(1, 1), **options).model.state_dict().items()
     ):
         assert torch.equal(tensor, plain[name]), name
+
+
+def test_tasks_are_those_of_the_models_not_of_the_base(tmp_path: Path) -> None:
+    base, model = (save_tiny_model(tmp_path / name, variant="vanilla") for name in ("base", "run"))
+    config = json.loads((model / "config.json").read_text())
+    search = next(task for task in config["tasks"] if task["name"] == "search")
+    search["query_kind"] = "label"
+    config["tasks"].sort(key=lambda task: str(task["name"]))
+    (model / "config.json").write_text(json.dumps(config))
+    for merged in (merge([model], [1.0], method="task_vectors", base=base), merge([model, base])):
+        assert merged.tasks.names == ["classification", "link_prediction", "search"]
+        assert merged.tasks["search"].query_kind == "label"
+    back = merge([base], [1.0], method="task_vectors", base=model)
+    assert back.tasks["search"].query_kind == "query"
 
 
 def test_the_norm_after_the_last_block_counts_as_the_last_block() -> None:

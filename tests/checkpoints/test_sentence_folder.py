@@ -92,6 +92,35 @@ def test_embeddings_are_the_librarys_before_and_after_export(
     )
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("dims", [1, 8, 32, 100])
+def test_a_folder_that_truncates_gives_its_first_dimensions(
+    tmp_path: Path, dims: int, normalise: bool
+) -> None:
+    """Where it scales, it does so before the cut and we after: cosines are the same."""
+    whole = SentenceTransformer(
+        str(library_folder(tmp_path / "whole", normalise=normalise)), truncate_dim=dims
+    )
+    whole.save(str(tmp_path / "cut"))
+    wanted = theirs(tmp_path / "cut")
+    assert wanted.shape[1] == min(dims, 32)
+    if normalise:
+        wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    model = SciMult.from_pretrained(tmp_path / "cut", device="cpu")
+    np.testing.assert_allclose(ours(model), wanted, atol=1e-5)
+    uncut = SciMult.from_pretrained(tmp_path / "whole", device="cpu")
+    assert (model.fingerprint != uncut.fingerprint) == (dims < 32)
+
+
+@pytest.mark.parametrize("dims", [0, -3, "8", True, 1.5])
+def test_a_length_to_cut_at_that_is_none_is_refused(tmp_path: Path, dims: object) -> None:
+    folder = library_folder(tmp_path / "st")
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": dims}))
+    with pytest.raises(CheckpointError, match="truncate_dim is not a positive integer"):
+        load_pretrained(folder)
+
+
 def test_an_export_that_the_library_changed_is_read_as_changed(tmp_path: Path) -> None:
     base = load_pretrained(library_folder(tmp_path / "st", "cls"))
     export_folded(tmp_path / "folded", base, None)

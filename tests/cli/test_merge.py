@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -144,3 +145,27 @@ def test_a_set_that_could_not_be_scored_lets_nothing_through(
     assert result.exit_code == 1
     assert "no score for merged on broken: out of memory" in result.output
     assert not (tmp_path / "out").exists()
+
+
+def test_sets_without_scores_per_query_are_named_and_block_nothing(tmp_path: Path) -> None:
+    model, other = (save_tiny_model(tmp_path / name) for name in ("model", "other"))
+    signatures = {
+        f"s{n}": {"paper_id": f"p{n}", "author_info": {"block": f"b{n // 4}"}} for n in range(16)
+    }
+    papers = {f"p{n}": {"paper_id": f"p{n}", "title": "ab" * (1 + n // 2)} for n in range(16)}
+    clusters = {f"c{n}": {"signature_ids": [f"s{2 * n}", f"s{2 * n + 1}"]} for n in range(8)}
+    (tmp_path / "persons").mkdir()
+    for kind, tree in (("signatures", signatures), ("papers", papers), ("clusters", clusters)):
+        (tmp_path / "persons" / f"made_{kind}.json").write_text(json.dumps(tree))
+    entry = benchmark("persons", "link_prediction", "search", ["ndcg@10"]).model_dump(mode="json")
+    entry |= {"protocol": "author_clustering", "format": "s2and", "split": "made"}
+    entry["metrics"] = ["b_cubed_f1"]
+    tree = {"name": "own", "description": "x", "how_to_get": "x", "benchmarks": {"persons": entry}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(tree))
+    words = ["merge", str(model), str(other), "--out", str(tmp_path / "out")]
+    words += ["--suite", str(tmp_path / "own.yaml"), "--data", str(tmp_path)]
+    words += ["--results", str(tmp_path / "results"), "--not-worse-than", str(model)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "persons: not tested against model: no per-query scores" in result.output
+    assert (tmp_path / "out").is_dir()

@@ -12,6 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from scimult.cli.prepare import _with_decontamination
+from scimult.config import apply_overrides
 from scimult.data.manifest import PairEntry
 from scimult.data.prepared import PREPARED, PreparedData
 from scimult.files import atomic_folder
@@ -84,6 +86,21 @@ def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
     code, output = _run(*paths, "--skip-bad")
     assert code == 0, output
     assert "left out 1: column 'cited' names an unknown paper" in output
+
+
+def test_a_root_that_yaml_would_cut(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "raw").rename(tmp_path / "raw #1: new")
+    out = tmp_path / "out"
+    code, output = _run(
+        "prepare", "--config", config, "--out", out, "--root", tmp_path / "raw #1: new"
+    )
+    assert code == 0, output
+    folder = tmp_path / "sets #1"
+    added = _with_decontamination([], folder)
+    assert apply_overrides({}, added)["hygiene"] == {
+        "evaluation": str(folder),
+        "decontaminate": ["query"],
+    }
 
 
 @pytest.mark.parametrize("override", ["max_negative=1", "max_negatives=0", "max_negatives"])

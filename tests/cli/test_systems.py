@@ -1,13 +1,17 @@
-"""Specifications of systems on the command line."""
+"""Systems on the command line: how they are written, and one that fails among others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from scimult.cli.main import app
 from scimult.cli.systems import MODEL_OPTIONS, parse_system
 from scimult.errors import ConfigError, UnknownNameError
+from tests.benchmark_sets import write_search
+from tests.tiny import save_static_embeddings, save_tiny_model
 
 
 def test_a_system_is_a_name_a_folder_and_options() -> None:
@@ -23,3 +27,33 @@ def test_a_system_is_a_name_a_folder_and_options() -> None:
     for text in ("base", "=x", "base="):
         with pytest.raises(ConfigError, match="a system is NAME=FOLDER"):
             parse_system(text, MODEL_OPTIONS)
+
+
+@pytest.mark.parametrize("option", ["model", "encoder"])
+def test_a_folder_with_a_plus_in_its_name_is_no_ensemble(tmp_path: Path, option: str) -> None:
+    folder = save_tiny_model(tmp_path / "a+b") if option == "model" else tmp_path / "c++"
+    if option == "encoder":
+        save_static_embeddings(folder)
+    write_search(tmp_path)
+    call = ["evaluate", "--suite", str(tmp_path / "search"), "--out", str(tmp_path / "out")]
+    found = CliRunner().invoke(app, [*call, f"--{option}", f"mine={folder}"])
+    assert found.exit_code == 0, found.output
+    assert "mine: search: ndcg@10" in found.stderr
+
+
+def test_a_system_that_fails_on_every_set_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Embeddings come after BM25 and before models."""
+    write_search(tmp_path)
+    mine = "--embeddings", f"mine={tmp_path / 'nowhere'}"
+    call = ["evaluate", "--suite", str(tmp_path / "search"), "--out", str(tmp_path / "out"), *mine]
+    model = f"last={save_tiny_model(tmp_path / 'model')}"
+    found = CliRunner().invoke(app, [*call, "--bm25", "--model", model])
+    assert found.exit_code == 1
+    assert "mine: failed: " in found.stderr
+    assert "BM25: search: ndcg@10" in found.stderr
+    assert "last: search: ndcg@10" in found.stderr
+    assert "error: 1 sets failed: mine: search" in found.stderr
+    assert "| BM25 | last |" in (tmp_path / "out/table.md").read_text(encoding="utf-8")
+    alone = CliRunner().invoke(app, call)
+    assert alone.exit_code == 1
+    assert alone.stderr.startswith("error: ")

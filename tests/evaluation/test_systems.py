@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scimult.data.lines import Rejects
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import read_dataset
+from scimult.evaluation.growing import GrowingResult
+from scimult.evaluation.results import save_result
 from scimult.evaluation.systems import BM25System, DenseSystem, EmbeddingSystem, StoredSystem
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.inference import SciMult
@@ -84,6 +88,20 @@ def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) ->
         StoredSystem("mine", tmp_path / "nowhere", "dot").ranker(links)
 
 
+def test_embeddings_with_other_ids_are_another_system(tmp_path: Path) -> None:
+    """Swapped ids give other scores: --resume must not keep those before."""
+    folder = tmp_path / "links/candidates"
+    write_embeddings(folder, ["a", "b"], np.eye(2, dtype=np.float32), {})
+    system = StoredSystem("mine", tmp_path, "dot")
+    before = system.describe()
+    assert before == system.describe()
+    (folder / "ids.txt").write_text("b\na\n", encoding="utf-8")
+    suite = {"name": "own", "benchmarks": {}}
+    save_result(GrowingResult("mine", before, suite, tmp_path / "out").result, tmp_path / "out")
+    with pytest.raises(ConfigError, match="existing result of mine differs in sha256"):
+        GrowingResult("mine", system.describe(), suite, tmp_path / "out", "resume")
+
+
 def test_stored_embeddings_of_papers_come_by_id(tmp_path: Path) -> None:
     """A linear model gets the rows of its papers, in whatever order the file has them."""
     ids = ["a", "b", "c"]
@@ -152,8 +170,57 @@ def test_stored_embeddings_compared_by_cosine_are_scaled_for_distances_and_linea
 def test_an_encoder_that_loses_rows_or_returns_nan(links: Dataset) -> None:
     with pytest.raises(DataError, match=r"words returned embeddings of shape \(2, 16\) for 3"):
         DenseSystem(_Broken()).ranker(links)
-    with pytest.raises(DataError, match="a query embedding is not finite"):
-        DenseSystem(_NotANumber()).ranker(links).search(3)
+    with pytest.raises(DataError, match=r"3 of 3 embeddings by words are not finite"):
+        DenseSystem(_NotANumber()).ranker(links)
+
+
+class _Converting(WordEncoder):
+    def __init__(self, convert: Callable[[FloatArray], object]) -> None:
+        super().__init__()
+        self._convert = convert
+
+    def encode(self, *args: object, **kwargs: object) -> FloatArray:
+        return self._convert(super().encode(*args, **kwargs))  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("form", ["list", "rows", "tensor", "float64"])
+def test_an_encoder_may_return_whatever_numpy_reads(links: Dataset, form: str) -> None:
+    forms: dict[str, Callable[[FloatArray], object]] = {
+        "list": lambda x_ND: x_ND.tolist(),
+        "rows": list,
+        "tensor": torch.from_numpy,
+        "float64": lambda x_ND: x_ND.astype(np.float64),
+    }
+    found = DenseSystem(_Converting(forms[form])).ranker(links).search(5)
+    _assert_same(found, DenseSystem(WordEncoder()).ranker(links).search(5))
+
+
+@pytest.mark.parametrize("form", ["graph", "bfloat16", "objects", "complex"])
+def test_an_encoder_that_returns_no_array_is_named(links: Dataset, form: str) -> None:
+    forms: dict[str, Callable[[FloatArray], object]] = {
+        "graph": lambda x_ND: torch.from_numpy(x_ND).requires_grad_(),
+        "bfloat16": lambda x_ND: torch.from_numpy(x_ND).bfloat16(),
+        "objects": lambda x_ND: x_ND.astype(object),
+        "complex": lambda x_ND: x_ND.astype(np.complex64),
+    }
+    with pytest.raises(DataError, match="words did not return an array of real numbers.*Fix: "):
+        DenseSystem(_Converting(forms[form])).ranker(links)
+
+
+def test_stored_embeddings_are_finite_and_of_one_width(tmp_path: Path, links: Dataset) -> None:
+    """Messages name the folder and the id: several systems may be scored in one call."""
+    queries, candidates = tmp_path / "links/queries", tmp_path / "links/candidates"
+    count = len(links.candidate_ids)
+    write_embeddings(queries, links.query_ids, np.ones((len(links.query_ids), 3), np.float32), {})
+    write_embeddings(candidates, links.candidate_ids, np.ones((count, 4), np.float32), {})
+    with pytest.raises(DataError, match=r"links: queries and candidates differ in width .*3, 4"):
+        StoredSystem("mine", tmp_path, "dot").ranker(links)
+    values = np.ones((count, 3), np.float32)
+    values[1, 2] = np.nan
+    np.save(candidates / "embeddings.npy", values)
+    wanted = rf"candidates: 1 of {count} embeddings are not finite .*{links.candidate_ids[1]}"
+    with pytest.raises(DataError, match=wanted):
+        StoredSystem("mine", tmp_path, "dot").ranker(links)
 
 
 def test_bm25_counts_words_of_title_and_body() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from scimult.inference.sentence_encoder import (
     load_spec,
     preset_names,
 )
+from scimult.retrieval.exact import ExactIndex
 from scimult.types import Text
+from tests.base_models import save_base_model
 from tests.tiny import save_static_embeddings, tiny_backend
 
 PAPERS = [
@@ -106,6 +109,129 @@ def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEnco
     assert encoder._format(Text("paper", "title")) == "title"
 
 
+@pytest.mark.parametrize("name", [None, "cosine", "dot", "euclidean"])
+def test_the_models_own_similarity(minilm: Path, tmp_path: Path, name: str | None) -> None:
+    """Candidates are in the order of the library's own similarity."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm), device="cpu")
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    pooling = modules.Pooling(384, pooling_mode="mean")
+    SentenceTransformer(modules=[model[0], pooling], similarity_fn_name=name).save(str(tmp_path))
+    encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+    papers = [Text("paper", f"Drawing {what} " * n) for n, what in enumerate("abcdefgh", start=1)]
+    query = Text("query", "drawing")
+    queries_QD = encoder.encode([query], task="search", role="query")
+    candidates_CD = encoder.encode(papers, task="search", role="candidate")
+    index = ExactIndex([str(row) for row in range(8)], candidates_CD, encoder.similarity)
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    wanted = library.similarity(queries_QD, candidates_CD)[0].argsort(descending=True)
+    assert index.search(queries_QD, 8).rows_QK[0].tolist() == wanted.tolist()
+    assert encoder.similarity == {"euclidean": "l2", None: "cosine"}.get(name, name)
+    chosen = SentenceEncoder(_spec(tmp_path, similarity="l2"), name="l2", device="cpu")
+    pooled = SentenceEncoder(_spec(tmp_path, pooling="cls"), name="cls", device="cpu")
+    assert (chosen.similarity, pooled.similarity) == ("l2", "cosine")
+
+
+def test_a_similarity_that_we_lack_is_refused(minilm: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    _set(folder / "config_sentence_transformers.json", similarity_fn_name="manhattan")
+    with pytest.raises(CheckpointError, match="manhattan.*Fix: choose one, such as similarity=l2"):
+        SentenceEncoder(_spec(folder), name="own", device="cpu")
+
+
+def test_the_models_own_prompts_and_routes_by_side(minilm: Path, tmp_path: Path) -> None:
+    """As the library encodes queries and documents of a search, and papers about papers."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    sides = [[body, modules.Pooling(384, pooling_mode=mode)] for mode in ("cls", "mean")]
+    router = Router.for_query_document(*sides, default_route="document")
+    prompts = {"query": "find: ", "document": "paper: "}
+    SentenceTransformer(modules=[router], prompts=prompts).save(str(tmp_path))
+
+    encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    texts = [encoder._format(paper) for paper in PAPERS]
+    for task, role, wanted in (
+        ("search", "query", library.encode_query(texts)),
+        ("search", "candidate", library.encode_document(texts)),
+        ("link_prediction", "query", library.encode(texts)),
+        ("classification", "candidate", library.encode(texts)),
+    ):
+        found = encoder.encode(PAPERS, task=task, role=role)
+        np.testing.assert_array_equal(found, wanted)
+    assert not np.allclose(library.encode_query(texts), library.encode(texts), atol=1e-2)
+
+
+@pytest.mark.parametrize(("prefix", "included"), [("find: ", True), ("find: ", False), ("", True)])
+def test_a_prefix_replaces_the_models_own_prompt(
+    minilm: Path, tmp_path: Path, prefix: str, included: bool
+) -> None:
+    """A pooling that leaves prompts out leaves out the prefix too, as the library's prompt."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    pooling = modules.Pooling(384, pooling_mode="mean", include_prompt=included)
+    SentenceTransformer(modules=[body, pooling], prompts={"query": "own: "}).save(str(tmp_path))
+    spec = _spec(tmp_path, prefixes={"search/query": prefix})
+    encoder = SentenceEncoder(spec, name="own", device="cpu")
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    wanted = library.encode([encoder._format(paper) for paper in PAPERS], prompt=prefix)
+    found = encoder.encode(PAPERS, task="search", role="query")
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_another_pooling_keeps_the_models_longest_text_and_casing(
+    minilm: Path, tmp_path: Path, pooling: Literal["cls", "mean"]
+) -> None:
+    folder = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    _set(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=True)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"]["lowercase"] = False
+    _set(folder / "tokenizer.json", **tokenizer)
+    encoder = SentenceEncoder(_spec(folder, pooling=pooling), name="e", device="cpu")
+    ours = SciMult.from_pretrained(folder, pooling=pooling, similarity="cosine", device="cpu")
+    papers = [Text("paper", "Drawing LARGE Graphs " * 9), Text("paper", "Graphs")]
+    found = encoder.encode(papers, task="search", role="query")
+    wanted = ours.encode(papers, task="search", role="query")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_length", [None, 500])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_long_texts_end_where_the_positions_do(
+    tmp_path: Path, family: str, max_length: int | None
+) -> None:
+    """The library passes RoBERTa's two positions of padding as tokens; our reader knows them."""
+    folder = save_base_model(tmp_path, family)
+    ours = SciMult.from_pretrained(folder, pooling="mean", device="cpu")
+    spec = _spec(folder, pooling="mean", similarity="dot", max_length=max_length)
+    encoder = SentenceEncoder(spec, name="e", device="cpu")
+    papers = [Text("paper", "graph " * 400), Text("paper", "graph")]
+    found = encoder.encode(papers, task="search", role="query")
+    wanted = ours.encode(papers, task="search", role="query")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_model_without_a_route_for_queries_is_named(minilm: Path, tmp_path: Path) -> None:
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    body = SentenceTransformer(str(minilm), device="cpu")[0]
+    routes = {task: [body, modules.Pooling(384)] for task in ("search", "classification")}
+    SentenceTransformer(modules=[Router(routes)]).save(str(tmp_path))
+    encoder = SentenceEncoder(_spec(tmp_path), name="routed", device="cpu")
+    with pytest.raises(CheckpointError, match="No route found.*Fix: use --model") as raised:
+        encoder.encode(PAPERS, task="search", role="query")
+    assert str(tmp_path) in str(raised.value)
+
+
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
     """The adapter serves documents only; queries are encoded by the model alone."""
     peft = pytest.importorskip("peft")
@@ -172,6 +298,58 @@ def test_own_files_are_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> 
     assert len(set(found)) == 5
 
 
+def _set(path: Path, **settings: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("config.json", {"num_attention_heads": 6}),
+        ("config.json", {"hidden_act": "relu"}),
+        ("config.json", {"layer_norm_eps": 0.1}),
+        ("config_sentence_transformers.json", {"truncate_dim": 64}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.linear.Identity"}),
+    ],
+    ids=["heads", "activation", "epsilon", "truncated", "dense"],
+)
+def test_settings_around_equal_weights_are_part_of_the_fingerprint(
+    minilm: Path, tmp_path: Path, file: str, settings: dict[str, object]
+) -> None:
+    """With the same fingerprint a store would give the vectors of the settings before."""
+    modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm), device="cpu")
+    dense = modules.Dense(384, 64) if "Dense" in file else modules.Normalize()
+    SentenceTransformer(modules=[model[0], model[1], dense]).save(str(tmp_path))
+
+    def encoded() -> tuple[str, np.ndarray]:
+        encoder = SentenceEncoder(_spec(tmp_path), name="own", device="cpu")
+        return encoder.fingerprint, encoder.encode(PAPERS, task="search", role="query")
+
+    (before, rows), (again, _) = encoded(), encoded()
+    _set(tmp_path / file, **settings)
+    after, changed = encoded()
+    assert before == again != after
+    assert rows.shape != changed.shape or not np.allclose(rows, changed, atol=1e-4)
+
+
+def test_the_scale_of_an_adapter_is_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+
+    base = transformers.AutoModel.from_pretrained(minilm)
+    settings = peft.LoraConfig(r=2, target_modules=["query", "key"], init_lora_weights=False)
+    peft.get_peft_model(base, settings).save_pretrained(tmp_path)
+    found = []
+    for alpha in (8, 8, 16):
+        _set(tmp_path / "adapter_config.json", lora_alpha=alpha)
+        spec = _spec(minilm, adapters={"default": str(tmp_path)})
+        found.append(SentenceEncoder(spec, name="a", device="cpu").fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_the_fingerprint_does_not_change_with_use(minilm: Path) -> None:
     used, fresh = (SentenceEncoder(_spec(minilm), name="own", device="cpu") for _ in range(2))
     used.encode([Text("paper", "A title")], task="search", role="query")
@@ -189,3 +367,5 @@ def test_static_embeddings_are_the_means_of_their_tokens_vectors(tmp_path: Path)
         ids = tiny_backend().encode(paper.joined, add_special_tokens=False).ids
         np.testing.assert_allclose(row, vectors[ids].mean(axis=0), rtol=0, atol=1e-6)
     assert encoder.fingerprint == SentenceEncoder(spec, name="other", device="cpu").fingerprint
+    with pytest.raises(CheckpointError, match=r"any length \(value: 64\). Fix: leave max_length"):
+        SentenceEncoder(load_spec(str(folder), ["max_length=64"]), name="cut", device="cpu")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import BertForSequenceClassification
 
 from scimult.errors import ConfigError
@@ -24,6 +26,20 @@ def test_a_cut_file_is_an_error_for_users(cross: Path) -> None:
     weights = cross / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ConfigError, match="cannot load cross-encoder"):
+        load_cross_encoder(str(cross))
+
+
+@pytest.mark.parametrize("missing", ["a block", "the pooler"])
+def test_no_weight_is_random(cross: Path, missing: str) -> None:
+    """transformers only warns; a classifier's head reads the pooler."""
+    if missing == "a block":
+        config = json.loads((cross / "config.json").read_text())
+        (cross / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    else:
+        weights = load_file(cross / "model.safetensors")
+        kept = {name: x for name, x in weights.items() if "pooler" not in name}
+        save_file(kept, cross / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lack \d+ weights, which would be random.*Fix: "):
         load_cross_encoder(str(cross))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,12 @@ import pytest
 
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
-from scimult.retrieval.embeddings import read_embeddings, write_embeddings
+from scimult.retrieval.embeddings import (
+    StoredEmbeddings,
+    check_finite,
+    read_embeddings,
+    write_embeddings,
+)
 
 IDS = ["b", "a", "ü\u2028c"]
 MATRIX_ND = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -34,6 +40,22 @@ def test_embeddings_made_elsewhere_need_no_meta(tmp_path: Path) -> None:
     assert read_embeddings(tmp_path).ids == ["b", "a", "c"]
     (tmp_path / "ids.txt").write_text("b\r\na\r\nc\r\n", encoding="utf-8-sig", newline="")
     assert read_embeddings(tmp_path).ids == ["b", "a", "c"]
+
+
+def test_rows_that_are_not_finite_are_found_without_flags_of_all(tmp_path: Path) -> None:
+    """Flags of all numbers would take a quarter of the embeddings' memory again."""
+    values = np.ones((100_000, 32), dtype=np.float32)
+    check_finite(values, "x")
+    values[[70_001, 99_999], [3, 31]] = np.nan, np.inf
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"2 of 100000 embeddings by x .*row 70001"):
+        check_finite(values, "x")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < values.size / 4
+    stored = StoredEmbeddings(tmp_path, [str(row) for row in range(100_000)], values, {})
+    with pytest.raises(DataError, match=r"1 of 3 embeddings are not finite .*'70001'"):
+        stored.rows(["5", "70001", "6"])
 
 
 def test_an_id_without_embedding_is_named(folder: Path) -> None:

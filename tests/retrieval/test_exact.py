@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError, UnknownNameError
 from scimult.products import multiplies_bytes, products
-from scimult.retrieval import rounded
+from scimult.retrieval import block_scores
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.runs import Ranking
@@ -207,7 +207,7 @@ def test_memory_is_one_block_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         most = max(most, len(alive))
         return found
 
-    monkeypatch.setattr(rounded, "products", noted)
+    monkeypatch.setattr(block_scores, "products", noted)
     candidates_CD = np.ones((1000, 2), np.float32)
     index = ExactIndex(
         [str(row) for row in range(1000)], candidates_CD, "dot", query_rows=16, block_rows=64

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import DataError
+from scimult.products import FEW
 from scimult.retrieval import few_candidates
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.few_candidates import MOST_CANDIDATES, best_columns
@@ -43,12 +44,22 @@ def test_best_columns_are_a_stable_sort(
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
-@pytest.mark.parametrize(("queries", "k"), [(1, 1), (1, 10), (40, 7), (500, 100), (3, 3000)])
-def test_it_lists_what_blocks_list_and_faiss(similarity: Similarity, queries: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "queries", "k"),
+    [
+        *[(3000, 1, 1), (3000, 1, 10), (3000, 40, 7), (3000, 500, 100), (3000, 3, 3000)],
+        *[(9000, 1, 10), (9000, FEW, 20), (9000, FEW + 1, 20), (9000, 32, 100), (9000, 6, 9000)],
+    ],
+)
+def test_it_lists_what_blocks_list_and_faiss(
+    similarity: Similarity, count: int, queries: int, k: int
+) -> None:
     """Scores may differ by what the order of 24 float32 sums changes, 24 roundings of 2**-24."""
-    candidates_CD, queries_QD = _made(0, 3000, 24), _made(1, queries, 24)
-    ids = [f"d{number}" for number in np.random.default_rng(2).permutation(3000)]
-    ours = ExactIndex(ids, candidates_CD, similarity).search(queries_QD, k)
+    candidates_CD, queries_QD = _made(0, count, 24), _made(1, queries, 24)
+    ids = [f"d{number}" for number in np.random.default_rng(2).permutation(count)]
+    index = ExactIndex(ids, candidates_CD, similarity)
+    assert index._at_once(queries, k) is not None
+    ours = index.search(queries_QD, k)
     blocks = ExactIndex(ids, candidates_CD, similarity, block_rows=300).search(queries_QD, k)
     tolerance = 24 * 2.0**-24 * np.abs(blocks.scores_QK).max()
     np.testing.assert_allclose(ours.scores_QK, blocks.scores_QK, rtol=0, atol=tolerance)

@@ -96,7 +96,7 @@ class _Spoilt(WordEncoder):
 
 
 def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="1 of 25 embeddings are not finite in float32"):
+    with pytest.raises(DataError, match="1 of 25 embeddings by words are not finite"):
         _encode(StoringEncoder(_Spoilt(), tmp_path, "m"))
     large = _Spoilt()
     large.value = np.float32(1e6)

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import ConfigError
-from scimult.products import ByteMatrix, multiplies_bytes
+from scimult.products import FEW, ByteMatrix, multiplies_bytes
 from scimult.retrieval import rounded, vectors
+from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.rounded import BlockScores, ByteVectors, HalfVectors, Operand
+from scimult.retrieval.passes import Passes
+from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand
 from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, Similarity
 
@@ -84,17 +86,19 @@ def test_a_gpus_way_of_searching_finds_the_same(
     ids = [f"{row:05}" for row in np.random.default_rng(3).permutation(6000)]
     exclude_Q = np.arange(70) - 1
     expected = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, block_rows=999)
-    index = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, block_rows=5001)
-    index._on_host, index.query_rows = False, 32
+    index = ExactIndex(
+        ids, candidates_CD, similarity, first_pass=first_pass, query_rows=32, block_rows=5001
+    )
+    index._on_host = False
     wanted = expected.search(queries_QD, 20, exclude_Q=exclude_Q)
     selected_on_host: list[tuple[int, bool]] = []
-    begun = ExactIndex._new_best
+    begun = Passes._new_best
 
-    def noted(index: ExactIndex, count: int, *rest: Any) -> Any:
+    def noted(passes: Passes, count: int, *rest: Any) -> Any:
         selected_on_host.append((count, rest[-1] is None))
-        return begun(index, count, *rest)
+        return begun(passes, count, *rest)
 
-    monkeypatch.setattr(ExactIndex, "_new_best", noted)
+    monkeypatch.setattr(Passes, "_new_best", noted)
     found = index.search(queries_QD, 20, exclude_Q=exclude_Q)
     # Where nothing else separates candidates, scores are products whose sums depend on the block.
     assert (found.rows_QK == wanted.rows_QK).mean() > 0.99
@@ -140,13 +144,13 @@ def test_a_model_that_makes_all_texts_alike_is_searched_too(
     rng = np.random.default_rng(12)
     x_CD = (30 + spread * rng.normal(size=(4000, 64))).astype(np.float32)
     kept: list[int] = []
-    settled = ExactIndex._settled
+    settled = Passes._settled
 
-    def noted(index: ExactIndex, queries_QD: torch.Tensor, keys: torch.Tensor, *rest: Any) -> Any:
+    def noted(passes: Passes, queries_QD: torch.Tensor, keys: torch.Tensor, *rest: Any) -> Any:
         kept.append(keys.shape[1])
-        return settled(index, queries_QD, keys, *rest)
+        return settled(passes, queries_QD, keys, *rest)
 
-    monkeypatch.setattr(ExactIndex, "_settled", noted)
+    monkeypatch.setattr(Passes, "_settled", noted)
     ids = [f"{row:05}" for row in range(4000)]
     index = ExactIndex(ids, x_CD, similarity, first_pass=first_pass)
     found = index.search(x_CD[:5], 10)
@@ -324,7 +328,7 @@ def test_two_passes_are_taken_where_they_pay(
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
 
-    def types(x_CD: FloatArray, k: int, queries: int = 4) -> set[torch.dtype]:
+    def types(x_CD: FloatArray, k: int, queries: int = FEW + 1) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
         product = BlockScores.of
 
@@ -343,7 +347,7 @@ def test_two_passes_are_taken_where_they_pay(
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
     assert types(candidates_CD, 4) == {torch.bfloat16}
     assert types(candidates_CD, 5) == {torch.float32}
-    assert types(candidates_CD, 2, queries=3) == {torch.float32}
+    assert types(candidates_CD, 2, queries=FEW) == {torch.float32}
     np.save(tmp_path / "x.npy", candidates_CD)
     assert types(np.load(tmp_path / "x.npy", mmap_mode="r"), 2) == {torch.float32}
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: False)

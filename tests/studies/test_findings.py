@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,8 @@ from scimult.studies import states, tables, work
 from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
-from scimult.studies.trials import Trial
-from scimult.studies.work import scored_sets
+from scimult.studies.trials import Trial, write_mark
+from scimult.studies.work import Evaluating, drop_other_scores, scored_sets
 from tests.benchmark_sets import benchmark
 
 TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
@@ -38,7 +40,7 @@ SCORES = {
 def _plan(folder: Path, names: list[str]) -> Plan:
     """Return the plan of a study with results in a folder."""
     runs = {name: RunConfig() for name in ("vanilla", "good")} | {"base": RunConfig(model="base")}
-    section = EvaluationConfig(suite="own", data="nowhere")
+    section = EvaluationConfig(suite="own", data=str(folder))
     study = StudyConfig(
         name="made up",
         output=str(folder),
@@ -63,6 +65,7 @@ def _write(plan: Plan, names: list[str], untested: str = "") -> None:
     for trial in plan.trials.values():
         sets = {}
         for name in names:
+            (out.parent.parent / f"{name}.tsv").write_text(name)
             scores = SCORES[trial.run, trial.seed][name]
             queries = [f"q{row}" for row in range(50)]
             write_per_query(out, trial.key, name, queries, {"ndcg@10": scores.tolist()})
@@ -73,12 +76,14 @@ def _write(plan: Plan, names: list[str], untested: str = "") -> None:
                 main_metric="ndcg@10",
                 counts={"queries": 50},
                 left_out={},
-                files={f"{name}.tsv": "0"},
+                files={f"{name}.tsv": hashlib.sha256(name.encode()).hexdigest()},
                 scores={"ndcg@10": float(scores.mean())},
                 resampled=[] if name == untested else ["ndcg@10"],
                 seconds=1.0,
             )
-        suite = {"name": "own", "description": "Mine", "benchmarks": dict.fromkeys(names)}
+        made = {name: benchmark(name, "search", "search", ["ndcg@10"]) for name in names}
+        benchmarks = {name: entry.model_dump(mode="json") for name, entry in made.items()}
+        suite = {"name": "own", "description": "Mine", "benchmarks": benchmarks}
         result = Result(
             system=trial.key, settings={}, suite=suite, sets=sets, averages={}, provenance={}
         )
@@ -200,3 +205,41 @@ def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:
         suite = {"name": "own", "benchmarks": {"cisi": {**scored, **change}}}
         save_result(load_result(path).model_copy(update={"suite": suite}), plan.results("own"))
         assert scored_sets(plan, trial, "own") == {"cisi": done}
+
+
+def test_scores_on_other_data_do_not_count(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, ["cisi", "cacm"])
+    _write(plan, ["cisi", "cacm"])
+    (tmp_path / "cacm.tsv").write_text("other")
+    assert scored_sets(plan, plan.trials["base"], "own") == {"cisi": True, "cacm": False}
+    job = "good-seed1.evaluate.own"
+    write_mark(plan.out, job, Evaluating(plan, plan.trials["good-seed1"], "own").inputs())
+    found = find(plan, "own", [job, "base.evaluate.own"])
+    assert found is not None
+    assert "No result yet of base." in found.notes  # it was another model
+    assert _row(found, "good", "search", "cisi").seeds == (2, 3)
+    assert _row(found, "good", "search", "cacm").seeds == (1, 3)
+
+
+def test_only_scores_of_the_study_are_dropped(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, ["cisi", "cacm"])
+    _write(plan, ["cisi", "cacm"])
+    # A run that has left the study, and a system that was never in it.
+    for name in ("gone-seed0", "by_hand"):
+        shutil.copytree(plan.results("own") / "base", plan.results("own") / name)
+        path = plan.results("own") / name / "result.json"
+        save_result(load_result(path).model_copy(update={"system": name}), plan.results("own"))
+    for name in ("base", "good-seed1", "gone-seed0"):
+        write_mark(plan.out, f"{name}.evaluate.own", {})
+    drop_other_scores(plan)
+    (tmp_path / "cacm.tsv").write_text("other")
+    drop_other_scores(plan)
+    left = {
+        name: list(load_result(plan.results("own") / name / "result.json").sets)
+        for name in ("base", "good-seed1", "gone-seed0", "by_hand")
+    }
+    assert left.pop("by_hand") == ["cisi", "cacm"]
+    assert all(sets == ["cisi"] for sets in left.values())
+    (tmp_path / "cisi.tsv").unlink()
+    drop_other_scores(plan)
+    assert not (plan.results("own") / "base").exists()

@@ -11,12 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scimult.config import save_config
 from scimult.errors import ConfigError, SciMultError
 from scimult.studies.config import StudyConfig, expand
 from scimult.studies.lineage import ordered, seeds_of
 from scimult.studies.study_file import load_study
-from scimult.studies.trials import config_of
+from scimult.studies.trials import config_of, make_trials
 from tests.conftest import REPOSITORY
+from tests.training.corpus import prepare_corpus, run_config
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)
 LINES = st.lists(st.from_regex(r"[a-z]{1,4}\.[a-z]{1,4}=[0-9]{1,3}", fullmatch=True), max_size=2)
@@ -68,6 +70,22 @@ def test_a_dotted_key_is_an_axis_of_its_values() -> None:
         "optimizer.lr=0.001",
         "data.hard_negatives=1",
     ]
+
+
+def test_a_text_on_an_axis_stays_a_text() -> None:
+    runs = expand({"log.project": ["010", "mine"]})
+    assert [run.overrides for run in runs.values()] == [['log.project="010"'], ["log.project=mine"]]
+
+
+def test_runs_are_in_the_output_folder_whatever_it_is_called(tmp_path: Path) -> None:
+    folder = prepare_corpus(tmp_path).parent
+    save_config(run_config(folder, "unused"), folder / "run.yaml")
+    out = str(tmp_path / "study #1: a")
+    runs = {"warm": {}, "vanilla": {"after": "warm"}}
+    changes = {"output": out, "config": str(folder / "run.yaml"), "grid": {}, "runs": runs}
+    trials = make_trials(study(tmp_path, **changes))
+    assert trials["warm-seed0"].stages[0].config.output == f"{out}/runs/warm-seed0"
+    assert trials["vanilla-seed0"].stages[0].config.model.base == f"{out}/runs/warm-seed0"
 
 
 def test_names_that_meet_are_refused() -> None:

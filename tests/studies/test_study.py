@@ -17,6 +17,7 @@ from scipy import stats
 from scimult.checkpoints import load_pretrained
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
+from scimult.files import read_json, sha256, write_json
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
 from tests.studies.small_study import call, small_study, write_study
@@ -127,6 +128,16 @@ def test_another_configuration_does_not_go_on_in_the_same_folder(done: Path, fol
     assert result.exit_code == 1
     assert "1 of 2 runs cannot start. Fix: " in result.stderr
     assert "started with a different optimizer" in result.stderr
+    result = call(folder / "whole.yaml", "overrides=[engine.precision=bf16]")
+    assert result.exit_code == 1
+    assert "was trained with a different engine.precision" in " ".join(result.stderr.split())
+    manifest = folder / "prepared" / "manifest.json"
+    before = manifest.read_text(encoding="utf-8")
+    write_json(manifest, {**read_json(manifest), "fingerprint": "another"})
+    result = call(folder / "whole.yaml")
+    manifest.write_text(before, encoding="utf-8")
+    assert result.exit_code == 1
+    assert "the finished run was trained on other data" in " ".join(result.stderr.split())
     result = call(folder / "whole.yaml", "name=other")
     assert result.exit_code == 1
     assert "the folder belongs to another study" in result.stderr
@@ -182,6 +193,39 @@ def test_scores_of_an_older_model_never_count_as_the_new_ones(done: Path, folder
     assert scores[0] == scores[1]
 
 
+def test_changed_data_and_settings_are_scored_again(folder: Path) -> None:
+    """Also where several models have scores, beside which others cannot be compared."""
+    data = folder / "elsewhere"
+    shutil.copytree(folder / "own", data / "own")
+    shutil.copytree(folder / "base", folder / "copy")
+    runs = {name: {"model": str(folder / name)} for name in ("base", "copy")}
+    section = {"suite": str(folder / "own.yaml"), "data": str(data)}
+    path = write_study(folder, "changed_data", runs=runs, evaluate=[section])
+    assert call(path).exit_code == 0
+    results = [folder / "changed_data" / "results" / "own" / name / "result.json" for name in runs]
+    judged = data / "own" / "qrels" / "test.tsv"
+    lines = judged.read_text().splitlines()
+    judged.write_text("\n".join(lines[:1] + lines[1::2]) + "\n")
+    assert "base ready 0/1" in " ".join(call(path, "--dry-run").stdout.split())
+    result = call(path)
+    assert result.exit_code == 0, result.output
+    assert "copy: dropping scores of other data or settings: own" in result.stderr
+    expected = sha256(judged)
+    for each in results:
+        assert load_result(each).sets["own"].files["own/qrels/test.tsv"] == expected
+    # One model less: its old scores are in nobody's way.
+    del runs["copy"]
+    section["overrides"] = ["benchmarks.own.metrics=[recall@5]"]
+    result = call(write_study(folder, "changed_data", runs=runs, evaluate=[section]))
+    assert result.exit_code == 0, result.output
+    assert list(load_result(results[0]).sets["own"].scores) == ["recall@5"]
+    judged.write_text("")
+    result = call(path)
+    assert result.exit_code == 1
+    assert "1 of 1 jobs failed" in result.stderr
+    assert (folder / "changed_data" / "table.md").read_text().startswith("## Runs")
+
+
 def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
     runs = {
         "base": {"model": str(folder / "base")},
@@ -206,6 +250,16 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
         assert f"\n  {name}" in result.stderr
     assert result.stderr.count("Fix:") == 1
     assert not (folder / "refused").exists()
+
+
+def test_batches_that_the_ranks_cannot_share_are_refused_at_once(done: Path, folder: Path) -> None:
+    words = ("launch.ranks=3", "--dry-run")
+    result = call(write_study(folder, "three", runs={"base": {}}), *words)
+    assert result.exit_code == 1
+    assert "pairs_per_step 8 cannot be split over 3 ranks" in " ".join(result.stderr.split())
+    # Those of finished runs were shared by others.
+    result = call(folder / "whole.yaml", *words)
+    assert result.exit_code == 0, result.output
 
 
 def test_a_model_without_a_task_of_the_suite_is_refused_at_once(folder: Path) -> None:
@@ -242,6 +296,16 @@ def test_a_dry_run_of_what_nothing_is_known_of_says_so(folder: Path) -> None:
             },
             "two runs are the same",
         ),
+        (
+            {
+                "runs": {
+                    "base": {},
+                    "a": {"after": "base", "seeds": [0]},
+                    "b": {"after": "base", "seeds": [1]},
+                }
+            },
+            "two runs are the same",
+        ),
         ({"runs": {"base": {"model": "x"}, "y": {"model": "./x/"}}}, "two runs are the same"),
         ({"runs": {"base": {}, "base-seed0": {"model": "x"}}}, "two runs have the same name"),
         ({"options": {"pool": "mean"}}, "unknown option of a system"),
@@ -253,3 +317,16 @@ def test_contradictions_are_refused(folder: Path, changes: dict[str, Any], messa
     result = call(write_study(folder, "refused", **changes), "--dry-run")
     assert result.exit_code == 1
     assert message in result.stderr
+
+
+def test_runs_are_told_apart_whatever_they_are_called(folder: Path) -> None:
+    """Two runs start from different models, whose names end in those of the runs."""
+    runs = {
+        "base": {},
+        "long-a": {"overrides": ["schedule.steps=3"]},
+        "long-b": {"overrides": ["schedule.steps=2"]},
+        "a": {"after": "long-a"},
+        "b": {"after": "long-b"},
+    }
+    plan = make_plan(write_study(folder, "told_apart", runs=runs))
+    assert len(plan.trials) == 10

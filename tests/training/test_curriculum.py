@@ -153,6 +153,14 @@ def test_a_finished_curriculum_is_left_unchanged(folder: Path, finished: Path) -
             {"search": {"model": {"variant": "mha_expert"}, "data": {"sources": ["world"]}}},
             "search.*started with a different data",
         ),
+        *(
+            ({"vanilla": {**STAGES["vanilla"], **sections}}, f"vanilla.*with a different {names}")
+            for sections, names in [
+                ({"engine": {"precision": "bf16"}}, "engine.precision"),
+                ({"checkpoint": {"keep_best": True, "export": "best"}}, "checkpoint.export, dev"),
+                ({"dev": {"every": 1, "patience": 1}}, "dev"),
+            ]
+        ),
     ],
 )
 def test_a_finished_stage_of_another_config_is_refused(
@@ -180,7 +188,7 @@ def test_a_finished_stage_of_other_data_is_refused(folder: Path, finished: Path)
     manifest = folder / "prepared" / "manifest.json"
     before = manifest.read_text(encoding="utf-8")
     write_json(manifest, {**read_json(manifest), "fingerprint": "another"})
-    with pytest.raises(ConfigError, match="finished stage was trained on other data"):
+    with pytest.raises(ConfigError, match="finished run was trained on other data"):
         run_stages(load_stages(write(folder, "finished")))
     manifest.write_text(before, encoding="utf-8")
 
@@ -190,7 +198,7 @@ def test_a_finished_stage_of_another_base_is_refused(folder: Path, finished: Pat
     weights, stages = (base / "model.safetensors").read_bytes(), folder / "finished.yaml"
     other = finished / "vanilla" / "model" / "model.safetensors"
     (base / "model.safetensors").write_bytes(other.read_bytes())
-    with pytest.raises(ConfigError, match=r"vanilla: the finished stage.* other base\. .*restore"):
+    with pytest.raises(ConfigError, match=r"vanilla: the finished run.* other base\. .*restore"):
         run_stages(load_stages(write(folder, "finished")))
     (base / "model.safetensors").write_bytes(weights)
     vanilla = finished / "vanilla" / "model" / "config.json"

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from scimult import distributed
-from scimult.config import validate
+from scimult.config import load_config, validate
 from scimult.data.batches import BatchBuilder, all_known_positives
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
@@ -23,15 +23,18 @@ from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.inference import SciMult
 from scimult.losses import Projection
 from scimult.progress import LOGGER
-from scimult.retrieval.embeddings import StoredEmbeddings
+from scimult.retrieval.embeddings import StoredEmbeddings, read_embeddings
 from scimult.retrieval.teacher_vectors import TeacherVectors, write_encoded, write_imported
 from scimult.training import build, embedding_teacher
-from scimult.training.config import LossConfig
+from scimult.training.config import LossConfig, PretrainConfig
+from scimult.training.curriculum import check_folder
 from scimult.training.embedding_teacher import EmbeddingTeacher, open_embedding_teacher
 from scimult.training.learned import LearnedPart, learned_parts
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective
+from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
+from scimult.training.stages import Stage
 from scimult.training.taught import TaughtObjective
 from tests.ranks import run_ranks
 from tests.training.corpus import (
@@ -263,6 +266,13 @@ def test_a_run_with_a_projection_resumes_but_not_with_other_vectors(
     shutil.rmtree(folder / "on/checkpoints/step-0000006")
     with pytest.raises(Exception, match="saved with embedding_teacher"):
         run_ranks(run, 1, tmp_path, folder, "on", wide)
+    # Nor does a finished one count as trained in a study or curriculum.
+    config = load_config(PretrainConfig, folder / "projected" / "config.yaml")
+    stage = Stage("projected", config)
+    with pytest.raises(ConfigError, match="the finished run was trained on other embedding_teacher"):
+        check_folder(stage, [stage], plan_run(config))
+    write_imported(tmp_path / "vectors", texts, read_embeddings(folder / "wide"), overwrite=True)
+    assert check_folder(stage, [stage], plan_run(config))
 
 
 def view_of(source: PairFile) -> PairFile:

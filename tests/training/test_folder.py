@@ -44,9 +44,15 @@ def test_batches_by_tokens_depend_on_the_number_of_ranks(
     """Pairs are planned for the whole batch and then divided; token budgets are per rank."""
     save_tiny_model(tmp_path / "base", variant="vanilla")
     by_tokens = {"pairs_per_step": None, "max_tokens": 200}
-    for name, batch, dropout in (("pairs", {}, 0.1), ("still", {}, 0.0), ("tokens", by_tokens, 0)):
+    head = {"by_task": {"classification": {"name": "multi_class", "dropout": 0.2}}}
+    for name, batch, dropout, loss in (
+        ("pairs", {}, 0.1, {}),
+        ("still", {}, 0.0, {}),
+        ("head", {}, 0.0, head),
+        ("tokens", by_tokens, 0.0, {}),
+    ):
         model_section = {"dropout": dropout, "attention_dropout": 0.0}
-        config = run_config(tmp_path, name, batch=batch, model=model_section)
+        config = run_config(tmp_path, name, batch=batch, model=model_section, loss=loss)
         output = Path(config.output)
         output.mkdir()
         tree = config.model_dump(mode="json")
@@ -66,7 +72,7 @@ def test_batches_by_tokens_depend_on_the_number_of_ranks(
             # Masks are drawn by rank: the note must not promise that only sums differ.
             said = capsys.readouterr()
             assert "sums round differently" in said.out + said.err
-            assert ("dropout masks differ" in said.out + said.err) == (dropout > 0)
+            assert ("dropout masks differ" in said.out + said.err) == (dropout > 0 or bool(loss))
 
 
 def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:

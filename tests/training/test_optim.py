@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.nn import Embedding, Linear
@@ -280,6 +280,12 @@ def test_warmup_is_a_share_below_one_and_steps_above() -> None:
     assert warmup_steps(700, 1000) == 700
     assert warmup_steps(0, 1000) == 0
     assert warmup_steps(700, 100) == 100
+
+
+@given(st.integers(0, 99), st.integers(1, 1_000_000))
+@example(7, 100)
+def test_a_share_of_steps_is_that_of_exact_numbers(percent: int, steps: int) -> None:
+    assert warmup_steps(percent / 100, steps) == -(-percent * steps // 100)
 
 
 def test_unknown_schedule_lists_the_known_ones() -> None:

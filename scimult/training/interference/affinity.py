@@ -24,11 +24,13 @@ from scimult.files import read_json, write_json
 from scimult.progress import note
 from scimult.training.build import build_model
 from scimult.training.config import DataConfig, DevConfig, PretrainConfig
+from scimult.training.curriculum import check_folder
 from scimult.training.dev import mean_reciprocal_rank
 from scimult.training.fitting import learns, uses_default_loss
 from scimult.training.loss_config import LOSS_OPTIONS, LossConfig
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
+from scimult.training.stages import Stage
 
 _START = "start.json"
 # Keys of the loss of all tasks that loss.by_task does not name.
@@ -133,7 +135,8 @@ def affinity_runs(
     Raises
     ------
     SciMultError
-        If there are no dev pairs to score with, or a run cannot be planned.
+        If there are no dev pairs to score with, a run cannot be planned, or its folder holds
+        another one.
     """
     if not plan.dev_sets:
         raise ConfigError(
@@ -147,7 +150,8 @@ def affinity_runs(
         run.output = str(folder / "+".join(group))
         run.schedule = run.schedule.model_copy(update={"steps": steps, "epochs": None})
         run.checkpoint.every, run.dev.every = steps, 0
-        plan_run(run)
+        stage = Stage("+".join(group), run)
+        check_folder(stage, [stage], plan_run(run))
         runs[group] = run
     return runs
 
@@ -175,7 +179,9 @@ def train_affinity(
         return _scores(config, plan, pretrained)
 
     start = build_model(config)
-    _check_start(folder, start)
+    weights = check_start(folder, start)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / _START, weights)
     rows = [AffinityRow((), scores(start))]
     for group, run in runs.items():
         note(f"training on {', '.join(group)}")
@@ -183,8 +189,14 @@ def train_affinity(
     return rows
 
 
-def _check_start(folder: Path, start: Pretrained) -> None:
-    """Refuse to mix runs that started from different weights in one table."""
+def check_start(folder: Path, start: Pretrained) -> dict[str, str]:
+    """Refuse to mix runs that started from different weights in one table; return the digest.
+
+    Raises
+    ------
+    ConfigError
+        If ``folder`` has runs that started from others than those of ``start``.
+    """
     path, weights = folder / _START, {"weights": digest_of(start.model.state_dict())}
     if path.is_file() and read_json(path) != weights:
         raise ConfigError(
@@ -192,8 +204,7 @@ def _check_start(folder: Path, start: Pretrained) -> None:
             path=folder,
             fix="remove this folder to train them again, or choose another --out",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, weights)
+    return weights
 
 
 def _scores(config: PretrainConfig, plan: RunPlan, pretrained: Pretrained) -> dict[str, float]:

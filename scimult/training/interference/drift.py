@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from scimult.checkpoints import Pretrained
 from scimult.data.batches import Batch, MicroBatch
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, one_of
 from scimult.models import embed_tokens
 from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, TokenIds
@@ -46,21 +47,29 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
     return float(np.linalg.norm(y.T @ x) ** 2 / norms)
 
 
-def measure_drift(
-    base: Pretrained, model: Pretrained, tasks: Iterable[str], micro_batches: Iterable[MicroBatch]
-) -> list[Drift]:
-    """Compare base and model on the first texts of the micro-batches, each by its task's route.
+def check_base(base: Pretrained, model: Pretrained, tasks: Iterable[str], path: Path) -> None:
+    """Refuse a base, from ``path``, that cannot be compared with the model.
 
     Raises
     ------
-    ConfigError
-        If base and model have different tokenizers.
+    ConfigError, UnknownNameError
+        If their tokenizers differ, or the base has routes but not for all tasks.
     """
     if base.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise ConfigError(
             "base and model have different tokenizers",
+            path=path,
             fix="name the base from which the run started",
         )
+    if base.config.encoder.is_routed:
+        for task in tasks:
+            one_of("task of the base", task, base.tasks.names, path=path)
+
+
+def measure_drift(
+    base: Pretrained, model: Pretrained, tasks: Iterable[str], micro_batches: Iterable[MicroBatch]
+) -> list[Drift]:
+    """Compare base and model on the first texts of the micro-batches, each by its task's route."""
     by_side = _texts(micro_batches)
     drifts = []
     for task in tasks:

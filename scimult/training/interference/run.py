@@ -20,9 +20,14 @@ from scimult.table import Table
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.training.folder import CONFIG_NAME, MODEL_NAME
-from scimult.training.interference.affinity import affinity_runs, only_tasks, train_affinity
+from scimult.training.interference.affinity import (
+    affinity_runs,
+    check_start,
+    only_tasks,
+    train_affinity,
+)
 from scimult.training.interference.cosines import compare
-from scimult.training.interference.drift import measure_drift
+from scimult.training.interference.drift import check_base, measure_drift
 from scimult.training.interference.gradients import (
     location_of,
     measure,
@@ -108,6 +113,13 @@ def run_interference(
         runs = affinity_runs(settings, plan, tasks, affinity_steps, out / _RUNS)
     torch_device = usable_device(device)
     pretrained = build_model(settings)
+    if runs:
+        check_start(out / _RUNS, pretrained)
+    base_model = None
+    if base is not None:
+        base_model = load_pretrained(base, pooling=settings.model.pooling)
+        check_base(base_model, pretrained, tasks, base)
+        base_model.model.to(torch_device)
     encoder = pretrained.model.to(torch_device)
     # Dropout is 0: training mode differs only by recomputation, which limits memory.
     encoder.checkpoints_activations = True
@@ -128,9 +140,7 @@ def run_interference(
         )
     layout = suggest_layout(comparison)
     drifts = []
-    if base is not None:
-        base_model = load_pretrained(base, pooling=settings.model.pooling)
-        base_model.model.to(torch_device)
+    if base_model is not None:
         flat = [each for by_task in micro_batches for halves in by_task for each in halves]
         drifts = measure_drift(base_model, pretrained, tasks, flat)
     tables = [interference_table(comparison)]

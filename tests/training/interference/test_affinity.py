@@ -187,3 +187,20 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
     with pytest.raises(ConfigError, match="started from other weights"):
         train_affinity(config, plan, runs, folder / "runs")
+
+
+def test_a_call_that_cannot_go_on_leaves_the_report(tmp_path: Path) -> None:
+    prepare_corpus(tmp_path)
+    sources = {"sources": ["world.search", "world.classification"]}
+    config = run_config(tmp_path, "run", model={"variant": "vanilla"}, data=sources)
+    save_config(config, tmp_path / "run.yaml")
+    options: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
+    run_interference(tmp_path / "base", tmp_path / "out", affinity_steps=1, **options)
+    report = (tmp_path / "out" / "interference.json").read_bytes()
+    with pytest.raises(ConfigError, match="started with a different schedule"):
+        run_interference(tmp_path / "base", tmp_path / "out", affinity_steps=2, **options)
+    weights = tmp_path / "base" / "model.safetensors"
+    save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
+    with pytest.raises(ConfigError, match="trained on other base"):
+        run_interference(tmp_path / "base", tmp_path / "out", affinity_steps=1, **options)
+    assert (tmp_path / "out" / "interference.json").read_bytes() == report

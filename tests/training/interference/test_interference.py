@@ -26,7 +26,6 @@ from scimult.training.interference import (
     suggest_layout,
 )
 from scimult.training.interference.cosines import WHOLE
-from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import (
     Location,
     TaskLosses,
@@ -236,22 +235,6 @@ def test_a_gradient_that_overflows_is_an_error() -> None:
         _compare(tiny_encoder("vanilla").double(), losses)
 
 
-def test_linear_cka_is_that_of_gram_matrices() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 6)), rng.normal(size=(40, 9))
-    y[:, :6] += x
-    centre = np.eye(40) - 1 / 40
-
-    def hsic(k: np.ndarray, m: np.ndarray) -> float:
-        return float(np.trace(k @ centre @ m @ centre))
-
-    grams = x @ x.T, y @ y.T
-    naive = hsic(*grams) / np.sqrt(hsic(grams[0], grams[0]) * hsic(grams[1], grams[1]))
-    assert linear_cka(x, y) == pytest.approx(naive, abs=1e-12)
-    turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
-    assert linear_cka(x, 3 * x @ turn + 2) == pytest.approx(1, abs=1e-12)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("interference")
@@ -291,10 +274,14 @@ def test_a_rare_task_is_named(folder: Path) -> None:
 
 
 def test_the_command_writes_a_report(folder: Path) -> None:
-    config = run_config(folder, "shared", model={"variant": "vanilla"})
+    config = run_config(
+        folder, "shared", model={"variant": "vanilla"}, data={"prepared": "nowhere"}
+    )
     save_config(config, folder / "config.yaml")
+    (folder / "data #1").symlink_to(folder / "prepared")
     out = folder / "report"
     arguments = ["interference", "--model", folder / "base", "--config", folder / "config.yaml"]
+    arguments += ["--data", folder / "data #1"]
     arguments += ["--out", out, "--rounds", 3, "--base", folder / "base", "batch.pairs_per_step=4"]
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exit_code == 0, result.output
@@ -360,22 +347,3 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="is not a report of scimult interference"):
         run_interference(folder / "base", tmp_path / "mine", **given)
-
-
-def test_drift_shows_what_moved(folder: Path) -> None:
-    config = run_config(folder, "run", model={"variant": "vanilla", "dropout": 0.0})
-    base, moved = build_model(config), build_model(config)
-    rounds = training_rounds(config, plan_run(config), base, ["search"], 2)
-    micro_batches = [
-        micro_batch
-        for of_round in rounds
-        for micro_batches in of_round
-        for micro_batch in micro_batches
-    ]
-    with torch.no_grad():
-        for parameter in moved.model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.05)
-    for drift in measure_drift(base, moved, ["search"], micro_batches):
-        assert 0 < drift.cosine < 0.999
-        assert 0 < drift.cka < 0.999
-        assert drift.texts > 5

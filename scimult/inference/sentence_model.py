@@ -1,0 +1,105 @@
+"""Load third-party encoders through sentence-transformers, and refuse what it only warns of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
+from scimult.errors import CheckpointError
+from scimult.retrieval.cross_encoder import drawn_weights
+from scimult.types import Similarity
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from scimult.inference.sentence_encoder import EncoderSpec
+
+
+def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
+    """Load an encoder with its own pooling or another one, on ``device`` (None: a GPU if any).
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be loaded, some of its weights would be random, its tokenizer knows no words,
+        or it cannot cut texts as the description says.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    try:
+        if spec.pooling == "own":
+            model = SentenceTransformer(spec.model, revision=spec.revision, device=device)
+        else:
+            # Unlike the constructor, it reads the model's longest text and casing.
+            body = Transformer.load(spec.model, revision=spec.revision)
+            pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
+            model = SentenceTransformer(modules=[body, pooling], device=device)
+    except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
+        problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
+        fix = "name a folder, or download the model first"
+        raise CheckpointError(problem, path=spec.model, fix=fix) from error
+    _check_weights(spec, model)
+    _check_vocabulary(spec, model)
+    longest = [spec.max_length or model.max_seq_length, *_positions(model)]
+    limit = min((number for number in longest if number), default=None)
+    if limit != model.max_seq_length:
+        try:
+            model.max_seq_length = limit
+        except AttributeError as error:  # static embeddings
+            problem = "this model reads texts of any length"
+            raise CheckpointError(
+                problem, path=spec.model, value=limit, fix="leave max_length out"
+            ) from error
+    return model
+
+
+def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
+    """Refuse random weights, but for poolers, which embeddings do not use."""
+    drawn = [name for name in drawn_weights(model) if "pooler" not in name]
+    if drawn:
+        problem = f"the files lack {len(drawn)} weights, which would be random"
+        fix = "use complete files, whose names are those of the model's config.json"
+        raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
+
+
+def _check_vocabulary(spec: EncoderSpec, model: SentenceTransformer) -> None:
+    """Refuse a tokenizer that transformers made of special tokens alone: all words are unknown."""
+    tokenizer = model.tokenizer
+    special = getattr(tokenizer, "all_special_tokens", None)
+    if special and set(tokenizer.get_vocab()) <= set(special):
+        problem, fix = (
+            "the tokenizer knows no words",
+            "copy its files there, such as tokenizer.json",
+        )
+        raise CheckpointError(problem, path=spec.model, fix=fix)
+
+
+def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
+    """Return how the model's own files compare embeddings.
+
+    Raises
+    ------
+    CheckpointError
+        If we do not support it.
+    """
+    for ours, theirs in SIMILARITY_NAMES.items():
+        if model.similarity_fn_name == theirs:
+            return ours
+    problem, fix = "this model's similarity is not supported", "choose one, such as similarity=l2"
+    raise CheckpointError(problem, path=spec.model, value=model.similarity_fn_name, fix=fix)
+
+
+def _positions(model: SentenceTransformer) -> list[int]:
+    """Return how many tokens have learned positions, if these are learned.
+
+    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which the library does not know.
+    """
+    import torch
+
+    return [
+        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+        for name, part in model.named_modules()
+        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding)
+    ]
