@@ -269,7 +269,9 @@ def test_a_run_with_a_projection_resumes_but_not_with_other_vectors(
     # Nor does a finished one count as trained in a study or curriculum.
     config = load_config(PretrainConfig, folder / "projected" / "config.yaml")
     stage = Stage("projected", config)
-    with pytest.raises(ConfigError, match="the finished run was trained on other embedding_teacher"):
+    with pytest.raises(
+        ConfigError, match="the finished run was trained on other embedding_teacher"
+    ):
         check_folder(stage, [stage], plan_run(config))
     write_imported(tmp_path / "vectors", texts, read_embeddings(folder / "wide"), overwrite=True)
     assert check_folder(stage, [stage], plan_run(config))
