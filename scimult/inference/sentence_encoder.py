@@ -220,6 +220,9 @@ class SentenceEncoder:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
         digest.update(str(self._model.max_seq_length).encode())
         digest.update(_as_text(self._model.tokenizer).encode())
+        side = getattr(self._model.tokenizer, "truncation_side", "right")
+        if side != "right":
+            digest.update(f"cut on the {side}".encode())
         digest.update(json.dumps(self._steps(), sort_keys=True, default=_plain).encode())
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype}".encode())

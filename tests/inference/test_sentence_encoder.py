@@ -335,6 +335,20 @@ def test_settings_around_equal_weights_are_part_of_the_fingerprint(
     assert rows.shape != changed.shape or not np.allclose(rows, changed, atol=1e-4)
 
 
+def test_the_side_on_which_texts_are_cut_is_part_of_the_fingerprint(
+    minilm: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(minilm, tmp_path / "copy"))
+    found = []
+    for side in ("right", "left"):
+        _set(copy / "tokenizer_config.json", truncation_side=side)
+        encoder = SentenceEncoder(_spec(copy, max_length=8), name="own", device="cpu")
+        rows = encoder.encode(PAPERS, task="search", role="query")
+        found.append((encoder.fingerprint, rows))
+    assert not np.allclose(found[0][1], found[1][1], atol=1e-4)
+    assert found[0][0] != found[1][0]
+
+
 def test_the_scale_of_an_adapter_is_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
