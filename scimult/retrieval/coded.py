@@ -26,6 +26,9 @@ from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
 from scimult.types import FloatArray, IntArray, Similarity
 
+LEAST = 16
+"""Four-bit codes have as many centroids, so fewer vectors have none."""
+
 _BLOCK = 1 << 16
 _QUERIES = 256
 # Vectors per list that k-means sees, about what it expects, and its iterations.
@@ -56,7 +59,8 @@ def write_codes(
 ) -> None:
     """Write an index of vectors, reading them in blocks.
 
-    ``lists`` is the number of inverted lists, by default the square root of that of candidates.
+    There are at least ``LEAST`` vectors. ``lists`` is the number of inverted lists, by default the
+    square root of that of candidates.
     """
     import faiss  # other mining does not need it
 

@@ -25,7 +25,7 @@ from scimult.preparation.steps import Steps
 from scimult.progress import note
 from scimult.retrieval import analysis, coded, pruned_bm25
 from scimult.retrieval.bm25 import BM25Index
-from scimult.retrieval.coded import CodedIndex, write_codes
+from scimult.retrieval.coded import LEAST, CodedIndex, write_codes
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index, write_pruned_bm25
 from scimult.types import FloatArray, IntArray, Similarity
@@ -71,7 +71,7 @@ class Indexes:
         """Return an index of candidates' vectors, called ``name``; their text rows ascend."""
         config, device = self._config.dense, usable_device(None)
         exact = ExactIndex(self._texts.ids_at(rows_C), vectors_CD, similarity, device=device)
-        if len(rows_C) < config.exact_below:
+        if len(rows_C) < max(config.exact_below, LEAST):
             return exact
 
         def make(folder: Path) -> None:

@@ -16,7 +16,7 @@ from scimult.preparation.mining.config import MiningConfig, SearchConfig
 from scimult.preparation.mining.indexes import Indexes
 from scimult.preparation.steps import Steps
 from scimult.retrieval.bm25 import BM25Index
-from scimult.retrieval.coded import CodedIndex
+from scimult.retrieval.coded import LEAST, CodedIndex
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index
@@ -69,7 +69,12 @@ def test_few_candidates_are_searched_exactly(texts: TextStore, tmp_path: Path) -
     indexes = Indexes(texts, SearchConfig(), Steps(tmp_path / "steps"))
     assert isinstance(indexes.bm25("a.papers", rows), BM25Index)
     assert isinstance(indexes.dense("a", rows, np.ones((N, 2), np.float32), "l2"), ExactIndex)
+    # Codes need sixteen vectors, however few the configuration allows.
+    indexes = Indexes(texts, SearchConfig.model_validate(AMPLE), Steps(tmp_path / "steps"))
+    few = np.random.default_rng(0).standard_normal((LEAST, 8)).astype(np.float32)
+    assert isinstance(indexes.dense("a", rows[: LEAST - 1], few[1:], "l2"), ExactIndex)
     assert not (tmp_path / "steps").exists()
+    assert isinstance(indexes.dense("a", rows[:LEAST], few, "l2"), CodedIndex)
 
 
 def test_pools_of_an_ample_search_are_those_of_the_exact_one(
