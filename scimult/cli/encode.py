@@ -130,8 +130,8 @@ def encode(
     if done.missing:
         echo(
             f"{where}: {done.encoded:,} texts encoded by part {mine.index} of {mine.count}; "
-            f"{len(done.missing)} of {done.shards} shards are missing, and the last part to "
-            "finish writes the manifest",
+            f"shards still missing: {len(done.missing)} of {done.shards}; the last part to finish "
+            "writes the manifest",
             err=True,
         )
         return

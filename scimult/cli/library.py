@@ -189,7 +189,7 @@ def index(
     mine = Part.parse(part)
     facts = opened.index(task=task, kind=kind, target_recall=target_recall, part=mine)
     if isinstance(facts, list):
-        echo(f"{folder}: part {part} is done; {len(facts)} of the others are missing")
+        echo(f"{folder}: part {part} is done; parts still missing: {len(facts)}")
         return
     recall = f"recall {facts.recall:.3f} of the top 10 on {facts.queries} queries"
     settings = f"{facts.effort} lists, {facts.candidates} candidates per result"

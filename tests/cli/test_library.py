@@ -56,6 +56,15 @@ def library(model: Path, tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
+def test_a_part_of_an_index_says_how_many_are_missing(model: Path, tmp_path: Path) -> None:
+    rows = [f"p{number},graph {number} of nets\n" for number in range(1000)]
+    table = _table(tmp_path, "".join(["id,title\n", *rows]))
+    inputs = ("--model", model, "--papers", table, "--task", "search")
+    assert _run("library", "create", tmp_path / "many", *inputs).exit_code == 0
+    result = _run("library", "index", tmp_path / "many", "--part", "0/2")
+    assert result.output.endswith("many: part 0/2 is done; parts still missing: 1\n")
+
+
 def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None:
     bib = library.parent / "library.bib"
     assert len(_rows("search", "nets", "--library", library)) == 3
