@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scimult.cli.systems import MODEL_OPTIONS, parse_system
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.cli.systems import MODEL_OPTIONS, make_systems, parse_system
+from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 
 
 def test_a_system_is_a_name_a_folder_and_options() -> None:
@@ -23,3 +23,16 @@ def test_a_system_is_a_name_a_folder_and_options() -> None:
     for text in ("base", "=x", "base="):
         with pytest.raises(ConfigError, match="a system is NAME=FOLDER"):
             parse_system(text, MODEL_OPTIONS)
+
+
+def test_a_missing_model_is_found_before_any_system_is_scored(tmp_path: Path) -> None:
+    there = tmp_path / "model"
+    there.mkdir()
+
+    def made(*models: str) -> list[str]:
+        return list(make_systems(True, [], [], models, [], None, None))
+
+    assert made(f"a={there}", "b=organisation/name", "c=package:own") == ["BM25", "a", "b", "c"]
+    for folder in ("nope", f"{there}+nope"):
+        with pytest.raises(CheckpointError, match="nope: folder does not exist"):
+            made(f"a={there}", f"b={folder}")
