@@ -191,7 +191,9 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     assert (out / "index.json").is_file()
     assert "exactly one target is needed" in _error("library", "export", library, "--to", "milvus")
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
-    assert "differ in weights" in _error("search", "nets", "--library", library, "--model", newer)
+    other = _error("search", "nets", "--library", library, "--model", newer)
+    assert "differ in weights" in other
+    assert "or go over to the other: scimult library migrate" in other
     assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
     result = _run("library", "migrate", library, "--model", newer)
     assert "3 papers by newer (3 texts encoded)" in result.output
