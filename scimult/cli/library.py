@@ -294,8 +294,8 @@ def migrate(
     settings = {"pooling": pooling, "similarity": similarity}
     if adapter:
         for task, fitted in opened.adapt(model, dtype=dtype, settings=settings).items():
-            recall = f"{fitted.kind} finds {fitted.recall:.3f} of the top 10 of {model.name}"
-            echo(f"{folder}: {task}: {recall}, on held-out papers")
+            recall = f"{fitted.recall:.3f} of the top 10 of {model.name} found on held-out papers"
+            echo(f"{folder}: {task}: {recall} (adapter: {fitted.kind})")
         echo(f"search with --model {model}")
         return
     done = opened.migrate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,18 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     assert "3 papers by newer (3 texts encoded)" in result.output
     assert len(_rows("search", "nets", "--library", library)) == 3
     assert "too few papers for an index" in _error("library", "index", library)
+
+
+def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
+    rows = [f"p{number},graph {number} of nets\n" for number in range(120)]
+    table = _table(tmp_path, "".join(["id,title\n", *rows]))
+    newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
+    inputs = ("--model", model, "--papers", table, "--task", "search")
+    assert _run("library", "create", tmp_path / "some", *inputs).exit_code == 0
+    result = _run("library", "migrate", tmp_path / "some", "--model", newer, "--adapter")
+    said = r"some: search: [01]\.\d{3} of the top 10 of newer found on held-out papers \(adapter: "
+    assert re.search(said, result.output)
+    assert result.output.endswith(f"search with --model {newer}\n")
 
 
 @pytest.mark.parametrize(
