@@ -13,7 +13,7 @@ from scimult.cli.checks import check_inputs, check_model
 from scimult.cli.common import rejecting
 from scimult.cli.library import columns_of
 from scimult.cli.output import echo
-from scimult.errors import ConfigError, StorageError
+from scimult.errors import ConfigError, StorageError, one_of
 from scimult.files import check_replaceable
 
 MANIFEST = "manifest.json"
@@ -116,6 +116,7 @@ def encode(
         echo(f"{out}: {done.texts:,} embeddings, {done.encoded:,} of them new")
         return
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
+    one_of("task", task, [*encoder.tasks.names, ALL])
     kind = "paper" if task == ALL else encoder.kind(task, role)
     total = count_records(texts, kind, file_format)
     # Parts share the folder.
@@ -130,8 +131,8 @@ def encode(
     if done.missing:
         echo(
             f"{where}: {done.encoded:,} texts encoded by part {mine.index} of {mine.count}; "
-            f"{len(done.missing)} of {done.shards} shards are missing, and the last part to "
-            "finish writes the manifest",
+            f"shards still missing: {len(done.missing)} of {done.shards}; the last part to finish "
+            "writes the manifest",
             err=True,
         )
         return

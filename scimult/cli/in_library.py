@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.error import HTTPError, URLError
@@ -165,6 +166,8 @@ def _refusal(error: HTTPError, url: str) -> DataError:
     try:
         refusal = json.loads(error.read())
         problem, fix = f"{url}: {refusal['problem']}", refusal["fix"]
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            fix = f"set ${KEY} to the service's key"
         return DataError(problem, value=refusal.get("value"), fix=fix)
     except (ValueError, KeyError, TypeError):
         fix = "give the address of scimult serve"

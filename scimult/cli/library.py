@@ -189,7 +189,7 @@ def index(
     mine = Part.parse(part)
     facts = opened.index(task=task, kind=kind, target_recall=target_recall, part=mine)
     if isinstance(facts, list):
-        echo(f"{folder}: part {part} is done; {len(facts)} of the others are missing")
+        echo(f"{folder}: part {part} is done; parts still missing: {len(facts)}")
         return
     recall = f"recall {facts.recall:.3f} of the top 10 on {facts.queries} queries"
     settings = f"{facts.effort} lists, {facts.candidates} candidates per result"
@@ -294,8 +294,8 @@ def migrate(
     settings = {"pooling": pooling, "similarity": similarity}
     if adapter:
         for task, fitted in opened.adapt(model, dtype=dtype, settings=settings).items():
-            recall = f"{fitted.kind} finds {fitted.recall:.3f} of the top 10 of {model.name}"
-            echo(f"{folder}: {task}: {recall}, on held-out papers")
+            recall = f"{fitted.recall:.3f} of the top 10 of {model.name} found on held-out papers"
+            echo(f"{folder}: {task}: {recall} (adapter: {fitted.kind})")
         echo(f"search with --model {model}")
         return
     done = opened.migrate(

@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from scimult.cli.checks import check_model
 from scimult.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def make_systems(
     ------
     ConfigError
         If an option is malformed, two systems have the same name, or there is no system.
+    CheckpointError
+        If a model's folder does not exist.
     """
     makers: dict[str, Callable[[], System]] = {}
     if bm25:
@@ -88,6 +91,8 @@ def make_systems(
         _add(makers, system.name, partial(_stored, system, device))
     for spec in models:
         system = parse_system(spec, MODEL_OPTIONS)
+        for folder in _folders(system.folder):
+            check_model(folder)  # not after the systems before it have been scored
         _add(makers, system.name, partial(_model, system, device, store))
     for spec in encoders:
         name, members, combine = _encoder_specs(spec)

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import unpacked_name
@@ -173,6 +174,14 @@ def _quoted(used: list[Line], following: Iterator[Line], delimiter: str) -> list
     return values
 
 
+class MissingColumnError(DataError):
+    """A table lacks ``columns``, by its header."""
+
+    def __init__(self, columns: Sequence[str], problem: str, **location: Any) -> None:
+        self.columns = columns
+        super().__init__(problem, **location)
+
+
 def check_columns(
     path: Path, line: int | None, values: Sequence[str], columns: Sequence[str]
 ) -> list[str]:
@@ -193,5 +202,5 @@ def check_columns(
         wanted, lacking = (", ".join(some).replace("|", " or ") for some in (columns, missing))
         problem = f"file lacks the column {lacking}"
         fix = f"start the file with a header line with {wanted}{suggest(missing[0], names)}"
-        raise DataError(problem, path=path, line=line, value=names, fix=fix)
+        raise MissingColumnError(missing, problem, path=path, line=line, value=names, fix=fix)
     return names

@@ -238,7 +238,7 @@ def feed_qdrant(feed: Feed, where: str, name: str = "papers", *, prune: bool = F
             if prune:
                 _prune(client, name, ids)
             elif others := client.count(name).count - len(ids):
-                note(f"{others:,} points of {name} are of other papers; --prune deletes them")
+                note(f"{name!r} has other points: {others:,}; --prune deletes them")
         finally:
             client.close()
     except SciMultError:

@@ -123,7 +123,7 @@ class Hits(Sequence[Hit]):
 
     def __repr__(self) -> str:
         how = "" if self.exact else ", approximate"
-        head = f"{len(self)} papers by {self.score}{how}"
+        head = f"{len(self)} {'paper' if len(self) == 1 else 'papers'} by {self.score}{how}"
         if not self._hits:
             return head
         width = max(len(visible(hit.id)) for hit in self._hits[:_SHOWN])

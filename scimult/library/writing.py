@@ -293,7 +293,7 @@ def check_model(state: State, model: SciMult | QueryEncoder) -> None:
     for task, role in state.manifest.sides.items():
         space = state.shards(task).space
         (other,) = spaces_of(model, {task: role}, space.dtype).values()
-        space.check_same(other, state.folder)
+        space.check_same(other, state.folder, "go over to the other: scimult library migrate")
 
 
 def longest_of(vectors_ND: FloatArray) -> float:

@@ -67,8 +67,10 @@ class Space:
         text = json.dumps(_flat(self), sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def check_same(self, other: Space, path: Path) -> None:
+    def check_same(self, other: Space, path: Path, instead: str = "another folder") -> None:
         """Check that vectors of ``other`` may join those of this space at ``path``.
+
+        ``instead`` is what else the message suggests.
 
         Raises
         ------
@@ -87,7 +89,7 @@ class Space:
         raise DataError(
             f"vectors{models} differ in {'; '.join(differences)}",
             path=path,
-            fix="use the model and settings that made the vectors here, or another folder",
+            fix=f"use the model and settings that made the vectors here, or {instead}",
         )
 
 

@@ -384,7 +384,7 @@ class Tagger:
         suggestions = self._state.suggestions
         if suggestions is None:
             problem = "without tagged papers the precision is unknown"
-            fix = "train with tagged papers, or use k or a threshold"
+            fix = "train with tagged papers, or give k (--top) or a threshold"
             raise ConfigError(problem, value=precision, fix=fix)
         if excluded or hierarchy == "specific":
             suggestions = as_selected(
@@ -394,6 +394,6 @@ class Tagger:
         if cutoff is None:
             greatest = int(100 * suggestions.greatest_precision(k)) / 100
             lower = f"request at most {greatest}, " if greatest else ""
-            fix = f"{lower}train with more tagged papers, or use only k"
+            fix = f"{lower}train with more tagged papers, or give only k (--top)"
             raise ConfigError("no threshold guarantees this precision", value=precision, fix=fix)
         return cutoff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def library(model: Path, tmp_path: Path) -> Path:
     assert created.exit_code == 0, created.output
     assert "mine: 3 papers, encoded for " in created.output
     return tmp_path / "mine"
+
+
+def test_a_part_of_an_index_says_how_many_are_missing(model: Path, tmp_path: Path) -> None:
+    rows = [f"p{number},graph {number} of nets\n" for number in range(1000)]
+    table = _table(tmp_path, "".join(["id,title\n", *rows]))
+    inputs = ("--model", model, "--papers", table, "--task", "search")
+    assert _run("library", "create", tmp_path / "many", *inputs).exit_code == 0
+    result = _run("library", "index", tmp_path / "many", "--part", "0/2")
+    assert result.output.endswith("many: part 0/2 is done; parts still missing: 1\n")
 
 
 def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None:
@@ -182,12 +192,26 @@ def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     assert (out / "index.json").is_file()
     assert "exactly one target is needed" in _error("library", "export", library, "--to", "milvus")
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
-    assert "differ in weights" in _error("search", "nets", "--library", library, "--model", newer)
+    other = _error("search", "nets", "--library", library, "--model", newer)
+    assert "differ in weights" in other
+    assert "or go over to the other: scimult library migrate" in other
     assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
     result = _run("library", "migrate", library, "--model", newer)
     assert "3 papers by newer (3 texts encoded)" in result.output
     assert len(_rows("search", "nets", "--library", library)) == 3
     assert "too few papers for an index" in _error("library", "index", library)
+
+
+def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
+    rows = [f"p{number},graph {number} of nets\n" for number in range(120)]
+    table = _table(tmp_path, "".join(["id,title\n", *rows]))
+    newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
+    inputs = ("--model", model, "--papers", table, "--task", "search")
+    assert _run("library", "create", tmp_path / "some", *inputs).exit_code == 0
+    result = _run("library", "migrate", tmp_path / "some", "--model", newer, "--adapter")
+    said = r"some: search: [01]\.\d{3} of the top 10 of newer found on held-out papers \(adapter: "
+    assert re.search(said, result.output)
+    assert result.output.endswith(f"search with --model {newer}\n")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.cli.systems import MODEL_OPTIONS, parse_system
-from scimult.errors import ConfigError, UnknownNameError
+from scimult.cli.systems import MODEL_OPTIONS, make_systems, parse_system
+from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 from tests.benchmark_sets import write_search
 from tests.tiny import save_static_embeddings, save_tiny_model
 
@@ -57,3 +57,16 @@ def test_a_system_that_fails_on_every_set_does_not_stop_the_others(tmp_path: Pat
     alone = CliRunner().invoke(app, call)
     assert alone.exit_code == 1
     assert alone.stderr.startswith("error: ")
+
+
+def test_a_missing_model_is_found_before_any_system_is_scored(tmp_path: Path) -> None:
+    there = tmp_path / "model"
+    there.mkdir()
+
+    def made(*models: str) -> list[str]:
+        return list(make_systems(True, [], [], models, [], None, None))
+
+    assert made(f"a={there}", "b=organisation/name", "c=package:own") == ["BM25", "a", "b", "c"]
+    for folder in ("nope", f"{there}+nope"):
+        with pytest.raises(CheckpointError, match="nope: folder does not exist"):
+            made(f"a={there}", f"b={folder}")

@@ -93,6 +93,7 @@ def test_encode_for_all_tasks_writes_a_folder_for_each(model: Path, folder: Path
     assert (again.exit_code, "0 of them new" in again.stdout) == (0, True)
     assert _run(*arguments, "--task", "all", "--overwrite").exit_code == 0
     assert "exists already" in _error(_run(*arguments, "--task", "search"))
+    assert "use one of all, classification, " in _error(_run(*arguments[:-1], "e", "--task", "al"))
     message = _error(_run(*arguments, "--task", "search", "--overwrite"))
     assert "is not a folder of embeddings and nothing else" in message
     (out / "search" / "notes.txt").write_text("mine", encoding="utf-8")

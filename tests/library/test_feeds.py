@@ -68,7 +68,7 @@ def test_qdrant_names_or_deletes_points_of_other_papers(
     some = library.feed(where="year >= 2005")
     with caplog.at_level("INFO", logger="scimult"):
         assert feed_qdrant(some, where) == 14
-    assert "15 points of papers are of other papers; --prune deletes them" in caplog.messages
+    assert "'papers' has other points: 15; --prune deletes them" in caplog.messages
     assert feed_qdrant(some, where, prune=True) == 14
     found = client.QdrantClient(path=where)
     points, _ = found.scroll("papers", limit=100)

@@ -190,6 +190,7 @@ def test_percentiles_are_shares_of_the_library(library: Library) -> None:
 def test_results_hold_ids_scores_and_texts(library: Library) -> None:
     found = library.search("graph", k=2)
     assert str(found).splitlines()[0] == "2 papers by cosine"
+    assert str(found[:1]).splitlines()[0] == "1 paper by cosine"
     assert found.ids[0] in str(found)
     assert found[0].abstract == library.search(ids=[found[1].id], only=[found[0].id])[0].abstract
     assert set(found.as_dicts()[0]) == {"rank", "score", "id", "title", "year", "venue", "labels"}

@@ -100,6 +100,6 @@ def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.Monk
     key = "k" * 20
     with running(folder, key=key) as guarded:
         refused = _run("search", "graph", "--server", guarded.url)
-        assert "Authorization" in refused.stderr
+        assert "wrong. Fix: set $SCIMULT_API_KEY to the service's key" in refused.stderr
         monkeypatch.setenv("SCIMULT_API_KEY", key)
         assert _rows("search", "graph", "--server", guarded.url)

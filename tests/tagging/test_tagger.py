@@ -93,7 +93,8 @@ def test_a_target_precision_holds_for_new_papers(tagger: Tagger) -> None:
         ]
         assert len(pairs) > 50
         assert np.mean(pairs) >= precision
-    with pytest.raises(ConfigError, match=r"no threshold guarantees.*0\.99.*Fix: request"):
+    refusal = r"no threshold guarantees.*0\.99.*Fix: request.*only k \(--top\)"
+    with pytest.raises(ConfigError, match=refusal):
         tagger.tag(NEW, precision=0.99)
 
 

@@ -87,4 +87,5 @@ def _machine(result: Result) -> str:
     hardware = result.provenance.get("hardware", {})
     gpus = ", ".join(hardware.get("gpus", [])) or "no GPU"
     processor = hardware.get("processor", ABSENT)
-    return f"{processor}, {hardware.get('threads', ABSENT)} thread(s), {gpus}"
+    threads = hardware.get("threads", ABSENT)
+    return f"{processor}, {threads} {'thread' if threads == 1 else 'threads'}, {gpus}"

@@ -14,6 +14,7 @@ from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_pa
 from scimult.data.importers.columns import TABLES, Columns
 from scimult.data.importers.paper import make_paper
 from scimult.data.lines import Record
+from scimult.data.tables import MissingColumnError
 from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
@@ -196,6 +197,19 @@ def _imported(
     )
 
 
+def _named(records: Iterator[Record], what: str, names: Mapping[str, str]) -> Iterator[Record]:
+    """Yield the rows; a header without one of our columns can also be mapped to them."""
+    try:
+        yield from records
+    except MissingColumnError as error:
+        ours = {old: new for new, old in names.items()}
+        hints = " ".join(f"{what}.columns.{ours[column]}=..." for column in error.columns)
+        fix = f"name the columns of the file, {hints}, or {error.fix}"
+        raise DataError(
+            error.problem, path=error.path, line=error.line, value=error.value, fix=fix
+        ) from error
+
+
 def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
     """Yield the rows of a table under our names; note the columns that are not read.
 
@@ -207,7 +221,7 @@ def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) ->
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
     columns = Columns(paths, names, needed)
-    for record in columns.read(raw.rejects):
+    for record in _named(columns.read(raw.rejects), what, names):
         lacking = next((n for n in names if COLUMNS[what][n] and n not in record.fields), None)
         if lacking is None:
             yield record

@@ -16,7 +16,7 @@ import pytest
 from scimult.errors import UnknownNameError
 from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.reporting.costs import missing_costs
+from scimult.evaluation.reporting.costs import costs, missing_costs
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
@@ -162,6 +162,16 @@ def test_costs_that_a_system_never_has_are_not_missing(tmp_path: Path) -> None:
     linear["linear"].cost.pop("index_bytes")
     (gap,) = missing_costs([words.model_copy(update={"sets": linear})])
     assert gap.why.endswith("lacks tokens")
+
+
+def test_one_thread_is_not_several(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    words = next(result for result in load_results(out) if result.system == "words")
+    for threads, said in ((1, "1 thread, no GPU"), (8, "8 threads, no GPU")):
+        machine = {"processor": "P", "threads": threads}
+        provenance = {**words.provenance, "hardware": machine}
+        table = costs([words.model_copy(update={"provenance": provenance})])
+        assert table.notes[-1].endswith(f"{said}.")
 
 
 def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Path) -> None:

@@ -245,6 +245,10 @@ def test_a_rejected_paper_leaves_no_label(tmp_path: Path) -> None:
         ({"papers": {"file": "no.csv"}}, "file does not exist"),
         ({"papers": {"file": "library.csv"}}, "file lacks the column id, title"),
         (
+            {"papers": {"file": "library.csv"}},
+            "columns of the file, papers.columns.id=... papers.columns.title=..., or start the",
+        ),
+        (
             {"papers": {"file": "library.csv", "columns": COLUMNS | {"venue": "Journal"}}},
             "file lacks the column Journal",
         ),
