@@ -86,6 +86,9 @@ def print_prepared(data: PreparedData) -> None:
     """Print a prepared folder's counts by source, its pairs and its targets."""
     title = f"{data.folder}: {len(data.texts):,} texts"
     print_counts(title, {source.name: source.counts for source in data.manifest.sources})
+    if cleaned := data.manifest.hygiene.texts:
+        kept = f"{cleaned['kept']:,} of {cleaned['read']:,} texts kept"
+        echo(f"cleaned: {kept} (scimult card {data.folder} lists what was found)")
     names = ["queries", "groups", "pairs"]
     if any(entry.unsampled for entry in data.manifest.pairs):
         names.append("unsampled")

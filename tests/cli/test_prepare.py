@@ -258,6 +258,11 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     code, output = _run(*paths)
     assert code == 0, output
     code, output = _run(*paths, "--decontaminate", tmp_path / "eval")
+    texts = PreparedData.open(tmp_path / "out").manifest.hygiene.texts
+    assert texts["kept"] == texts["read"] - 1
+    assert (
+        f"cleaned: {texts['kept']} of {texts['read']} texts kept (scimult card {tmp_path}" in output
+    )
     assert code == 0, output
     assert f"read: inputs unchanged, kept from {tmp_path / '.out.steps' / 'read'}" in output
     assert "toy:p4" not in PreparedData.open(tmp_path / "out").texts.ids
