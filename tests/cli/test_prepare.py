@@ -258,6 +258,7 @@ def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     code, output = _run(*paths)
     assert code == 0, output
     code, output = _run(*paths, "--decontaminate", tmp_path / "eval")
+    assert code == 0, output
     texts = PreparedData.open(tmp_path / "out").manifest.hygiene.texts
     assert texts["kept"] == texts["read"] - 1
     assert (
