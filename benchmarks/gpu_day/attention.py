@@ -133,7 +133,7 @@ def speed(day: Day, step: str) -> None:
         lengths = rng.integers(least, most, day.size(rows, 8)).tolist()
         plan = PackingPlan.build(lengths, 0, device)
         qkv = torch.randn(sum(lengths), 3, 12, width, device=device).bfloat16().requires_grad_()
-        ways = {"ours": partial(attend, qkv, plan, probability)}
+        ways = {"ours": partial(attend, qkv, plan, probability, training=True)}
         if reads_packed_rows(device, qkv.dtype, width):
             bounds, longest = plan.bounds, plan.longest
             ways["flash"] = partial(attend_packed, qkv, bounds, longest, probability, None)

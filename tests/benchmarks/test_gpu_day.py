@@ -200,6 +200,13 @@ def _first(qkv: torch.Tensor) -> torch.Tensor:
     return torch.zeros(1, dtype=torch.int64, device=qkv.device)
 
 
+def test_the_speed_of_attention_is_noted(day: Day) -> None:
+    attention.speed(day, "speed")
+    cases = [line["found"] for line in read_lines(day.out)]
+    assert len(cases) == 2 * 2 * len(attention._BATCHES)
+    assert all(case["ours_ms"] > 0 for case in cases)
+
+
 def test_the_substitute_for_flash_attention_calls_torch_s_kernel(tmp_path: Path) -> None:
     write_substitute(tmp_path)
     spec = spec_from_file_location("flash_substitute", tmp_path / "flash_attn" / "__init__.py")
