@@ -206,8 +206,6 @@ def _check_folder(plan: Plan, trial: Trial, runs: Sequence[RunPlan]) -> None:
     """
     if plan.run_of(trial).model is not None and not trial.folder.exists():
         raise ConfigError("model does not exist", path=trial.folder, fix="check the path")
-    for stage, run in zip(trial.stages, runs, strict=True):
-        check_folder(stage, trial.stages, run)
     started = any((Path(stage.config.output) / CONFIG_NAME).exists() for stage in trial.stages)
     inputs = plan.inputs(trial) if started else {}
     if inputs and read_mark(plan.out, f"{trial.key}.train") != inputs:
@@ -216,3 +214,5 @@ def _check_folder(plan: Plan, trial: Trial, runs: Sequence[RunPlan]) -> None:
             path=trial.folder,
             fix="remove this folder to train it again, or restore the old model",
         )
+    for stage, run in zip(trial.stages, runs, strict=True):
+        check_folder(stage, trial.stages, run)
