@@ -13,7 +13,6 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -98,14 +97,14 @@ def _products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) 
 
 def _products_by_faiss(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
     library: Any = import_module("faiss")  # whose types lack what follows
-    products_P = np.empty(len(rows_P), dtype=np.float32)
-    arrays = x_ND.numpy(), rows_P.numpy(), y_MD.numpy(), columns_P.numpy(), products_P
-    before, threads = library.omp_get_max_threads(), torch.get_num_threads()
-    library.omp_set_num_threads(threads)
-    pointers = map(library.swig_ptr, arrays)
+    products_P = torch.empty(len(rows_P))
+    read = [x.contiguous() for x in (x_ND, rows_P, y_MD, columns_P)]
+    pointers = [library.swig_ptr(x.numpy()) for x in (*read, products_P)]
+    before = library.omp_get_max_threads()
+    library.omp_set_num_threads(torch.get_num_threads())
     library.pairwise_indexed_inner_product(x_ND.shape[1], len(products_P), *pointers)
     library.omp_set_num_threads(before)
-    return torch.from_numpy(products_P)
+    return products_P
 
 
 def _products_by_torch(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
@@ -117,12 +116,10 @@ def _products_by_torch(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Te
     parts = starts, columns_P[order_P], torch.zeros(len(columns_P))
     pairs = torch.sparse_csr_tensor(*parts, (len(x_ND), len(y_MD)), check_invariants=False)
     products_P = torch.empty(len(rows_P))
-    found_P = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
-    products_P[order_P] = found_P
+    products_P[order_P] = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
     return products_P
 
 
-@cache
 def _may_use_faiss() -> bool:
     """Return whether torch and faiss can both run here.
 

@@ -61,6 +61,10 @@ def test_few_rows_have_the_products_of_listed_pairs(
     found_P = products_at(x_ND, y_MD, rows_P, columns_P)
     assert torch.equal(found_P, whole_NM[rows_P, columns_P])
     assert not len(products_at(x_ND, y_MD, rows_P[:0], columns_P[:0]))
+    # Transposed matrices are copied.
+    turned = x_ND.T.contiguous().T, y_MD.T.contiguous().T
+    assert torch.equal(products(*turned), whole_NM)
+    assert torch.equal(products_at(*turned, rows_P, columns_P), found_P)
 
 
 def test_pairs_take_the_threads_of_torch() -> None:

@@ -193,12 +193,14 @@ def tag(
     from scimult.tagging.writing import as_row, format_of, write_tags
     from scimult.types import Text
 
+    content = []
     if out is not None:
         check_output_file(out, overwrite, [Path(file) for file in papers])
         format_of(out)
-    # Before it is opened: if another one replaces it meanwhile, its tags must not count as that's.
-    files = [folder / name for name in (FILE, VOCABULARY)]
-    content = [sha256(file) for file in files if file.is_file()]
+        # Before it is opened: if another one replaces it meanwhile, its tags must not count as
+        # that's.
+        files = [folder / name for name in (FILE, VOCABULARY)]
+        content = [sha256(file) for file in files if file.is_file()]
     opened = Tagger.open(folder, model=model, device=device)
     alone = threshold is None and precision is None
     k = 5 if top is None and alone else top

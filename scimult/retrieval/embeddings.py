@@ -129,14 +129,11 @@ def encode(
         If the encoder returns no array, the wrong number of rows, NaN or infinity.
     """
     returned = encoder.encode(texts, task=task, role=role, show_progress=show_progress)
+    # Tensors with gradients or on a GPU, and ragged lists, are none.
     try:
         rows_ND = np.asarray(returned)
         is_real = rows_ND.dtype.kind in "fiu"
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # tensors with gradients or on a GPU, ragged lists
+    except (RuntimeError, TypeError, ValueError):
         is_real = False
     if not is_real:
         problem = f"{encoder.name} did not return an array of real numbers"

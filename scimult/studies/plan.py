@@ -29,7 +29,7 @@ from scimult.studies.trials import (
 )
 from scimult.training.curriculum import check_folder, rehearse
 from scimult.training.folder import CONFIG_NAME
-from scimult.training.plan import RunPlan
+from scimult.training.origin import Origin, origin_of
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,16 @@ def check_plan(plan: Plan) -> None:
             failed.add(name)
             continue
         try:
-            runs: list[RunPlan] = []
+            origins: list[Origin] = []
             if plan.runs[name].is_trained:
                 # Trials of a run differ only in the seed, so checking the first is enough.
                 base = models.get(plan.runs[name].after or "")
                 # Finished runs may have had other ranks.
                 todo = not all(trial.is_whole for trial in members)
                 ranks = plan.study.launch.ranks if todo else None
-                models[name], runs = _rehearse(members[0], base, ranks)
+                models[name], origins = _rehearse(members[0], base, ranks)
             for trial in members:
-                _check_folder(plan, trial, runs)
+                _check_folder(plan, trial, origins)
             # A merge has the tasks of its parents.
             if name in models:
                 _check_tasks(plan, members[0], models[name].config)
@@ -170,19 +170,19 @@ def check_plan(plan: Plan) -> None:
 
 def _rehearse(
     trial: Trial, base: Pretrained | None, ranks: int | None
-) -> tuple[Pretrained, list[RunPlan]]:
+) -> tuple[Pretrained, list[Origin]]:
     """Return the model that a trial will save, with shapes instead of weights.
 
-    Also return the plan of each stage.
+    Also return what each stage starts from.
     """
     device = usable_device(None)
     models: dict[str | None, Pretrained | None] = {None: base}
-    runs = []
+    origins = []
     for stage in trial.stages:
         run, model = rehearse(stage.config, models[stage.after], device, ranks)
         models[stage.name] = model
-        runs.append(run)
-    return model, runs
+        origins.append(origin_of(run, model))
+    return model, origins
 
 
 def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:
@@ -199,10 +199,10 @@ def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:
                 )
 
 
-def _check_folder(plan: Plan, trial: Trial, runs: Sequence[RunPlan]) -> None:
+def _check_folder(plan: Plan, trial: Trial, origins: Sequence[Origin]) -> None:
     """Refuse a folder in which another run was trained, or this one from another base.
 
-    ``runs`` are the plans of its stages, but for the seed.
+    ``origins`` are what its stages start from.
     """
     if plan.run_of(trial).model is not None and not trial.folder.exists():
         raise ConfigError("model does not exist", path=trial.folder, fix="check the path")
@@ -214,5 +214,5 @@ def _check_folder(plan: Plan, trial: Trial, runs: Sequence[RunPlan]) -> None:
             path=trial.folder,
             fix="remove this folder to train it again, or restore the old model",
         )
-    for stage, run in zip(trial.stages, runs, strict=True):
-        check_folder(stage, trial.stages, run)
+    for stage, origin in zip(trial.stages, origins, strict=True):
+        check_folder(stage, trial.stages, origin)

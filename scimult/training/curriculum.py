@@ -29,7 +29,7 @@ from scimult.training.folder import (
     has_checkpoint,
 )
 from scimult.training.negatives import check_negatives
-from scimult.training.origin import differing, origin_of
+from scimult.training.origin import Origin, differing, origin_of
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -54,9 +54,11 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
         If SIGTERM or SIGINT ended a stage early; the same call continues it.
     """
     with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
-        plans = _check(stages, device)
+        origins = _check(stages, device)
         finished = {
-            stage.name for stage in stages if check_folder(stage, stages, plans[stage.name], resume)
+            stage.name
+            for stage in stages
+            if check_folder(stage, stages, origins[stage.name], resume)
         }
         # No rank may write before all have checked.
         distributed.barrier()
@@ -76,16 +78,18 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
         return Path(stages[-1].config.output) / MODEL_NAME
 
 
-def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, RunPlan]:
+def _check(stages: Sequence[Stage], device: torch.device) -> dict[str, Origin]:
+    """Rehearse all stages; return what each starts from."""
     models: dict[str, Pretrained] = {}
-    plans: dict[str, RunPlan] = {}
+    origins: dict[str, Origin] = {}
     for stage in stages:
         base = None if stage.after is None else models[stage.after]
         try:
-            plans[stage.name], models[stage.name] = rehearse(stage.config, base, device)
+            plan, models[stage.name] = rehearse(stage.config, base, device)
         except SciMultError as error:
             raise ConfigError(f"stage {stage.name!r}: {error}") from error
-    return plans
+        origins[stage.name] = origin_of(plan, models[stage.name])
+    return origins
 
 
 def rehearse(
@@ -121,10 +125,12 @@ def rehearse(
     return plan, model
 
 
-def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: bool = True) -> bool:
+def check_folder(
+    stage: Stage, stages: Sequence[Stage], origin: Origin, resume: bool = True
+) -> bool:
     """Return whether a stage is finished; refuse a run of other settings, data or base.
 
-    ``plan`` is that of the stage. Without ``resume`` any run is refused.
+    ``origin`` is what the stage starts from now. Without ``resume`` any run is refused.
 
     Raises
     ------
@@ -144,20 +150,20 @@ def check_folder(stage: Stage, stages: Sequence[Stage], plan: RunPlan, resume: b
         before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)
     if finished:
-        _check_finished(stage, before, plan)
+        _check_finished(stage, before, origin)
     return finished
 
 
-def _check_finished(stage: Stage, before: PretrainConfig, plan: RunPlan) -> None:
+def _check_finished(stage: Stage, before: PretrainConfig, origin: Origin) -> None:
     """Refuse a finished stage whose model was decided by another origin, or other settings."""
-    folder, model = _folder(stage), build.build_model(stage.config)
+    folder = _folder(stage)
     provenance = read_config(folder).provenance
     made_from = {"data": provenance.get("data"), **provenance.get("origin", {})}
     if "origin" not in provenance:  # of an earlier version
-        made_from = {**origin_of(plan, model), **made_from}
-    if others := differing(made_from, origin_of(plan, model)):
+        made_from = {**origin, **made_from}
+    if others := differing(made_from, origin):
         raise ConfigError(
-            f"the finished run was trained on other {' and '.join(map(str, others))}",
+            f"the finished run was trained on other {' and '.join(others)}",
             path=folder,
             fix="restore what it was trained on, or choose another output",
         )

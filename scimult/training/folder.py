@@ -32,7 +32,7 @@ from scimult.training.engine import DeepSpeedEngine
 from scimult.training.learned import head_name, learned_numbers, take_learned
 from scimult.training.loop import Callback
 from scimult.training.module import TrainModule
-from scimult.training.origin import differing, reading_of
+from scimult.training.origin import Origin, differing, reading_of
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
 from scimult.training.runs import METRICS
@@ -107,7 +107,7 @@ class RunFolder:
     def __init__(
         self,
         config: PretrainConfig,
-        origin: Mapping[str, str],
+        origin: Origin,
         settings: dict[str, Any],
     ) -> None:
         self.path = Path(config.output)

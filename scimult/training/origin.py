@@ -12,11 +12,16 @@ from scimult.training.plan import RunPlan
 _LATER = ("tokenizer", "architecture", "base")
 
 
-def origin_of(plan: RunPlan, pretrained: Pretrained) -> dict[str, str]:
-    """Return fingerprints of what a run starts from, by name, as JSON values.
+Origin = Mapping[str, str]
+"""Fingerprints of what a run starts from, by name, as JSON values."""
 
-    ``pretrained`` is the model before the first step. ``base`` are the weights of ``model.base``,
-    and not those drawn with the seed, whose last bits may differ between machines.
+
+def origin_of(plan: RunPlan, pretrained: Pretrained) -> Origin:
+    """Return what a run starts from.
+
+    ``pretrained`` is the model before the first step; shapes will do. ``base`` are the weights of
+    ``model.base``, unless an earlier run in the same call makes them, and not those drawn with the
+    seed, whose last bits may differ between machines.
     """
     origin = {"data": plan.data.fingerprint, **reading_of(pretrained)}
     if pretrained.base_digest:

@@ -32,6 +32,7 @@ from scimult.training.embedding_teacher import EmbeddingTeacher, open_embedding_
 from scimult.training.learned import LearnedPart, learned_parts
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective
+from scimult.training.origin import origin_of
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -272,9 +273,9 @@ def test_a_run_with_a_projection_resumes_but_not_with_other_vectors(
     with pytest.raises(
         ConfigError, match="the finished run was trained on other embedding_teacher"
     ):
-        check_folder(stage, [stage], plan_run(config))
+        check_folder(stage, [stage], origin_of(plan_run(config), build.build_model(config)))
     write_imported(tmp_path / "vectors", texts, read_embeddings(folder / "wide"), overwrite=True)
-    assert check_folder(stage, [stage], plan_run(config))
+    assert check_folder(stage, [stage], origin_of(plan_run(config), build.build_model(config)))
 
 
 def view_of(source: PairFile) -> PairFile:

@@ -28,6 +28,7 @@ from scimult.training.curriculum import check_folder
 from scimult.training.dev import mean_reciprocal_rank
 from scimult.training.fitting import learns, uses_default_loss
 from scimult.training.loss_config import LOSS_OPTIONS, LossConfig
+from scimult.training.origin import origin_of
 from scimult.training.plan import RunPlan, plan_run
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
@@ -144,14 +145,14 @@ def affinity_runs(
             path=plan.data.folder,
             fix="prepare with dev pairs, or leave --affinity-steps out",
         )
-    runs = {}
+    start, runs = build_model(config), {}
     for group in combinations_of(tasks):
         run = only_tasks(config, plan, group)
         run.output = str(folder / "+".join(group))
         run.schedule = run.schedule.model_copy(update={"steps": steps, "epochs": None})
         run.checkpoint.every, run.dev.every = steps, 0
         stage = Stage("+".join(group), run)
-        check_folder(stage, [stage], plan_run(run))
+        check_folder(stage, [stage], origin_of(plan_run(run), start))
         runs[group] = run
     return runs
 
