@@ -60,6 +60,7 @@ def _gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_a_time_limit_kills_a_step_with_all_its_children(tmp_path: Path, day: Day) -> None:
     """Including a child that left its group, as compilers' workers do."""
     pids = tmp_path / "pids"
@@ -173,6 +174,7 @@ def test_a_busy_share_counts_overlaps_once() -> None:
     assert covered([]) == 0
 
 
+@pytest.mark.long
 def test_wrong_attention_fails(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     attention.errors(day, "attention")
     attention.dropout(day, "attention_dropout")
@@ -200,6 +202,7 @@ def _first(qkv: torch.Tensor) -> torch.Tensor:
     return torch.zeros(1, dtype=torch.int64, device=qkv.device)
 
 
+@pytest.mark.long
 def test_the_speed_of_attention_is_noted(day: Day) -> None:
     attention.speed(day, "speed")
     cases = [line["found"] for line in read_lines(day.out)]

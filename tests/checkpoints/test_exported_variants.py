@@ -60,6 +60,7 @@ def difference(found: FloatArray, wanted: FloatArray) -> float:
     return float(np.abs(found - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FOLDED)
 def test_folded_routes_embed_the_same_in_every_library(tmp_path: Path, name: str) -> None:
     arguments, tolerance = FOLDED[name]
@@ -164,6 +165,7 @@ def test_every_variant_is_tested() -> None:
     assert folded | NOT_PLAIN.keys() == set(VARIANTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_sentence_transformers_routes_every_variant(tmp_path: Path, variant: str) -> None:
     routing = "task_and_side" if variant in ("mha_expert", "adapters") else "format"

@@ -73,6 +73,7 @@ def variant(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pooling", "similarity"), [("cls", "dot"), ("mean", "cosine")])
 def test_folded_is_bit_equal_for_us_and_close_elsewhere(
     tmp_path: Path, variant: str, pooling: Any, similarity: Any

@@ -58,6 +58,7 @@ def ours(model: SciMult) -> Any:
     return model.encode(TEXTS, task="link_prediction")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pooling", "normalise", "similarity"),
     [
@@ -92,6 +93,7 @@ def test_embeddings_are_the_librarys_before_and_after_export(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("dims", [1, 8, 32, 100])
 def test_a_folder_that_truncates_gives_its_first_dimensions(
@@ -280,6 +282,7 @@ def test_minilm_is_read_and_written_as_it_is(minilm: Path, tmp_path: Path) -> No
     np.testing.assert_allclose(again.encode(strings), wanted, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_scitldr_is_found_as_by_the_library(minilm: Path, scimult_data: Path) -> None:
     folder = scimult_data / "eval" / "scitldr"

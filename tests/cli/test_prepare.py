@@ -36,6 +36,7 @@ def _run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.long
 def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     out = tmp_path / "out"
     paths = ("--config", config, "--out", out, "--root", tmp_path / "raw")
@@ -103,6 +104,7 @@ def test_a_root_that_yaml_would_cut(config: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("override", ["max_negative=1", "max_negatives=0", "max_negatives"])
 def test_mine_refuses_invalid_settings(config: Path, tmp_path: Path, override: str) -> None:
     paths = ("--config", config, "--out", tmp_path / "out", "--root", tmp_path / "raw")
@@ -249,6 +251,7 @@ def test_rejects_of_a_conversion_are_counted_and_named(tmp_path: Path) -> None:
     assert "left out 1: row needs one anchor and at least one positive" in output
 
 
+@pytest.mark.long
 def test_decontaminate_and_kept_steps(config: Path, tmp_path: Path) -> None:
     title = "A title of twenty letters and more"
     papers = tmp_path / "raw" / "papers.jsonl"

@@ -71,6 +71,7 @@ def test_a_literal_separator_stays_special(uncased: TextTokenizer, cased: Path) 
     assert lowering.encode([Text("query", "Deep [SEP] Graph")], 64)[0].tolist() == [1, 7, 2, 5, 2]
 
 
+@pytest.mark.long
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     words=st.lists(

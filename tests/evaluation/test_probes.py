@@ -251,6 +251,7 @@ def test_the_published_solver_minimises_nothing() -> None:
     assert objective(PublishedSVR(C=100).fit(x, y).coef_) > 1.001 * objective(best.coef_)
 
 
+@pytest.mark.long
 def test_regression_by_the_published_solver(x: FloatArray) -> None:
     values = _noisy(x, 2)
     benchmark = _benchmark(["kendall_tau"], solver="lightning", intercept=False)

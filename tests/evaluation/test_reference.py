@@ -23,6 +23,7 @@ REFERENCE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> None:
     """Five metrics of eight sets, lists of up to 1,000 results.
@@ -39,6 +40,7 @@ def test_bm25_gives_the_reference_scores(scimult_data: Path, tmp_path: Path) -> 
         assert found == pytest.approx(wanted, abs=5.1e-4), name
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "folder", "count"),

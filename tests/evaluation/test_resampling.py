@@ -248,6 +248,7 @@ def test_shares_in_tau_are_those_of_leaving_papers_out(
     assert shares_Q - shares_Q.mean() == pytest.approx(values_Q - values_Q.mean(), abs=1e-10)
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(2, 20))
 def test_shares_in_f1_are_those_of_leaving_papers_out(seed: int, labels: int, papers: int) -> None:

@@ -68,6 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.long
 @settings(max_examples=12)
 @given(
     number=st.integers(1, 40),

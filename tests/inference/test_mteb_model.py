@@ -198,6 +198,7 @@ _MAIN = {"Classification": "accuracy", "Clustering": "v_measure", "Regression": 
 _COLUMN = {"Classification": "text", "Clustering": "sentences", "Regression": "text"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["Classification", "Clustering", "Regression"])
 def test_a_folder_of_sentence_transformers_scores_as_mtebs_own_wrapper(
     minilm: Path, kind: str

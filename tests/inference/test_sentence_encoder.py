@@ -70,6 +70,7 @@ def test_length_one_where_the_similarity_is_cosine(minilm: Path) -> None:
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"pooling": "mean"}, {}])
 def test_sixteen_bits_keep_exact_lengths(minilm: Path, options: dict[str, str]) -> None:
     """bfloat16 rounds each number by up to 0.4 %: cosines to float32 stay above 0.999."""
@@ -109,6 +110,7 @@ def test_title_and_body_are_joined_by_the_models_separator(encoder: SentenceEnco
     assert encoder._format(Text("paper", "title")) == "title"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [None, "cosine", "dot", "euclidean"])
 def test_the_models_own_similarity(minilm: Path, tmp_path: Path, name: str | None) -> None:
     """Candidates are in the order of the library's own similarity."""
@@ -166,6 +168,7 @@ def test_the_models_own_prompts_and_routes_by_side(minilm: Path, tmp_path: Path)
     assert not np.allclose(library.encode_query(texts), library.encode(texts), atol=1e-2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("prefix", "included"), [("find: ", True), ("find: ", False), ("", True)])
 def test_a_prefix_replaces_the_models_own_prompt(
     minilm: Path, tmp_path: Path, prefix: str, included: bool
@@ -218,6 +221,7 @@ def test_long_texts_end_where_the_positions_do(
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_model_without_a_route_for_queries_is_named(minilm: Path, tmp_path: Path) -> None:
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
     from sentence_transformers import SentenceTransformer
@@ -274,6 +278,7 @@ def test_bad_descriptions(tmp_path: Path) -> None:
         SentenceEncoder(empty, name="e", device="cpu")
 
 
+@pytest.mark.long
 def test_own_files_are_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
     """A store and a result must not take CLS vectors of the same weights for their means."""
 
@@ -302,6 +307,7 @@ def _set(path: Path, **settings: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "settings"),
     [

@@ -52,6 +52,7 @@ def _space(folder: Path, similarity: Similarity) -> Shards:
     return Shards(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
 def test_the_requested_recall_holds_on_other_queries(
@@ -116,6 +117,7 @@ def library(make: Callable[..., Library], monkeypatch: pytest.MonkeyPatch) -> Li
     return make([paper(i, year=2000 + i % 10) for i in range(1100)], tasks=["search"])
 
 
+@pytest.mark.long
 def test_a_library_uses_its_index(library: Library) -> None:
     with pytest.raises(ConfigError, match="no approximate index.*scimult library index"):
         library.search("graph", method="approximate")
@@ -214,6 +216,7 @@ def test_merged_parts_are_the_index_of_one_process(
         np.testing.assert_array_equal(scores, wanted)
 
 
+@pytest.mark.long
 def test_two_processes_make_one_index(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def _assert_same(library: Library, anew: Library) -> None:
     assert sorted(pages[0].ids) == sorted(pages[1].ids)
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(history=_HISTORY)
 def test_any_history_ends_like_a_new_library(
@@ -116,6 +117,7 @@ def _killed_at(write: int, work: Callable[[], object]) -> None:
         work()
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(before=_PAPERS, after=_PAPERS, write=st.integers(1, 40), crowded=st.booleans())
 def test_killed_at_any_write_and_repeated(

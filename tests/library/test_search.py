@@ -304,6 +304,7 @@ def test_a_word_index_of_an_older_analysis_is_made_again(make: Callable[..., Lib
     assert not older.exists()
 
 
+@pytest.mark.long
 def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
     papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
     library = make(papers, tasks=["search"])

@@ -50,6 +50,7 @@ def batch(rows: int, rng: np.random.Generator) -> tuple[PackedTexts, list[int]]:
     return texts, [row % 3 for row in range(rows)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "changes"),
     [
@@ -173,6 +174,7 @@ def test_masks_are_those_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> N
     assert dict(counters["graph_break"]) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_of_cpus_is_drawn_outside(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,7 @@ def _assert_equal(model: Encoder, rows: list[np.ndarray], **options: Any) -> Non
         assert np.array_equal(found_ND, alone_1ND[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_separate_passes(case: str, pooling: str) -> None:

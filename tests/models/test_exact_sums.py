@@ -36,6 +36,7 @@ def upstream(width: int) -> torch.Tensor:
     return (torch.randn(TOKENS, width, generator=generator) * 0.01 + 0.002).bfloat16()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_norm_by_itself(bias: bool) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -72,6 +73,7 @@ def many_rows() -> tuple[list[np.ndarray], list[int]]:
     return rows, rng.integers(0, ROUTES, len(rows)).tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "changes"),
     [

@@ -134,6 +134,7 @@ def test_gradients_of_padded_windows_are_finite() -> None:
     assert qkv_T3HK.grad.isfinite().all()
 
 
+@pytest.mark.long
 def test_long_texts_of_modernbert(tmp_path: Path) -> None:
     folder = save_base_model(tmp_path / "m", "modernbert", max_position_embeddings=2048)
     theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval().double()

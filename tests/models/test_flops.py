@@ -36,6 +36,7 @@ def counted(model: Encoder, lengths: list[int], routes: list[int]) -> tuple[int,
     return forward, counter.get_total_flops()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", [False, True], ids=["all trained", "partly frozen"])
 @pytest.mark.parametrize(("case", "changes"), LAYOUTS)
 def test_counts_equal_torchs(case: str, changes: dict[str, object], frozen: bool) -> None:

@@ -83,6 +83,7 @@ def test_gradients_equal_those_of_padded_bert() -> None:
         assert (parameter.grad - theirs[name]).abs().max() <= FLOAT64 * scale, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_real_checkpoint_gives_bert_embeddings(minilm: Path, pooling: str) -> None:
     model = load_pretrained(minilm, pooling=pooling).model.double()

@@ -30,6 +30,7 @@ META = torch.device("meta")
 INSTRUCTED = ("instruction", "prefix", "experts, instructions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "dropout"), [(torch.float32, 0.0), (torch.bfloat16, 0.1)])
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float) -> None:

@@ -47,6 +47,7 @@ def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "reads_packed_rows", lambda *_: True)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("everywhere")
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize(

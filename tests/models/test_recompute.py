@@ -33,6 +33,7 @@ def gradients(model: Encoder, recompute: bool) -> tuple[Tensor, dict[str, Tensor
     return embeddings, {name: p.grad for name, p in model.named_parameters()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "changes"), [*((case, {}) for case in CASES), ("mha_ffn_expert", MODERN)]
 )

@@ -69,6 +69,7 @@ def _error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected).norm() / expected.norm())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "dtype", "dropout"),
     [

@@ -38,6 +38,7 @@ def test_every_variant_is_among_the_cases() -> None:
     assert {variant for variant, _ in CASES.values()} == set(VARIANTS)
 
 
+@pytest.mark.long
 @every_case
 def test_mixed_batch_equals_rows_alone_in_values_and_gradients(case: str) -> None:
     # Products of other shapes sum in another order, in kernels that differ between processors:

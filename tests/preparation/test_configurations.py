@@ -11,6 +11,7 @@ from scimult.preparation.collect import source_files
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_the_shared_data_configuration(
     repository: Path, scimult_data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -85,6 +85,7 @@ def by_python(engine: FileEngine, rows: FileRows) -> list[Any]:
     return rows_by(engine, replace(rows, sql=None), Rejects(skip_bad=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["paper", "label", "query"])
 @SETTINGS
 @given(

@@ -252,6 +252,7 @@ def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) ->
     assert {data.texts.ids[label] for label in labels} == {f"toy/label:l{i}" for i in (3, 4)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reader", ["sql", "python"])
 def test_texts_may_end_with_metadata(root: Path, tmp_path: Path, reader: str) -> None:
     papers = [dict(paper) for paper in PAPERS]
@@ -335,6 +336,7 @@ def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> N
     assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_citations_that_leave_the_set_are_dropped_on_request(root: Path, tmp_path: Path) -> None:
     out = build_dataset(raw_config(root), tmp_path / "plain")[0]
     with (root / "citations.tsv").open("a") as file:

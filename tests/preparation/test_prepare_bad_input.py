@@ -72,6 +72,7 @@ BAD_LINES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "line", "content", "problem", "value"), BAD_LINES)
 def test_a_bad_record(
     root: Path, tmp_path: Path, name: str, line: int, content: bytes, problem: str, value: str
@@ -324,6 +325,7 @@ def test_a_full_disk_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
+@pytest.mark.long
 def test_a_full_disk_keeps_the_folder_that_was_there(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_only_changed_steps_are_repeated(
     tmp_path: Path, minilm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def test_moved_evaluation_sets_are_the_same_but_others_are_not(tmp_path: Path) -
     assert build(moved) == changed
 
 
+@pytest.mark.long
 def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
     root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
     tree = raw_config(root).model_dump(mode="json", exclude_unset=True)

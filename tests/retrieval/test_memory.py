@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ for width in range(64, 160, 16):  # where a heap has gaps is chance
 """
 
 
+@pytest.mark.long
 def test_rounding_and_the_search_for_copies_reuse_their_blocks() -> None:
     """A quarter for int8, and blocks of a fortieth each; it was 1.3 to 2.2 times the vectors."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)

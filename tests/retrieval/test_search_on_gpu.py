@@ -68,6 +68,7 @@ def _embeddings(kind: str, count: int, queries: int) -> tuple[FloatArray, FloatA
     return queries_QD.astype(np.float32), candidates_CD.astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_pass", ["bfloat16", "float32"])
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize("kind", ["plain", "with copies", "close together"])

@@ -73,6 +73,7 @@ def test_lists_are_those_of_float64(
     assert all(len(set(rows)) == 20 for rows in ranking.rows_QK.tolist())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_pass", ["bfloat16", "float32"])
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize("kind", ["plain", "of other lengths", "close together", "with copies"])
@@ -112,6 +113,7 @@ def test_a_gpus_way_of_searching_finds_the_same(
         assert selected_on_host[3:][-1:] == [(3, True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first_pass", ROUNDED)
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(

@@ -43,6 +43,7 @@ def _in_use() -> int:
     return int(found.uordblks + found.hblkhd)
 
 
+@pytest.mark.long
 def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
     """Run a pass of each of 300 sizes, then of each of 100 sizes again.
 

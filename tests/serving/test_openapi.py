@@ -49,6 +49,7 @@ MODES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "method", "path"), MODES)
 def test_answers_are_as_documented(
     documented: schemathesis.BaseSchema, mode: GenerationMode, method: str, path: str

@@ -37,6 +37,7 @@ def _wait_for(server: Running, name: str, value: object) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
     models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
     Library.create(tmp_path / "library", dated(30), model=models[0])
@@ -94,6 +95,7 @@ def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: 
     served.close()
 
 
+@pytest.mark.long
 def test_the_first_index_of_words_holds_up_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def _same(found: dict[str, Any], hits: Any) -> bool:
     return close and (ids == hits.ids or np.diff(scores).max() > -3 * TOLERANCE)
 
 
+@pytest.mark.long
 def test_answers_are_the_librarys_under_concurrency(server: Running, library: Library) -> None:
     requests: list[tuple[str, dict[str, Any], Any]] = []
     for n in range(25):
@@ -289,6 +290,7 @@ def test_large_and_slow_requests(strict: Running) -> None:
     assert strict.post("/search", {"text": "a"}, headers=AUTHORISED).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -331,6 +333,7 @@ def test_requests_beyond_the_limit_are_told_when_to_retry(
     assert len(found) - len(refused) >= 2
 
 
+@pytest.mark.long
 def test_slow_requests_are_given_up(folder: Path) -> None:
     with running(folder, limits=Limits(seconds=0.3)) as server:
         model = server.served.library.model
@@ -342,6 +345,7 @@ def test_slow_requests_are_given_up(folder: Path) -> None:
         assert server.post("/search", {"text": "a"}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
     """Unanswered requests were never accepted: service and clients count the same answers."""
     statuses: list[int] = []
@@ -369,6 +373,7 @@ def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
         assert server.metrics.waiting.collect()[0].samples[0].value == 0
 
 
+@pytest.mark.long
 def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folder: Path) -> None:
     model = Library.open(folder).model
     Library.create(tmp_path / "library", dated(50), model=folder.parent / "model")

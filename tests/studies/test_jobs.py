@@ -113,6 +113,7 @@ def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [slot.environment for slot in make_slots(LaunchConfig())] == [{}]
 
 
+@pytest.mark.long
 def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) -> None:
     """The job gets SIGTERM, as from a scheduler, and has time to write its checkpoint."""
     trap = "trap 'sleep 0.5; touch saved; exit 143' TERM; touch began; sleep 600 & wait"
@@ -146,6 +147,7 @@ run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopReques
 """
 
 
+@pytest.mark.long
 def test_what_a_killed_call_left_at_work_is_waited_for(tmp_path: Path, repository: Path) -> None:
     """No second job is started, and the result of the first is used."""
     script = "echo x >> starts; touch began; while [ ! -e go ]; do sleep 0.1; done; touch a"

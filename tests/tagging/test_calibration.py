@@ -102,6 +102,7 @@ def test_the_bound_for_single_suggestions_is_near_the_exact_one() -> None:
     assert precision_bound(right, np.zeros(400, dtype=int)) == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [None, 3])
 def test_a_target_precision_holds_in_19_of_20_data_sets(k: int | None) -> None:
     rng = np.random.default_rng(3)

@@ -39,6 +39,7 @@ def test_names_of_cora_and_its_hierarchy(scimult_data: Path) -> None:
     assert all(vocabulary.ancestors(row) for row in below)
 
 
+@pytest.mark.long
 def test_tags_beat_those_of_the_nearest_papers_and_reach_the_target_precision(
     scimult_data: Path, mesh: Any, model: SciMult, tmp_path: Path
 ) -> None:

@@ -311,6 +311,7 @@ def test_evidence_is_short_also_in_a_text_without_sentences(tagger: Tagger, fill
     assert all(0 < len(tag.evidence) <= 1000 for tag in tags)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_tagger_replaced_while_it_is_read_is_read_again(
     folder: Path, model: SciMult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int

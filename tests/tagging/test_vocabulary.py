@@ -50,6 +50,7 @@ def test_a_name_is_a_concept() -> None:
         Vocabulary(["Optics", {"id": "a", "label": "b"}])  # type: ignore[list-item]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed: bool) -> None:

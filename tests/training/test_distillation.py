@@ -86,6 +86,7 @@ def all_losses() -> list[tuple[float, Tensor]]:
     return [losses({"distillation": choice}) for choice in choices]
 
 
+@pytest.mark.long
 def test_two_ranks_follow_the_teacher_like_one(tmp_path: Path) -> None:
     ranks = run_ranks(all_losses, 2, tmp_path)
     for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
@@ -158,6 +159,7 @@ def follow(folder: Path) -> None:
     pretrain(config)
 
 
+@pytest.mark.long
 def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
     """A teacher that scores all papers equally disagrees with every margin of a random model."""
     score_search(folder / "prepared")

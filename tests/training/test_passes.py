@@ -46,6 +46,7 @@ def encoder(heads: int, blocks: int = 2, hidden: int = 384) -> Encoder:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize(("blocks", "hidden"), [(2, 384), (5, 192)])
 def test_a_chunk_by_default_keeps_at_most_two_gigabytes(
@@ -82,6 +83,7 @@ def test_small_chunks_on_a_gpu_are_noted(capsys: pytest.CaptureFixture[str]) -> 
     assert "batch.chunk_tokens 2,048" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("heads", [4, 12])
 def test_texts_of_one_weight_need_the_same_memory(heads: int) -> None:
     model = encoder(heads)

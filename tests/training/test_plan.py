@@ -116,6 +116,7 @@ def test_pairs_without_negatives_are_found_before_the_run(
     assert said == "" if told == "nothing" else f"world.search: {told}" in said
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_an_epoch_of_the_shared_data_sees_every_pair_once(
     repository: Path,

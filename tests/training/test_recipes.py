@@ -127,6 +127,7 @@ def rehearsed(path: Path) -> dict[str, Pretrained]:
     return models
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_fits_its_base(path: Path) -> None:
     models = rehearsed(path)

@@ -73,6 +73,7 @@ def test_states(
     assert message is None or message in str(found.message)
 
 
+@pytest.mark.long
 def test_a_killed_run_differs_from_a_running_one_and_resuming_keeps_the_start(
     tmp_path: Path,
 ) -> None:

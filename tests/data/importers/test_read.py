@@ -385,6 +385,7 @@ def test_a_prepared_folder_gives_back_what_went_in(tmp_path: Path) -> None:
         assert {name.rpartition(":")[2] for name in paper.references} == cited
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_real_papers_are_those_that_pandas_reads(scimult_data: Path) -> None:
     for name in ("acl", "scitldr", "vis"):

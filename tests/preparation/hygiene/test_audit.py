@@ -107,6 +107,7 @@ def _naive(data: PreparedData, entry: AuditedSet) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_those_of_comparing_everything(tmp_path: Path, seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -149,6 +150,7 @@ def test_a_set_without_pairs_reports_none(tmp_path: Path) -> None:
     assert json.dumps(found)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_the_papers_of_vis_are_found_as_their_ids_say(tmp_path: Path, scimult_data: Path) -> None:
     """Both parts come from one source and have its DOIs as ids."""

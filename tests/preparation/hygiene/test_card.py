@@ -50,6 +50,7 @@ def test_quantiles_are_values_of_the_data() -> None:
     assert quantiles(np.array([], dtype=np.int64)) == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_languages_of_long_texts(tmp_path: Path) -> None:
     german = "Wir untersuchen, wie sich die Temperatur auf das Wachstum der Pflanzen auswirkt, "
     english = "We study how temperature affects the growth of plants under different light, "

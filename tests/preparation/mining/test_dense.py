@@ -32,6 +32,7 @@ class _Hashes:
         return rows.astype(np.float32) - 128
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", [True, False])
 def test_two_models_give_the_candidates_of_each_alone(tmp_path: Path, keep: bool) -> None:
     root = write_raw(tmp_path / "raw")

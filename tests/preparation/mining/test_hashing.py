@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def test_known_values_stay() -> None:
     assert [key(7, 1), key(7, 1, 2), key(7, 1, 2, 3)] == [1575807547, 880295222, 45756196]
 
 
+@pytest.mark.long
 def test_numbers_are_never_mapped_to_one() -> None:
     numbers = np.arange(1 << 20, dtype=np.int64) * 4093 % (1 << 32)
     assert len(np.unique(mix(numbers))) == len(numbers)

@@ -61,6 +61,7 @@ def test_mapped_pages_are_released_and_their_content_stays(tmp_path: Path) -> No
     assert held().mapped - before > 1.9 * SIZE
 
 
+@pytest.mark.long
 @linux
 def test_a_limit_bounds_mapped_pages_and_reports_both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -189,6 +189,7 @@ class _Lengths:
         return np.array([[len(text.title + text.body)] for text in texts], dtype=np.float32)
 
 
+@pytest.mark.long
 def test_any_mix_of_rules(data: PreparedData) -> None:
     chosen = validate(MiningConfig, RULES)
     mine_again(data.folder, chosen, lambda rule: _Lengths())

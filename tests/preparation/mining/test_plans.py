@@ -161,6 +161,7 @@ def test_graph_rules(
     assert_candidates(engine, world, rules, seed)
 
 
+@pytest.mark.long
 @quickly
 @given(
     edges=EDGES,
@@ -216,6 +217,7 @@ def test_shown(
     assert_candidates(engine, world, {"shown": (plans.SHOWN, found)})
 
 
+@pytest.mark.long
 @quickly
 @given(positives=EDGES, fields=FIELDS, count=st.integers(1, 3), seed=SEEDS)
 def test_easy_rules(
@@ -293,6 +295,7 @@ def test_the_limit_favours_no_rule(engine: DuckDBEngine) -> None:
     assert abs((negatives.values >= 200).mean() - 0.5) < 0.03
 
 
+@pytest.mark.long
 def test_a_classic_and_a_huge_venue_cost_what_their_limit_allows(engine: DuckDBEngine) -> None:
     """100,000 papers cite paper 0 and share a venue: no join is quadratic."""
     count, limit, cited = 100_001, 8, 300

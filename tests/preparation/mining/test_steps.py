@@ -76,6 +76,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0, 1, 4, 7])
 def test_interrupted_and_resumed_equals_uninterrupted(
     tmp_path: Path, mined: list[str], monkeypatch: pytest.MonkeyPatch, at: int
@@ -102,6 +103,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     assert not list(steps.glob("*.blocks"))
 
 
+@pytest.mark.long
 def test_only_what_inputs_changed_is_mined_again(tmp_path: Path, mined: list[str]) -> None:
     root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
 
@@ -147,6 +149,7 @@ def test_mining_again_keeps_what_stays_the_same(tmp_path: Path, mined: list[str]
     assert {what.split(" ")[0] for what in mined} == {"toy.classification"}
 
 
+@pytest.mark.long
 def test_shards_together_are_the_whole(tmp_path: Path, mined: list[str]) -> None:
     out, steps = tmp_path / "out", Steps(tmp_path / "steps")
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
@@ -169,6 +172,7 @@ def test_shards_together_are_the_whole(tmp_path: Path, mined: list[str]) -> None
         mine_shard(out, validate(MiningConfig, RULES), Shard(0, 2), steps)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [1, 12, 10_000])
 def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     tmp_path: Path, limit: int

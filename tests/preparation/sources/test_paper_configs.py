@@ -131,6 +131,7 @@ RAW = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(RAW))
 def test_conversions_write_what_the_configuration_reads(tmp_path: Path, name: str) -> None:
     for folder, write in RAW[name].items():

@@ -29,6 +29,7 @@ Steps = list[tuple[str, Any]]
 PLACE = Record(Path("made-up.jsonl"), 1, {})
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 6), unique=True, min_size=1),
@@ -73,6 +74,7 @@ RECORDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["p", "q"]), RECORDS), min_size=1, max_size=8))
 def test_a_repeated_paper_has_what_all_its_records_say(
@@ -176,6 +178,7 @@ def _big(source: str, count: int) -> dict[str, Content]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["specter", "beir"])
 def test_memory_grows_with_ids_and_not_with_texts(tmp_path: Path, source: str) -> None:
     peaks = []

@@ -108,6 +108,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_recipe(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(command)

@@ -131,6 +131,7 @@ def _drawn_triples(data: PreparedData, epochs: int) -> set[tuple[str, ...]]:
 RELEASED = {("a", "b", "c"), ("a", "b", "e"), ("a", "d", "f"), ("a", "g", "c"), ("b", "c", "a")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["specter", "scirepeval", "sentence-triples"])
 @pytest.mark.parametrize("duplicates", ["ignore", "merge"])
 def test_a_drawn_negative_was_released_with_its_positive(

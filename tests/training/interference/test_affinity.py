@@ -124,6 +124,7 @@ def test_missing_dev_pairs_are_found_before_the_first_run(tmp_path: Path) -> Non
         affinity_runs(config, plan, ["search", "classification"], 2, tmp_path / "runs")
 
 
+@pytest.mark.long
 def test_the_map_outlives_a_failed_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_run_by_epochs_is_measured_by_steps(
     assert len(training_rounds(config, plan, build_model(config), ["search"], 1)) == 1
 
 
+@pytest.mark.long
 def test_affinity_rows_are_runs(tmp_path: Path) -> None:
     folder = tmp_path
     prepare_corpus(folder)
@@ -189,6 +191,7 @@ def test_affinity_rows_are_runs(tmp_path: Path) -> None:
         train_affinity(config, plan, runs, folder / "runs")
 
 
+@pytest.mark.long
 def test_a_call_that_cannot_go_on_leaves_the_report(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     sources = {"sources": ["world.search", "world.classification"]}

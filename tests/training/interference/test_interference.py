@@ -273,6 +273,7 @@ def test_a_rare_task_is_named(folder: Path) -> None:
         training_rounds(config, plan, pretrained, list(rates), 2)
 
 
+@pytest.mark.long
 def test_the_command_writes_a_report(folder: Path) -> None:
     config = run_config(
         folder, "shared", model={"variant": "vanilla"}, data={"prepared": "nowhere"}
