@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,13 @@ def test_help_and_lists_load_nothing_heavy(verb: list[str]) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert heavy & set(loaded.stdout.split()) == set()
+
+
+def test_the_package_can_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="^2$"):
+        patch.setattr(sys, "argv", ["scimult", "serach"])
+        runpy.run_module("scimult", run_name="__main__", alter_sys=True)
+    assert "Did you mean 'search'" in capsys.readouterr().err
 
 
 @pytest.mark.ranks
