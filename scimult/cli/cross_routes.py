@@ -9,6 +9,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import check_model
+from scimult.cli.common import open_model
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError
 
@@ -22,6 +23,7 @@ def cross_routes(
     suite: opt.SuiteName = "first",
     sets: opt.Sets = None,
     device: opt.Device = None,
+    dtype: opt.Dtype = "auto",
     skip_bad: opt.SkipBad = False,
 ) -> None:
     """Evaluate a model by each task's route and print a table of sets by routes."""
@@ -35,24 +37,24 @@ def cross_routes(
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
     from scimult.files import only_writer
-    from scimult.inference import SciMult
+    from scimult.hardware import usable_device
     from scimult.progress import note
 
     config = load_suite(suite)
     loaded = load_sets(config, data, sets or [], skip_bad=skip_bad)
-    encoder = SciMult.from_pretrained(model, device=device)
+    encoder = open_model(model, device, dtype, None, None)
     routed = [FixedRoute(encoder, task) for task in encoder.tasks.names]
     names = [route.name for route in routed]
     others = [result for result in load_results(out) if result.system not in names]
     check_comparable(others, config.name, {name: entry.facts for name, entry in loaded.items()})
     for name in names:
         folder_of(out, name)
-    settings = {"folder": str(model), "fingerprint": encoder.fingerprint}
+    identity = {"fingerprint": encoder.fingerprint, "folder": str(model), "dtype": encoder.dtype}
+    on = str(usable_device(device))
     for route in routed:
         note(route.name)
-        system = DenseSystem(
-            route, {**settings, **route.settings()}, device=device or "cpu", show_progress=True
-        )
+        settings = {**identity, **route.settings()}
+        system = DenseSystem(route, settings, device=on, show_progress=True)
         with only_writer(folder_of(out, route.name)):
             evaluate(system, config, loaded, out)
     written = [result for result in load_results(out) if result.system in names]

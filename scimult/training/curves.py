@@ -22,7 +22,9 @@ class Curve:
 
 
 def read_curves(run: Path) -> list[Curve]:
-    """Return every dev score of a run, and the loss of each source; of each task in mixed steps.
+    """Return every dev score of a run, and the losses: ``loss/SOURCE.TASK``.
+
+    Steps that mix sources have a loss of each task only: ``loss/TASK``.
 
     Raises
     ------
@@ -36,11 +38,9 @@ def read_curves(run: Path) -> list[Curve]:
     for line in read_metrics(path):
         values = dict(line["metrics"])
         sources = set(line.get("sources", ()))
-        if len(sources) == 1:
-            values[f"loss/{sources.pop()}"] = line["loss"]
-        else:
-            by_task = line.get("by_task", {})
-            values |= {f"loss/{task}": means["loss"] for task, means in by_task.items()}
+        of_source = f"{sources.pop()}." if len(sources) == 1 else ""
+        for task, means in line.get("by_task", {}).items():
+            values[f"loss/{of_source}{task}"] = means["loss"]
         for metric, value in values.items():
             points.setdefault(metric, []).append((line["step"], float(value)))
     return [
@@ -72,9 +72,9 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     for number, run in enumerate(runs):
         for curve in read_curves(run):
             is_loss = curve.metric.startswith("loss/")
-            source = curve.metric.split("/")[1].split(".")[0]
-            colour = colours.setdefault(source, f"C{len(colours)}")
-            label = f"{source}, {run.name}" if len(runs) > 1 else source
+            pairs = curve.metric.split("/")[1]
+            colour = colours.setdefault(pairs, f"C{len(colours)}")
+            label = f"{pairs}, {run.name}" if len(runs) > 1 else pairs
             style = {"color": colour, "linestyle": styles[number % 4], "label": label}
             if is_loss:
                 losses.plot(curve.steps, smoothed(curve.values), **style)

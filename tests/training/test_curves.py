@@ -18,18 +18,19 @@ def write_run(folder: Path) -> Path:
     for step in range(1, 5):
         metrics = {"dev/x.search/mrr": 0.2 * step} if step % 2 == 0 else {}
         source = "x" if step % 2 else "y"
-        numbers = {"loss": 1 / step, "tokens": 10, "seconds": 0.5}
+        numbers: dict[str, object] = {"loss": 1 / step, "tokens": 10, "seconds": 0.5}
+        numbers["by_task"] = {"search": {"loss": 1 / step}}
         lines.append({"step": step, "sources": [source], "metrics": metrics, **numbers})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
-def test_curves_hold_scores_and_losses_by_source(tmp_path: Path) -> None:
+def test_curves_hold_scores_and_losses_by_source_and_task(tmp_path: Path) -> None:
     curves = {curve.metric: curve for curve in read_curves(write_run(tmp_path / "run"))}
     assert curves["dev/x.search/mrr"].steps == [0, 2, 4]
     assert curves["dev/x.search/mrr"].values == [0.1, 0.4, 0.8]
-    assert curves["loss/x"].values == [1.0, pytest.approx(1 / 3)]
-    assert curves["loss/y"].steps == [2, 4]
+    assert curves["loss/x.search"].values == [1.0, pytest.approx(1 / 3)]
+    assert curves["loss/y.search"].steps == [2, 4]
 
 
 def test_mixed_steps_have_a_loss_of_each_task_and_no_scores_no_legend(tmp_path: Path) -> None:
@@ -62,6 +63,28 @@ def test_picture_is_written(tmp_path: Path) -> None:
     content = (tmp_path / "c.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     assert len(content) > 10_000
+
+
+def test_each_task_of_a_source_has_a_name_and_a_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    scores = {f"dev/x.{task}/mrr": 0.5 for task in ("search", "link_prediction")}
+    lines = [{"step": 0, "metrics": scores}]
+    for step, task in enumerate(("search", "link_prediction"), start=1):
+        numbers = {"step": step, "loss": 1.0, "tokens": 10, "seconds": 0.5}
+        by_task = {task: {"loss": 1.0}}
+        lines.append({**numbers, "sources": ["x"], "metrics": {}, "by_task": by_task})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    plot_curves([run], tmp_path / "c.png")
+    for axes in pyplot.gcf().axes:
+        drawn = axes.get_lines()
+        assert [line.get_label() for line in drawn] == ["x.search", "x.link_prediction"]
+        assert len({line.get_color() for line in drawn}) == 2
 
 
 def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
