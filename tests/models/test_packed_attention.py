@@ -7,6 +7,7 @@ takes the operator's place, forward and backward, below torch's derivative.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_where_short_rows_have_kernels_of_their_own(
     # This torch cannot make the tensor of the trial, as Triton elsewhere finds no compiler.
     if not torch.cuda.is_available():
         assert not taken(1)
-        assert "slower attention: Triton failed (AssertionError" in caplog.text
+        # AssertionError by a build for CPUs, RuntimeError by one for CUDA without a driver.
+        assert re.search(r"slower attention: Triton failed \((Assertion|Runtime)Error", caplog.text)
     monkeypatch.setattr(short_attention, "_starts", lambda *_: True)
     assert [taken(card) for card in cards] == [False, True, True]
     assert [width for width in (16, 17, 32, 64, 96) if taken(2, width=width)] == [16, 32, 64]
