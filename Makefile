@@ -19,7 +19,7 @@ WORKERS ?= 2
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(READY) $(VENV)/.triton
-	$(PYTEST) -m 'not slow and not ranks'
+	$(PYTEST) -m 'not slow and not ranks and not long'
 
 test: $(READY) $(VENV)/.triton
 	$(PYTEST)

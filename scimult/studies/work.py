@@ -27,7 +27,15 @@ from scimult.progress import note
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
 from scimult.studies.plan import Plan
-from scimult.studies.trials import Inputs, Trial, config_of, read_mark, weights_of, write_mark
+from scimult.studies.trials import (
+    Inputs,
+    Trial,
+    config_of,
+    read_mark,
+    settings_of,
+    weights_of,
+    write_mark,
+)
 
 LAUNCHER = Path(scimult.__file__).resolve().parent.parent / "launch" / "pretrain.py"
 _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]
@@ -217,9 +225,13 @@ class Evaluating:
         return [*command, "--resume", *section.overrides]
 
     def inputs(self) -> Inputs:
-        """Return what determines the scores: weights and evaluation options."""
+        """Return what determines the scores: the model and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
-        return {**weights_of([self.trial]), "options": options}
+        inputs = {**weights_of([self.trial]), "options": options}
+        # A trained or merged model's settings are the study's, which are compared on their own.
+        if making_of(self.plan, self.trial) is None:
+            inputs["settings"] = settings_of(self.trial)
+        return inputs
 
 
 def _evaluation(system: str, suite: str) -> str:
