@@ -202,7 +202,7 @@ def weights_of(trials: Sequence[Trial]) -> Inputs:
 
 
 def settings_of(trial: Trial) -> str:
-    """Return the digest of all that gives an existing model's weights their meaning.
+    """Return the digest of all that gives a model's weights their meaning.
 
     That is its configuration, tokenizer and modules.
     """

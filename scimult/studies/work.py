@@ -143,8 +143,14 @@ class Merging(_Making):
     verb = "merge"
 
     def inputs(self) -> Inputs:
-        """Return the models' weights, and how they are merged."""
-        return {**super().inputs(), "merge": self.merge.model_dump_json(exclude_defaults=True)}
+        """Return the models' weights and settings, and how they are merged."""
+        settings = {
+            f"settings of {parent.key}": settings_of(parent)
+            for parent in self.plan.parents(self.trial)
+            if not self.plan.run_of(parent).is_trained
+        }
+        merge = self.merge.model_dump_json(exclude_defaults=True)
+        return {**super().inputs(), **settings, "merge": merge}
 
     def begin(self) -> None:
         """Remove a model merged otherwise, then record what this one is made from."""
@@ -228,8 +234,8 @@ class Evaluating:
         """Return what determines the scores: the model and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
         inputs = {**weights_of([self.trial]), "options": options}
-        # A trained or merged model's settings are the study's, which are compared on their own.
-        if making_of(self.plan, self.trial) is None:
+        # A trained model's settings are its run's: another run is refused.
+        if not self.plan.run_of(self.trial).is_trained:
             inputs["settings"] = settings_of(self.trial)
         return inputs
 

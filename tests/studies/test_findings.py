@@ -19,11 +19,11 @@ from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, load_result, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies import states, tables, work
-from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
+from scimult.studies.config import EvaluationConfig, MergeConfig, RunConfig, StudyConfig
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
 from scimult.studies.trials import Trial, write_mark
-from scimult.studies.work import Evaluating, drop_other_scores, scored_sets
+from scimult.studies.work import Evaluating, Merging, drop_other_scores, scored_sets
 from scimult.training.config import PretrainConfig
 from scimult.training.stages import Stage
 from tests.benchmark_sets import benchmark
@@ -242,6 +242,26 @@ def test_scores_of_an_existing_model_are_of_all_its_files(tmp_path: Path, files:
         (model / name).write_text(content)
     (model / "README.md").write_text("new")
     assert Evaluating(plan, trial, "own").inputs() == before
+
+
+def test_a_merge_is_made_again_when_the_settings_of_a_model_change(tmp_path: Path) -> None:
+    """Pooling, for one, which no weight tells: the merged model has that of the first."""
+    model, merged = tmp_path / "base", tmp_path / "runs" / "soup"
+    for folder in (model, merged):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text("weights")
+        (folder / "config.json").write_text("{}")
+    plan = _plan(tmp_path, ["cisi"])
+    merge = MergeConfig(models=["base", "vanilla"])
+    soup = Trial("soup", 0, "soup-seed0", merged, [], [])
+    trials = {**plan.trials, "base": replace(plan.trials["base"], folder=model), soup.key: soup}
+    study = plan.study.model_copy(update={"runs": {**plan.runs, "soup": RunConfig(merge=merge)}})
+    plan = Plan(study, trials, plan.suites)
+    jobs = Merging(plan, soup, merge), Evaluating(plan, soup, "own")
+    for job, changed in zip(jobs, (model, merged), strict=True):
+        before = job.inputs()
+        (changed / "config.json").write_text('{"pooling": "mean"}')
+        assert job.inputs() != before
 
 
 def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:
