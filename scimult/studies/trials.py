@@ -206,7 +206,8 @@ def settings_of(trial: Trial) -> str:
 
     That is its configuration, tokenizer and modules.
     """
-    return _digest([path for path in sorted(trial.files.rglob("*")) if path.suffix in _SETTINGS])
+    own = [path for path in trial.files.glob("*") if path.suffix in _SETTINGS]
+    return _digest(sorted([*own, *trial.files.glob("*/config.json")]))
 
 
 def _digest(files: Sequence[Path]) -> str:

@@ -210,9 +210,13 @@ class Evaluating:
 
     def current_sets(self) -> dict[str, bool]:
         """Return, for each requested set, whether it has a score of the current model."""
+        is_current = self.is_current()
         sets = scored_sets(self.plan, self.trial, self.suite)
-        is_current = read_mark(self.plan.out, self.name) == self.inputs()
         return {name: scored and is_current for name, scored in sets.items()}
+
+    def is_current(self) -> bool:
+        """Return whether scores, where there are any, are of the current model."""
+        return read_mark(self.plan.out, self.name) == self.inputs()
 
     def begin(self) -> None:
         """Remove another model's scores, then record the model."""

@@ -191,10 +191,17 @@ def test_the_state_reads_each_result_a_few_times(
         monkeypatch.setattr(module, "load_result", counted)
     monkeypatch.setattr(work, "scored_alike", lambda before, now: True)
     monkeypatch.setattr(states, "making_of", lambda plan, trial: None)
+    for trial in plan.trials.values():
+        Evaluating(plan, trial, "own").begin()
     found = states.states(plan)
     assert [(state.scored, state.asked) for state in found] == [(1, 2)] * len(plan.trials)
     assert all(state.hours == pytest.approx(1.0 / 3600) for state in found)
     assert len(read) == 2 * len(plan.trials)
+    # A run that would score them again must not call them scored before.
+    (tmp_path / "model.safetensors").write_text("other weights")
+    found = states.states(plan)
+    assert [(state.scored, state.asked) for state in found] == [(0, 2)] * len(plan.trials)
+    assert all(state.hours == pytest.approx(2.0 / 3600) for state in found)
 
 
 def test_hours_are_those_of_the_ranks_of_each_step(tmp_path: Path) -> None:
