@@ -21,8 +21,7 @@ from scimult.hardware import products_in_tf32
 from scimult.inference import SciMult
 from scimult.inference.texts import made_ahead
 from scimult.models.embed import length_batches, usual_tokens
-from scimult.tasks import TaskSet, default_tasks, named_tasks
-from scimult.tasks.catalogue import DEFAULT
+from scimult.tasks import TaskSet, default_tasks
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
 
@@ -234,21 +233,6 @@ def test_fingerprint_follows_the_weights(folder: Path, model: SciMult, tmp_path:
     same = SciMult.from_pretrained(folder)
     other = SciMult.from_pretrained(save_tiny_model(tmp_path / "other", seed=1))
     assert model.fingerprint == same.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize("names", [DEFAULT, ["one", "two", "three"]])
-def test_fingerprint_follows_the_experts_of_tasks(tmp_path: Path, names: list[str]) -> None:
-    """The same weights under tasks in another order: a task has another expert."""
-    folder = save_tiny_model(tmp_path, variant="mha_expert")
-    config = read_json(folder / "config.json")
-    tasks = [task.model_dump() for task in named_tasks(names)]
-    models = []
-    for order in (tasks, tasks[::-1]):
-        write_json(folder / "config.json", {**config, "tasks": order})
-        models.append(SciMult.from_pretrained(folder))
-    first, second = (model.encode(PAPERS, task=names[0]) for model in models)
-    assert (first != second).any()
-    assert models[0].fingerprint != models[1].fingerprint
 
 
 def test_bad_settings_are_named(folder: Path) -> None:
