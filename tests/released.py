@@ -65,7 +65,9 @@ def bert_config(vocabulary: int) -> BertConfig:
     )
 
 
-def expert_as_bert(encoder: dict[str, Tensor], vocabulary: int, expert: int) -> BertModel:
+def expert_as_bert(
+    encoder: dict[str, Tensor], vocabulary: int, expert: int, config: BertConfig | None = None
+) -> BertModel:
     """Return the plain BERT of one expert of ``released_encoder``, key by key."""
     weights = {}
     for key, value in encoder.items():
@@ -75,7 +77,7 @@ def expert_as_bert(encoder: dict[str, Tensor], vocabulary: int, expert: int) -> 
                 for plain, numbered in expert_names(f"encoder.layer.{layer}", part):
                     name = name.replace(numbered.format(expert) + ".", plain + ".")
         weights[name] = value
-    bert = BertModel(bert_config(vocabulary))
+    bert = BertModel(config or bert_config(vocabulary))
     bert.load_state_dict({key: weights[key] for key in bert.state_dict()})
     return bert.eval()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,8 @@ _WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 class Pretrained:
     """An encoder with its tokenizer and config.
 
-    ``base_digest`` tells the weights that it was warm-started from; empty if it was not.
+    ``base_digest`` tells the weights that it was warm-started from, and the order of their routes;
+    empty if it was not.
     """
 
     model: Encoder
@@ -190,8 +192,10 @@ def start_from(path: Path | str, config: PretrainedConfig, *, seed: int = 0) -> 
     base, weights = read_folder(folder, config.encoder.pooling)
     model = Encoder(config.encoder)
     model.initialise(seed)
-    digest = digest_of(weights)
-    warm_start(model, weights, folder, matching_routes(base, config, folder))
+    digest, routes = digest_of(weights), matching_routes(base, config, folder)
+    if routes != sorted(routes):
+        digest = hashlib.sha256(f"{digest} {routes}".encode()).hexdigest()
+    warm_start(model, weights, folder, routes)
     return Pretrained(model, tokenizer_for(config.encoder, folder), config, digest)
 
 

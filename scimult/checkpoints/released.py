@@ -14,6 +14,7 @@ from torch import Tensor
 from scimult import __version__
 from scimult.checkpoints.config import FORMAT, PretrainedConfig
 from scimult.checkpoints.families import export_config
+from scimult.checkpoints.hf_options import activation
 from scimult.checkpoints.pickles import OMEGACONF, load_pickle, plain, tensor_bytes
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.reading import CONFIG_FILE
@@ -89,7 +90,7 @@ def read_released(
         ``scimult_vanilla``, ``scimult_moe`` or another file of that structure.
     tokenizer : path
         Folder of the base model's tokenizer, which the file lacks. If it also has the base
-        model's ``config.json``, heads and dropout come from there.
+        model's ``config.json``, heads, activation and dropout come from there.
     tasks : sequence of str, optional
         Tasks of the experts in order; needed unless there are three. Default: search,
         link_prediction, classification, the order of the released models.
@@ -261,6 +262,7 @@ def _encoder_config(
         "token_types": _shape(weights, "embeddings.token_type_embeddings.weight", path)[0],
         "pooling": "mean" if parameters.get("mean_pool") else "cls",
         "experts": layout,
+        "activation": activation(base, "hidden_act", tokenizer / CONFIG_FILE),
         "norm_eps": base.get("layer_norm_eps", 1e-12),
         "dropout": base.get("hidden_dropout_prob", 0.1),
         "attention_dropout": base.get("attention_probs_dropout_prob", 0.1),

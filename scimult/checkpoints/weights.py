@@ -115,18 +115,34 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     CheckpointError
         If there is none, if a file is damaged or absent, or if a pickle holds anything but tensors.
     """
+    weights: dict[str, Tensor] = {}
+    for file in weights_files(folder):
+        weights |= read_weights_file(file)
+    if not weights:
+        raise CheckpointError(
+            "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
+        )
+    return weights
+
+
+def weights_files(folder: Path) -> list[Path]:
+    """Return the files that hold a model's weights: one or the shards of an index, or none.
+
+    Raises
+    ------
+    CheckpointError
+        If an index is damaged.
+    """
     for name in (WEIGHTS_FILE, "pytorch_model.bin"):
         if (folder / name).exists():
-            return read_weights_file(folder / name)
+            return [folder / name]
         if (index := folder / f"{name}.index.json").is_file():
-            return _read_shards(index)
-    raise CheckpointError(
-        "no weights here", path=folder, fix="expected model.safetensors or pytorch_model.bin"
-    )
+            return _shards(index)
+    return []
 
 
-def _read_shards(index: Path) -> dict[str, Tensor]:
-    """Read the shards of an index, which names the file of every tensor."""
+def _shards(index: Path) -> list[Path]:
+    """Return the shards of an index, which names the file of every tensor."""
     content = read_json(index)
     files = content.get("weight_map") if isinstance(content, dict) else None
     # A name from outside must not lead out of the folder.
@@ -135,10 +151,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     ):
         fix = "copy or download the folder again"
         raise CheckpointError("names no files of this folder by weight", path=index, fix=fix)
-    weights: dict[str, Tensor] = {}
-    for file in sorted(set(files.values())):
-        weights |= read_weights_file(index.parent / file)
-    return weights
+    return [index.parent / file for file in sorted(set(files.values()))]
 
 
 def read_weights_file(path: Path) -> dict[str, Tensor]:

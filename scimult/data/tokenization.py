@@ -95,7 +95,7 @@ class SavedTokenizer:
 class TextTokenizer:
     """A Hugging Face tokenizer that formats papers, labels and queries.
 
-    A literal ``[SEP]`` (or other separator) inside a text stays the special token.
+    A literal special token inside a text, such as ``[SEP]``, stays that token, as in transformers.
 
     Parameters
     ----------
@@ -147,6 +147,7 @@ class TextTokenizer:
         tokenizer.init_kwargs[LOWERCASE_KEY] = lowercase
         self._tokenizer = tokenizer
         self._lower_here = lowercase and not uncased
+        self._verbatim = _verbatim(backend, tokenizer.sep_token)
         self.lowercase = lowercase
         self.pad_id, self.cls_id, self.sep_id = (
             int(getattr(tokenizer, f"{name}_token_id")) for name in ("pad", "cls", "sep")
@@ -230,7 +231,10 @@ class TextTokenizer:
         joined = separator.join(part for part in (text.title, text.body) if part)
         if not self._lower_here:
             return joined
-        return separator.join(piece.lower() for piece in joined.split(separator))
+        pieces = self._verbatim.split(joined)
+        return "".join(
+            piece if number % 2 else piece.lower() for number, piece in enumerate(pieces)
+        )
 
     def save(self, folder: Path | str) -> None:
         """Write the tokenizer files into ``folder``; ``from_folder`` restores an equal one.
@@ -312,6 +316,14 @@ def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
 def title_tokens(tokens: IntArray) -> IntArray:
     """Return an encoded text up to its first separator: the title, where there is a body."""
     return tokens[: 1 + int(np.argmax(tokens == tokens[-1]))]
+
+
+def _verbatim(backend: Tokenizer, separator: str) -> re.Pattern[str]:
+    """Return what splits a text at the tokens that a tokenizer looks for before it normalises."""
+    added = backend.get_added_tokens_decoder().values()
+    tokens = {separator, *(token.content for token in added if not token.normalized)}
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
 
 
 def _lowercases(normalizer: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.errors import one_of
 from scimult.retrieval.shards import Precision, Space
-from scimult.tasks import TaskSet
+from scimult.tasks import TaskSet, catalogue
 from scimult.types import Kind, Role, Similarity
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ def fingerprint_of(
     instructions = [task.instruction for task in config.tasks]
     scaling = ["unit vectors"] if config.unit_vectors else []
     digest.update(json.dumps([config.routing, instructions, *scaling]).encode())
+    if own := _routes_of_own_tasks(config):
+        digest.update(json.dumps(own, sort_keys=True).encode())
     if dtype in OF_FLOAT32:
         digest.update(dtype.encode())
     if dtype == "int8":
@@ -140,3 +142,18 @@ def fingerprint_of(
         digest.update(f"{name} {kind}".encode())
         digest.update(data)
     return digest.hexdigest()[:16]
+
+
+def _routes_of_own_tasks(config: PretrainedConfig) -> dict[str, list[int]]:
+    """Return the routes that tell apart models of equal weights whose tasks change places.
+
+    Tasks of the catalogue are told by the order of their instructions, which are unique.
+    """
+    if not config.encoder.is_routed:
+        return {}
+    known = list(catalogue())
+    return {
+        task.name: [config.route(task.name, role) for role in get_args(Role)]
+        for task in config.tasks
+        if task not in known
+    }

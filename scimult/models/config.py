@@ -50,7 +50,7 @@ class EncoderConfig(StrictConfig):
     comparable; ``position`` takes the hidden state at ``pooling_position``, counted from the
     end when negative. ``dims`` truncates embeddings to their first dimensions (Matryoshka).
     ``max_positions`` is the longest text in tokens; RoBERTa's position table has
-    ``position_offset`` more rows, which no token uses.
+    ``position_offset`` more rows, of which only a padding token inside a text uses one.
     """
 
     family: FamilyName = "bert"

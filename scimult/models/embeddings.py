@@ -51,7 +51,24 @@ class Embeddings(nn.Module):
         """
         positions_T = plan.positions_T
         x_TD = with_codes(self.words(tokens_T), self.codes, plan)
-        x_TD = x_TD + self.positions(positions_T + self.position_offset)
+        x_TD = x_TD + self.positions(self._position_rows(tokens_T, plan))
         if self.token_types is not None:
             x_TD = x_TD + self.token_types(torch.zeros_like(positions_T[:1]))
         return apply_dropout(self.norm(x_TD), self.dropout, self.training)
+
+    def _position_rows(self, tokens_T: Tensor, plan: PackingPlan) -> Tensor:
+        """Return the row of the position table of every token.
+
+        RoBERTa's first row is that of the padding id, which a text can hold, too: such a token has
+        that row, and those after it count on from the token before (transformers derives positions
+        from ids).
+        """
+        if not self.position_offset:
+            return plan.positions_T
+        pads_T = tokens_T == self.position_offset - 1
+        if self.codes is not None:
+            pads_T = pads_T & (plan.positions_T != CODE_POSITION)
+        seen_T = pads_T.cumsum(0)
+        before_B = (seen_T - pads_T.long())[plan.starts_B]
+        rows_T = plan.positions_T + self.position_offset - (seen_T - before_B[plan.row_of_token_T])
+        return rows_T.masked_fill(pads_T, self.position_offset - 1)

@@ -68,9 +68,13 @@ def embedding_of(
 
 
 def _embed(tokens_T: TokenIds, config: EncoderConfig, weights: Weights) -> FloatArray:
-    first = config.position_offset
+    rows_T = np.arange(len(tokens_T)) + config.position_offset
+    if config.position_offset:
+        # As in `Embeddings`: a padding token inside a text is not counted.
+        pads_T = np.asarray(tokens_T) == config.position_offset - 1
+        rows_T = np.where(pads_T, config.position_offset - 1, rows_T - pads_T.cumsum())
     x_TD: FloatArray = weights["embeddings.words.weight"][tokens_T]
-    x_TD = x_TD + weights["embeddings.positions.weight"][first : first + len(tokens_T)]
+    x_TD = x_TD + weights["embeddings.positions.weight"][rows_T]
     if config.token_types:
         x_TD = x_TD + weights["embeddings.token_types.weight"][0]
     return _normalise(x_TD, config, weights, "embeddings.norm")

@@ -9,7 +9,7 @@ from pathlib import Path
 from scimult.studies.plan import Plan
 from scimult.studies.tables import Cost, cost_of
 from scimult.studies.trials import Trial
-from scimult.studies.work import making_of, scored_sets
+from scimult.studies.work import Evaluating, making_of, scored_sets
 from scimult.table import Table, label, number, texts
 from scimult.training import record
 from scimult.training.runs import summarise
@@ -20,8 +20,8 @@ class State:
     """Progress of a trial.
 
     ``model`` is ``ready``, ``missing``, or the state of its run folder; ``done`` and ``planned``
-    are optimizer steps, ``scored`` and ``asked`` sets of all suites, ``hours`` those estimated to
-    be left on one rank. None is unknown.
+    are optimizer steps, ``scored`` and ``asked`` sets of all suites, by the current model, and
+    ``hours`` those estimated to be left on one rank. None is unknown.
     """
 
     key: str
@@ -36,16 +36,17 @@ class State:
 def states(plan: Plan) -> list[State]:
     """Return the state of every trial."""
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
-    # Each result is read once: a study may have hundreds.
-    scored = {
-        key: [
-            s for suite in plan.suites_of(trial) for s in scored_sets(plan, trial, suite).values()
-        ]
-        for key, trial in plan.trials.items()
-    }
-    count = sum(sum(sets) for sets in scored.values())
+    count, current = 0, dict[str, list[bool]]()
+    for key, trial in plan.trials.items():
+        current[key] = []
+        for suite in plan.suites_of(trial):
+            # Each result is read once: a study may have hundreds.
+            scored = list(scored_sets(plan, trial, suite).values())
+            count += sum(scored)
+            is_current = any(scored) and Evaluating(plan, trial, suite).is_current()
+            current[key] += [is_current and each for each in scored]
     per_set = sum(cost.evaluation_seconds for cost in costs.values()) / count if count else None
-    return [_state(plan, trial, costs, scored[key], per_set) for key, trial in plan.trials.items()]
+    return [_state(plan, trial, costs, current[key], per_set) for key, trial in plan.trials.items()]
 
 
 def _state(

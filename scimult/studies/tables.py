@@ -102,13 +102,14 @@ def cost_of(plan: Plan, trial: Trial) -> Cost:
     for stage in trial.stages:
         folder = Path(stage.config.output)
         path = folder / record.FILE
-        ranks = read_json(path).get("ranks", 1) if path.is_file() else 1
+        # Lines of older versions do not name their ranks.
+        last_ranks = read_json(path).get("ranks", 1) if path.is_file() else 1
         for line in read_metrics(folder / METRICS):
             if line["step"] == 0:
                 continue
             steps += 1
             tokens += int(line["tokens"])
-            seconds += line["seconds"] * ranks
+            seconds += line["seconds"] * line.get("ranks", last_ranks)
             step_flops = line.get("usage", {}).get("model_flops")
             flops = None if flops is None or step_flops is None else flops + step_flops
     return Cost(trial.key, steps, tokens, flops, seconds, _evaluation_seconds(plan, trial))

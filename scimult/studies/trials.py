@@ -5,12 +5,13 @@ A job over trials is done if its files are complete and its mark lists the curre
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scimult.checkpoints.weights import WEIGHTS_FILE
+from scimult.checkpoints.weights import weights_files
 from scimult.config import load_config, string_override
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import read_json, sha256, write_json
@@ -23,6 +24,9 @@ from scimult.training.stages import Stage, has_stages, load_stages, stages_up_to
 
 AFTER = 1000
 """Added to a run's seed for each run that it builds on, so that it draws other batches."""
+
+# Files of a configuration, a tokenizer or modules, whatever their library.
+_SETTINGS = (".json", ".txt", ".model")
 
 
 @dataclass(frozen=True)
@@ -46,17 +50,17 @@ class Trial:
         return Path(self.stages[-1].config.output) if self.stages else self.folder
 
     @property
-    def weights(self) -> Path:
-        """The model's weights file, in a run folder or a saved model."""
+    def files(self) -> Path:
+        """The folder with the model's files, in a run folder or a saved model."""
         in_run = self.model / MODEL_NAME
-        return (in_run if self.stages or in_run.is_dir() else self.model) / WEIGHTS_FILE
+        return in_run if self.stages or in_run.is_dir() else self.model
 
     @property
     def is_whole(self) -> bool:
         """Whether every stage has finished and the model exists."""
         states = [Path(stage.config.output) / record.FILE for stage in self.stages]
         ended = all(path.is_file() and read_json(path)["state"] == "finished" for path in states)
-        return ended and self.weights.is_file()
+        return ended and bool(weights_files(self.files))
 
 
 def make_trials(study: StudyConfig) -> dict[str, Trial]:
@@ -194,8 +198,24 @@ Inputs = dict[str, str]
 
 def weights_of(trials: Sequence[Trial]) -> Inputs:
     """Return the weights' digests of trials."""
-    path_of = {trial.key: trial.weights for trial in trials}
-    return {key: sha256(path) if path.is_file() else "" for key, path in path_of.items()}
+    return {trial.key: _digest(weights_files(trial.files)) for trial in trials}
+
+
+def settings_of(trial: Trial) -> str:
+    """Return the digest of all that gives a model's weights their meaning.
+
+    That is its configuration, tokenizer and modules.
+    """
+    own = [path for path in trial.files.glob("*") if path.suffix in _SETTINGS]
+    return _digest(sorted([*own, *trial.files.glob("*/config.json")]))
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of a file, or of those of several; empty without files."""
+    digests = [sha256(path) if path.is_file() else "" for path in files]
+    if len(digests) < 2:
+        return "".join(digests)
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def read_mark(out: Path, job: str) -> Inputs | None:

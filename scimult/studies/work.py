@@ -27,7 +27,15 @@ from scimult.progress import note
 from scimult.studies.config import LaunchConfig, MergeConfig
 from scimult.studies.jobs import Job, Slot
 from scimult.studies.plan import Plan
-from scimult.studies.trials import Inputs, Trial, config_of, read_mark, weights_of, write_mark
+from scimult.studies.trials import (
+    Inputs,
+    Trial,
+    config_of,
+    read_mark,
+    settings_of,
+    weights_of,
+    write_mark,
+)
 
 LAUNCHER = Path(scimult.__file__).resolve().parent.parent / "launch" / "pretrain.py"
 _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]
@@ -135,8 +143,14 @@ class Merging(_Making):
     verb = "merge"
 
     def inputs(self) -> Inputs:
-        """Return the models' weights, and how they are merged."""
-        return {**super().inputs(), "merge": self.merge.model_dump_json(exclude_defaults=True)}
+        """Return the models' weights and settings, and how they are merged."""
+        settings = {
+            f"settings of {parent.key}": settings_of(parent)
+            for parent in self.plan.parents(self.trial)
+            if not self.plan.run_of(parent).is_trained
+        }
+        merge = self.merge.model_dump_json(exclude_defaults=True)
+        return {**super().inputs(), **settings, "merge": merge}
 
     def begin(self) -> None:
         """Remove a model merged otherwise, then record what this one is made from."""
@@ -196,9 +210,13 @@ class Evaluating:
 
     def current_sets(self) -> dict[str, bool]:
         """Return, for each requested set, whether it has a score of the current model."""
+        is_current = self.is_current()
         sets = scored_sets(self.plan, self.trial, self.suite)
-        is_current = read_mark(self.plan.out, self.name) == self.inputs()
         return {name: scored and is_current for name, scored in sets.items()}
+
+    def is_current(self) -> bool:
+        """Return whether scores, where there are any, are of the current model."""
+        return read_mark(self.plan.out, self.name) == self.inputs()
 
     def begin(self) -> None:
         """Remove another model's scores, then record the model."""
@@ -217,9 +235,13 @@ class Evaluating:
         return [*command, "--resume", *section.overrides]
 
     def inputs(self) -> Inputs:
-        """Return what determines the scores: weights and evaluation options."""
+        """Return what determines the scores: the model and evaluation options."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.plan.options(self.trial).items()))
-        return {**weights_of([self.trial]), "options": options}
+        inputs = {**weights_of([self.trial]), "options": options}
+        # A trained model's settings are its run's: another run is refused.
+        if not self.plan.run_of(self.trial).is_trained:
+            inputs["settings"] = settings_of(self.trial)
+        return inputs
 
 
 def _evaluation(system: str, suite: str) -> str:

@@ -24,9 +24,9 @@ class StepReport:
     """Result of one optimizer step over all ranks.
 
     ``accuracy`` is ``None`` without pairs, ``sums`` has the statistics of each task's queries and
-    papers (`metrics.STATISTICS`), ``usage`` is the result of `meter.usage`, and
-    ``gradient_norms`` has the parts of the model, if they are recorded. ``skipped_steps`` counts
-    the updates that fp16 has skipped since the run began.
+    papers (`metrics.STATISTICS`), ``ranks`` is their number, ``usage`` is the result of
+    `meter.usage`, and ``gradient_norms`` has the parts of the model, if they are recorded.
+    ``skipped_steps`` counts the updates that fp16 has skipped since the run began.
     """
 
     step: int
@@ -39,6 +39,7 @@ class StepReport:
     seconds: float
     lr: float
     gradient_norm: float
+    ranks: int = 1
     sums: Sums = field(default_factory=dict)
     usage: dict[str, float] = field(default_factory=dict)
     gradient_norms: dict[str, float] = field(default_factory=dict)
@@ -198,6 +199,7 @@ class Trainer:
             seconds=seconds,
             lr=launched.lr,
             gradient_norm=numbers.gradient_norm,
+            ranks=len(ranks),
             sums=sums,
             usage=usage([work for *_, work in ranks], seconds, self._module.meter.peak),
             gradient_norms=engine.gradient_norms(

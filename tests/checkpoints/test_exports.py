@@ -127,7 +127,8 @@ def test_lower_casing_of_ours_goes_into_the_tokenizer_files(minilm: Path, tmp_pa
     tokenizer.save_plain(tmp_path / "t")
     unchanged = AutoTokenizer.from_pretrained(tmp_path / "cased")
     assert unchanged("Graph")["input_ids"] != unchanged("graph")["input_ids"]
-    text = Text("paper", "Graph DRAWING of İstanbul", "Déjà Vu [SEP] Naïve")
+    # Literal special tokens stay what they are, as in every text.
+    text = Text("paper", "Graph DRAWING of İstanbul", "Déjà Vu [SEP] Naïve [MASK] [PAD][CLS] [Pad]")
     plain = AutoTokenizer.from_pretrained(tmp_path / "t")
     wanted = tokenizer.encode([text], 64)[0].tolist()
     assert plain(f"{text.title} [SEP] {text.body}")["input_ids"] == wanted

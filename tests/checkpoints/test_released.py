@@ -179,6 +179,23 @@ def test_config_beside_the_tokenizer_tells_the_heads(tmp_path: Path, tokenizer: 
     assert read_released(file, ours)[0].config.encoder.num_heads == heads
 
 
+def test_config_beside_the_tokenizer_tells_the_activation(tmp_path: Path) -> None:
+    encoder = released_encoder(VOCABULARY)
+    file = save_released(tmp_path / "f", released_state(encoder))
+    tiny_tokenizer().save(tmp_path)
+    config = bert_config(VOCABULARY)
+    config.hidden_act = "gelu_new"
+    config.save_pretrained(tmp_path)
+    read, _ = read_released(file, tmp_path)
+    bert = expert_as_bert(encoder, VOCABULARY, 0, config).double()
+    state = bert(torch.from_numpy(tokens()[0])[None]).last_hidden_state[0, 0]
+    assert (embed(read, 0)[0] - state).abs().max() <= FLOAT64 * max(1, state.abs().max())
+    config.hidden_act = "relu"
+    config.save_pretrained(tmp_path)
+    with pytest.raises(SciMultError, match="hidden_act of this checkpoint is not supported.*relu"):
+        read_released(file, tmp_path)
+
+
 def test_our_files_tell_the_heads(tmp_path: Path, tokenizer: Path) -> None:
     model = load_pretrained(save_tiny_model(tmp_path / "m"))
     notes = write_released(tmp_path / "file", model)

@@ -42,7 +42,7 @@ def pair(
 
 
 def rows() -> list[np.ndarray]:
-    # Not below 10: RoBERTa gives the padding token no position.
+    # Not below 10: transformers freezes the embedding of the padding token.
     rng = np.random.default_rng(0)
     return [rng.integers(10, 400, size=length) for length in LENGTHS]
 
@@ -64,6 +64,18 @@ def tolerance_of(theirs: PreTrainedModel) -> float:
 def test_token_states_equal_those_of_transformers(pair: tuple[Encoder, PreTrainedModel]) -> None:
     ours, theirs = pair
     difference = (ours.token_states(pack(rows())) - their_states(theirs, rows())).abs().max()
+    assert difference <= tolerance_of(theirs)
+
+
+def test_a_padding_token_inside_a_text_is_read_as_by_transformers(
+    pair: tuple[Encoder, PreTrainedModel],
+) -> None:
+    """A tokenizer gives a literal <pad> in a text its id; RoBERTa's positions leave it out."""
+    ours, theirs = pair
+    texts = rows()
+    for text, spots in zip(texts, ([0, 2], [5, 6, 63], [22]), strict=False):
+        text[spots] = theirs.config.pad_token_id
+    difference = (ours.token_states(pack(texts)) - their_states(theirs, texts)).abs().max()
     assert difference <= tolerance_of(theirs)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +19,13 @@ from scimult.evaluation.resampling import holm
 from scimult.evaluation.results import Result, SetResult, load_result, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies import states, tables, work
-from scimult.studies.config import EvaluationConfig, RunConfig, StudyConfig
+from scimult.studies.config import EvaluationConfig, MergeConfig, RunConfig, StudyConfig
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.tables import find
 from scimult.studies.trials import Trial, write_mark
-from scimult.studies.work import Evaluating, drop_other_scores, scored_sets
+from scimult.studies.work import Evaluating, Merging, drop_other_scores, scored_sets
+from scimult.training.config import PretrainConfig
+from scimult.training.stages import Stage
 from tests.benchmark_sets import benchmark
 
 TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
@@ -186,10 +191,84 @@ def test_the_state_reads_each_result_a_few_times(
         monkeypatch.setattr(module, "load_result", counted)
     monkeypatch.setattr(work, "scored_alike", lambda before, now: True)
     monkeypatch.setattr(states, "making_of", lambda plan, trial: None)
+    for trial in plan.trials.values():
+        Evaluating(plan, trial, "own").begin()
     found = states.states(plan)
     assert [(state.scored, state.asked) for state in found] == [(1, 2)] * len(plan.trials)
     assert all(state.hours == pytest.approx(1.0 / 3600) for state in found)
     assert len(read) == 2 * len(plan.trials)
+    # A run that would score them again must not call them scored before.
+    (tmp_path / "model.safetensors").write_text("other weights")
+    found = states.states(plan)
+    assert [(state.scored, state.asked) for state in found] == [(0, 2)] * len(plan.trials)
+    assert all(state.hours == pytest.approx(2.0 / 3600) for state in found)
+
+
+def test_hours_are_those_of_the_ranks_of_each_step(tmp_path: Path) -> None:
+    """A run may go on with other ranks; lines of older versions do not name theirs."""
+    plan = _plan(tmp_path, ["cisi"])
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"ranks": 4}))
+    steps = [{"ranks": 2}, {"ranks": 8}, {}]
+    lines: list[dict[str, Any]] = [{"step": 0, "metrics": {}}]
+    numbers = {"loss": 0.0, "tokens": 1, "seconds": 10.0, "metrics": {}}
+    lines += [{"step": n, **numbers, **own} for n, own in enumerate(steps, 1)]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    config = PretrainConfig.model_construct(output=str(run))
+    trial = Trial("good", 0, "good-seed0", run, [Stage("good", config)], [])
+    assert tables.cost_of(plan, trial).training_seconds == 10.0 * (2 + 8 + 4)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["model.safetensors"],
+        ["pytorch_model.bin"],
+        ["a.safetensors", "b.safetensors", "model.safetensors.index.json"],
+        ["a.bin", "b.bin", "pytorch_model.bin.index.json"],
+    ],
+)
+def test_scores_of_an_existing_model_are_of_all_its_files(tmp_path: Path, files: list[str]) -> None:
+    model = tmp_path / "base"
+    (model / "1_Pooling").mkdir(parents=True)
+    index = json.dumps({"weight_map": {"x": files[0], "y": files[1]}}) if len(files) > 1 else ""
+    for name in files:
+        (model / name).write_text(index if name.endswith("json") else name)
+    others = ["config.json", "vocab.txt", "1_Pooling/config.json"]
+    for name in others:
+        (model / name).write_text("{}")
+    plan = _plan(tmp_path, ["cisi"])
+    trial = replace(plan.trials["base"], folder=model)
+    before = Evaluating(plan, trial, "own").inputs()
+    assert before["base"]
+    for name in [*files[:2], *others]:
+        content = (model / name).read_text()
+        (model / name).write_text("changed")
+        assert Evaluating(plan, trial, "own").inputs() != before, name
+        (model / name).write_text(content)
+    (model / "README.md").write_text("new")
+    assert Evaluating(plan, trial, "own").inputs() == before
+
+
+def test_a_merge_is_made_again_when_the_settings_of_a_model_change(tmp_path: Path) -> None:
+    """Pooling, for one, which no weight tells: the merged model has that of the first."""
+    model, merged = tmp_path / "base", tmp_path / "runs" / "soup"
+    for folder in (model, merged):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text("weights")
+        (folder / "config.json").write_text("{}")
+    plan = _plan(tmp_path, ["cisi"])
+    merge = MergeConfig(models=["base", "vanilla"])
+    soup = Trial("soup", 0, "soup-seed0", merged, [], [])
+    trials = {**plan.trials, "base": replace(plan.trials["base"], folder=model), soup.key: soup}
+    study = plan.study.model_copy(update={"runs": {**plan.runs, "soup": RunConfig(merge=merge)}})
+    plan = Plan(study, trials, plan.suites)
+    jobs = Merging(plan, soup, merge), Evaluating(plan, soup, "own")
+    for job, changed in zip(jobs, (model, merged), strict=True):
+        before = job.inputs()
+        (changed / "config.json").write_text('{"pooling": "mean"}')
+        assert job.inputs() != before
 
 
 def test_a_score_holds_wherever_the_files_come_from(tmp_path: Path) -> None:

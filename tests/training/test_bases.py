@@ -13,11 +13,13 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.checkpoints.families import FAMILIES
 from scimult.errors import ConfigError
+from scimult.files import read_json, write_json
 from scimult.models import pack
 from scimult.training.build import build_model
 from scimult.training.config import PretrainConfig
 from scimult.types import Text
 from tests.base_models import save_base_model, save_tokenizer
+from tests.tiny import save_tiny_model
 
 PAPER = Text("paper", "Graph attention networks", "We classify naïve papers.")
 
@@ -45,6 +47,22 @@ def test_first_embeddings_are_those_of_the_base(tmp_path: Path, family: str, var
         assert torch.equal(started.model.eval()(texts, expert), base.model(texts))
     with pytest.raises(ConfigError, match="exceeds the model's 64 positions"):
         build_model(run(base=str(folder), variant=variant, max_length=65))
+
+
+def test_a_base_whose_tasks_change_places_is_another_base(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path, variant="mha_expert")
+    settings = run(base=str(folder), variant="mha_expert")
+    before = build_model(settings)
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, "tasks": config["tasks"][::-1]})
+    after = build_model(settings)
+    assert before.routes("search") == after.routes("search")
+    experts = [
+        {name: weight for name, weight in model.model.state_dict().items() if "experts.0" in name}
+        for model in (before, after)
+    ]
+    assert any((experts[0][name] != experts[1][name]).any() for name in experts[0])
+    assert before.base_digest != after.base_digest
 
 
 def test_a_model_reads_texts_as_long_as_its_base_or_its_training_did(tmp_path: Path) -> None:
