@@ -15,9 +15,23 @@ _UNSAFE = re.compile(
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
+_Y = re.compile("(?<![aeiou])y$")
+
+
 def is_one_line(text: str) -> bool:
     """Return whether ``text`` has neither line breaks nor control characters."""
     return _BREAKING.search(text) is None
+
+
+def counted(count: int, thing: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "paper"), counted(0, "query"), counted(1200, "class")
+    ('1 paper', '0 queries', '1,200 classes')
+    """
+    if count != 1:
+        thing = _Y.sub("ie", thing) + ("es" if thing.endswith("s") else "s")
+    return f"{count:,} {thing}"
 
 
 def visible(text: str) -> str:

@@ -140,7 +140,7 @@ class Service:
         @app.get("/health")
         async def health() -> schemas.Health:
             """Report the state of the service."""
-            served, problem = answers.served.library, answers.served.problem
+            served, problem = answers.served.library, answers.problem
             return schemas.Health(
                 status="ok" if problem is None else "stale",
                 papers=len(served),
@@ -171,10 +171,10 @@ class Service:
             self._answers.served.close()
 
     async def _follow(self) -> None:
-        """Check every second whether another process changed the library."""
+        """Check every second whether another process changed the library or the labels."""
         while True:
             await asyncio.sleep(_SECONDS)
-            if await asyncio.to_thread(self._answers.served.follow):
+            if await asyncio.to_thread(self._answers.follow):
                 self._waiting.submit(self._answers.served.index_words)
 
 

@@ -172,10 +172,10 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
 
 
 async def _call(answers: Answers, work: Callable[[], _T]) -> _T:
-    """Do work in a thread on the current library; turn errors into messages for the agent."""
+    """Do work in a thread on what is current; turn errors into messages for the agent."""
 
     def refresh_and_work() -> _T:
-        answers.served.follow()
+        answers.follow()
         return work()
 
     try:

@@ -239,7 +239,9 @@ class Health(BaseModel):
     status: Literal["ok", "stale"]
     papers: int
     generation: int
-    problem: str | None = Field(None, description="Why the latest library cannot be served.")
+    problem: str | None = Field(
+        None, description="Why the latest library or labels are not served."
+    )
 
 
 class Problem(BaseModel):

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import pytest
 from mcp import Client, StdioServerParameters
 
+from scimult.cli.serve import followed_labels
 from scimult.library import Library
 from scimult.serving import mcp
 from scimult.serving.answers import Answers
-from scimult.serving.labels import LabelSpace
 from scimult.serving.mcp import MOST_ABSTRACT, MOST_TITLE, mcp_server
 from scimult.serving.served import Served
 from tests.library.conftest import dated
-from tests.serving.conftest import LABELS
+from tests.serving.conftest import LABELS, save_labels
 from tests.tiny import save_tiny_model
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     long = {"id": "long", "title": "t" * 9999, "abstract": "a" * 99_999, "venue": "v" * 9999}
     Library.create(root / "library", [*dated(30), long], model=model)
     served = Served(root / "library")
-    yield Answers(served, LabelSpace(served.library.model, LABELS))
+    yield Answers(served, followed_labels(served, save_labels(root), None, None, False))
     served.close()
 
 
