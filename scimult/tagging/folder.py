@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
+import numpy as np
+
 from scimult.errors import DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
+from scimult.retrieval.store import key_of
 from scimult.tagging.calibration import Calibration, Curve, Suggestions
 from scimult.tagging.fusion import Fusion, Weights
 from scimult.tagging.reading import read_vocabulary, write_vocabulary
@@ -23,7 +27,7 @@ from scimult.tagging.words import (
     save_arrays,
     unpacked,
 )
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Text
 
 FORMAT, VERSION = "scimult-tagger", 1
 FILE, VOCABULARY = "tagger.json", "vocabulary.jsonl"
@@ -53,6 +57,8 @@ class TaggerState:
         Absent without tagged papers; suggestions are those for held-out ones.
     facts : mapping
         Numbers of papers and concepts, and the calibration error.
+    texts : array
+        Hashes of all texts that it was trained on, of `text_hashes`.
     """
 
     vocabulary: Vocabulary
@@ -65,6 +71,12 @@ class TaggerState:
     calibration: Calibration | None = None
     suggestions: Suggestions | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    texts: Any = field(default_factory=lambda: text_hashes(()))
+
+
+def text_hashes(texts: Iterable[Text]) -> Any:
+    """Return a 64-bit hash of each text."""
+    return np.frombuffer(b"".join(key_of(text)[:8] for text in texts), dtype="<u8")
 
 
 def save_state(folder: Path, state: TaggerState) -> None:
@@ -74,7 +86,7 @@ def save_state(folder: Path, state: TaggerState) -> None:
     if state.learned is not None:
         learned = state.learned
         sparse = packed(learned.tags_MC, "tags_") | packed(learned.words_MT, "words_")
-        save_arrays(folder / _PAPERS, vectors=learned.vectors_MD, **sparse)
+        save_arrays(folder / _PAPERS, vectors=learned.vectors_MD, texts=state.texts, **sparse)
         learned.words.save(folder)
         learned.linear.save(folder / _LINEAR)
     if state.suggestions is not None:
@@ -145,6 +157,7 @@ def _read(folder: Path) -> TaggerState:
 
 def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
+    papers = load_arrays(folder / _PAPERS) if (folder / _PAPERS).is_file() else {}
     curves = content["calibration"]
     return TaggerState(
         read_vocabulary(folder / VOCABULARY),
@@ -153,15 +166,15 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
         Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
         content["hierarchy"],
         content["model"],
-        learned=_load_learned(folder) if (folder / _PAPERS).is_file() else None,
+        learned=_load_learned(folder, papers) if papers else None,
         calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
         suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),
         facts=content["facts"],
+        texts=papers.get("texts", text_hashes(())),  # taggers of earlier versions have none
     )
 
 
-def _load_learned(folder: Path) -> Learned:
-    papers = load_arrays(folder / _PAPERS)
+def _load_learned(folder: Path, papers: Mapping[str, Any]) -> Learned:
     tags_MC, words_MT = unpacked(papers, "tags_"), unpacked(papers, "words_")
     linear = LinearHead.load(folder / _LINEAR)
     return Learned(tags_MC, papers["vectors"], Words.load(folder), words_MT, linear)

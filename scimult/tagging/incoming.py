@@ -13,6 +13,7 @@ from scimult.errors import DataError
 from scimult.inference.texts import paper_of, rows_of
 from scimult.progress import warn
 from scimult.tagging.vocabulary import Vocabulary
+from scimult.terminal import counted
 from scimult.types import Text
 
 _NAMED = 3
@@ -70,7 +71,8 @@ def tagged_papers(
     if unknown:
         examples = ", ".join(repr(tag) for tag, _ in unknown.most_common(_NAMED))
         count = sum(unknown.values())
-        warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
+        ignored = counted(count, "tag")
+        warn(f"ignored {ignored}, unknown to the vocabulary or ambiguous, such as {examples}")
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
         fix = "check that papers have labels, ids or names in the vocabulary, or give no papers"

@@ -13,7 +13,7 @@ from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 from scimult.files import write_text
 from scimult.tagging.vocabulary import Concept, Vocabulary
-from scimult.terminal import is_one_line
+from scimult.terminal import is_blank, is_one_line
 
 # Names of each part of a concept in files, best first.
 FIELDS = {
@@ -127,7 +127,7 @@ def _concept(record: Record, columns: Mapping[str, str | None], language: str) -
         problem = "id has a line break or control character"
         raise record.error(problem, value=name, fix="remove it")
     label = record.text(_field(record, "label", columns, language)).strip()
-    if not label:
+    if is_blank(label):
         raise record.error("concept has no label", value=name, fix="give it a label")
     parts = {part: _field(record, part, columns, language) for part in FIELDS}
     return Concept(

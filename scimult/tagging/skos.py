@@ -12,6 +12,7 @@ from scimult.data.packed import open_binary
 from scimult.errors import DataError
 from scimult.progress import note
 from scimult.tagging.vocabulary import Concept, Vocabulary
+from scimult.terminal import counted
 
 if TYPE_CHECKING:
     from rdflib import Graph, URIRef
@@ -72,7 +73,8 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
             notation=_words(graph, node, SKOS.notation, "") or "",
         )
     if old or outside:
-        note(f"{path}: left out {len(old)} deprecated concepts and {outside} links to no concept")
+        left_out = f"{counted(len(old), 'deprecated concept')} and {counted(outside, 'link')}"
+        note(f"{path}: left out {left_out} to no concept")
     return Vocabulary(_with_known_broader(concepts), path)
 
 

@@ -21,19 +21,14 @@ from scimult.retrieval.store import StoringEncoder
 from scimult.tagging.calibration import Calibration, Curve, Numbers
 from scimult.tagging.encoder import checked_vectors, opened, reference_of
 from scimult.tagging.evidence import find_evidence
-from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
+from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state, text_hashes
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import tagged_papers
 from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
-from scimult.tagging.training import (
-    LEAST_PAPERS,
-    LISTED,
-    TaggedPapers,
-    blocks,
-    fit_tagger,
-)
+from scimult.tagging.training import LEAST_PAPERS, LISTED, TaggedPapers, blocks, fit_tagger
 from scimult.tagging.vocabulary import Vocabulary
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray, Similarity, Text
 
 _UNCALIBRATED = Calibration(Curve([], []), Curve([], []))
@@ -212,7 +207,8 @@ class Tagger:
     def __repr__(self) -> str:
         facts = self.facts
         learned = f"{facts['papers']:,} tagged papers" if self.is_calibrated else "no tagged papers"
-        return f"Tagger({len(self.vocabulary):,} concepts, {learned}, by {self.model.name!r})"
+        concepts = counted(len(self.vocabulary), "concept")
+        return f"Tagger({concepts}, {learned}, by {self.model.name!r})"
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -223,6 +219,10 @@ class Tagger:
     def facts(self) -> dict[str, Any]:
         """Numbers of papers and concepts, and the calibration error."""
         return self._state.facts
+
+    def was_trained_on(self, texts: Iterable[Text]) -> BoolArray:
+        """Return which texts are among those of its training; none if it is of an old version."""
+        return np.isin(text_hashes(texts), self._state.texts)
 
     @property
     def task(self) -> str:

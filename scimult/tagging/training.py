@@ -21,13 +21,14 @@ from scimult.tagging.calibration import (
     Suggestions,
     expected_calibration_error,
 )
-from scimult.tagging.folder import TaggerState
+from scimult.tagging.folder import TaggerState, text_hashes
 from scimult.tagging.fusion import Fusion, FusionSample
 from scimult.tagging.neighbours import NearVectors, shares
 from scimult.tagging.sets import Hierarchy, best_first, raised
 from scimult.tagging.signals import Learned, Signals, similarities
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.tagging.words import Words, fit_linear
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity, Text
 
 LEAST_PAPERS = 50
@@ -90,7 +91,7 @@ def fit_tagger(
     learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
     if not learning.tags_NC.nnz:
         problem, fix = "no paper to learn from has a tag", "tag more papers"
-        raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
+        raise DataError(problem, value=counted(len(learning.ids), "paper"), fix=fix)
     sample_ND = learning.vectors_ND[:_MEAN_OF]
     mean_C = similarities(sample_ND, labels_CD, similarity).mean(axis=0)
     learned = learn(learning, similarity, seed=seed, show_progress=show_progress)
@@ -109,6 +110,7 @@ def fit_tagger(
     return TaggerState(
         vocabulary, labels_CD, mean_C, fusion, hierarchy, model,
         learned=learned, calibration=calibration, suggestions=suggestions, facts=facts,
+        texts=text_hashes(papers.texts),
     )  # fmt: skip
 
 

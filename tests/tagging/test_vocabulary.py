@@ -50,6 +50,21 @@ def test_a_name_is_a_concept() -> None:
         Vocabulary(["Optics", {"id": "a", "label": "b"}])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("concept", "message"),
+    [
+        (Concept("", "Optics"), "no id, or not one line"),
+        (Concept("a\nb", "Optics"), r"no id, or not one line \(value: 'a\\nb'\)"),
+        (Concept("a", "\u200b"), r"concept has no label \(value: 'a'\)"),
+        ("", "no id, or not one line"),
+    ],
+)
+def test_a_concept_without_id_or_label_is_refused(concept: Concept | str, message: str) -> None:
+    """A tagger was trained with it, whose folder could not be opened."""
+    with pytest.raises(DataError, match=message):
+        Vocabulary(["Mechanics", concept])
+
+
 @pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed: bool) -> None:
