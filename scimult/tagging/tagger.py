@@ -153,7 +153,7 @@ class Tagger:
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
             vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
-        vectors = checked_vectors(vectors, len(texts), encoder.width)
+        vectors = checked_vectors(vectors, len(texts), encoder.width, encoder.similarity)
         reference = reference_of(encoder, model, overrides, task)
         common = vocabulary, labels_CD
         if not ids:
@@ -303,7 +303,7 @@ class Tagger:
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
-        vectors = checked_vectors(vectors, len(texts), self.model.width)
+        vectors = checked_vectors(vectors, len(texts), self.model.width, self.similarity)
         by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):

@@ -227,6 +227,8 @@ def test_embeddings_made_before_are_of_any_floating_type(tagger: Tagger, dtype: 
     vectors = tagger.model.encode(NEW, task=tagger.task).astype(dtype)
     found = tagger.tag(NEW, k=1, evidence=False, vectors=vectors)
     assert found == tagger.tag(NEW, k=1, evidence=False, vectors=vectors.astype("float32"))
+    longer = tagger.tag(NEW, k=1, evidence=False, vectors=7 * vectors.astype("float32"))
+    assert [tags[0].id for tags in longer] == [tags[0].id for tags in found]  # by cosine
     with pytest.raises(DataError, match=r"of shape \(119, 16\)"):
         tagger.tag(NEW, vectors=vectors[1:])
     with pytest.raises(DataError, match=r"give a floating point array of shape \(119, 16\)"):
