@@ -113,6 +113,28 @@ def test_skos_in_another_language(tmp_path: Path) -> None:
     assert vocabulary[0].broader == ()
 
 
+def test_links_to_rejected_concepts_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``--skip-bad`` could not help: the link to what it left out was an error."""
+    lines = ['{"id": "a", "label": "A", "broader": ["b"]}', '{"id": "b"}']
+    path, rejects = write(tmp_path / "v.jsonl", "\n".join(lines)), Rejects(skip_bad=True)
+    with caplog.at_level("INFO", "scimult"):
+        assert list(read_vocabulary(path, rejects=rejects)) == [Concept("a", "A")]
+    assert caplog.messages == [f"{path}: left out 1 link to concepts that are left out"]
+    write(path, "\n".join([*lines, '{"id": "c", "label": "C", "broader": ["elsewhere"]}']))
+    with pytest.raises(DataError, match="v.jsonl:3: broader concept of 'c' is not in the voc"):
+        read_vocabulary(path, rejects=Rejects(skip_bad=True))
+
+
+def test_annif_writes_brackets_in_tables_of_both_kinds(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "uri,label_en,notation\n<http://x/1>,Optics,53\n")
+    write(tmp_path / "a.tsv", "<http://x/1>\tOptics\t53\n")
+    for name in ("a.csv", "a.tsv"):
+        (concept,) = read_vocabulary(tmp_path / name)
+        assert concept == Concept("http://x/1", "Optics", notation="53")
+
+
 def test_broken_rdf_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"v\.ttl:\d+: not valid Turtle.*Fix:"):
         read_vocabulary(write(tmp_path / "v.ttl", TURTLE + "e:x ] e:y ."))
