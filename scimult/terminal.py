@@ -34,6 +34,16 @@ def is_blank(text: str) -> bool:
     return all(unicodedata.category(character) in _BLANK for character in text)
 
 
+def trimmed(text: str) -> str:
+    r"""Return ``text`` without what `is_blank` calls so at its ends.
+
+    >>> trimmed(" \u200bada lovelace\u200e ")
+    'ada lovelace'
+    """
+    shown = [place for place, character in enumerate(text) if not is_blank(character)]
+    return text[shown[0] : shown[-1] + 1] if shown else ""
+
+
 def counted(count: int, thing: str) -> str:
     """Return a count with its noun.
 

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.terminal import counted, is_blank, visible
+from scimult.terminal import counted, is_blank, trimmed, visible
 
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
@@ -24,6 +24,8 @@ def test_characters_without_width_are_blank() -> None:
     assert is_blank("")
     assert is_blank(" \t\xa0\u200b\u200e\ufeff\xad\u2028")
     assert not is_blank("\u200bन")
+    assert trimmed(" \u200ba\u200cb\ufeff ") == "a\u200cb"
+    assert trimmed("\u200b") == ""
 
 
 def test_counts_have_their_nouns_number() -> None:
