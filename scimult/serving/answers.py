@@ -18,6 +18,7 @@ from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
 from scimult.library.results import SCORES
 from scimult.matching.affinity import Rule, affinities
+from scimult.progress import note
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.serving import schemas
@@ -26,6 +27,7 @@ from scimult.serving.labels import LabelSpace, Tags
 from scimult.serving.served import Served
 from scimult.tagging.evidence import evidence_for
 from scimult.tagging.tagger import SuggestedTag
+from scimult.terminal import counted
 from scimult.types import FloatArray, Text
 
 
@@ -38,14 +40,16 @@ class Answers:
 
     def follow(self) -> bool:
         """Read the library and the labels again if they changed; return whether the library did."""
-        if self.labels is not None:
-            self.labels.follow()
+        if self.labels is not None and self.labels.follow():
+            note(f"{self.labels.file}: {counted(len(self.labels.value), 'label')} now")
         return self.served.follow()
 
     @property
     def problem(self) -> str | None:
         """Why the latest library or the latest labels cannot be served; None if they are."""
-        return self.served.problem or (None if self.labels is None else self.labels.problem)
+        if self.labels is None or self.labels.problem is None:
+            return self.served.problem
+        return self.served.problem or f"{self.labels.what}: {self.labels.problem}"
 
     def known_tags(self) -> Tags:
         """Return the service's labels, encoded by the current model.

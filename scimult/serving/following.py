@@ -22,7 +22,7 @@ class Following(Generic[_T]):
     """
 
     def __init__(self, what: str, file: Path, read: Callable[[], _T]) -> None:
-        self._what, self._file, self._read = what, file, read
+        self.what, self.file, self._read = what, file, read
         self._swapping = threading.Lock()
         self._stamp = _stamp_of(file)
         self.value = read()
@@ -41,7 +41,7 @@ class Following(Generic[_T]):
         """
         with self._swapping:
             try:
-                stamp = _stamp_of(self._file)
+                stamp = _stamp_of(self.file)
                 if stamp == self._stamp:
                     self.problem = None
                     return False
@@ -50,7 +50,7 @@ class Following(Generic[_T]):
             except Exception as error:  # any other would end the watch silently
                 problem = _public(error)
                 if problem != self.problem:
-                    warn(f"still serving the former {self._what}: {error}")
+                    warn(f"still serving the former {self.what}: {error}")
                 self.problem = problem
                 return False
         return True
