@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-import numpy as np
-
 from scimult.errors import DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
-from scimult.retrieval.store import key_of
 from scimult.tagging.calibration import Calibration, Curve, Suggestions
 from scimult.tagging.fusion import Fusion, Weights
+from scimult.tagging.incoming import Hashes, text_hashes
 from scimult.tagging.reading import read_vocabulary, write_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.signals import Learned
@@ -27,7 +25,7 @@ from scimult.tagging.words import (
     save_arrays,
     unpacked,
 )
-from scimult.types import FloatArray, Text
+from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-tagger", 1
 FILE, VOCABULARY = "tagger.json", "vocabulary.jsonl"
@@ -58,7 +56,7 @@ class TaggerState:
     facts : mapping
         Numbers of papers and concepts, and the calibration error.
     texts : array
-        Hashes of all texts that it was trained on, of `text_hashes`.
+        Hashes of all texts that it was trained on; see `scimult.tagging.incoming.text_hashes`.
     """
 
     vocabulary: Vocabulary
@@ -71,12 +69,7 @@ class TaggerState:
     calibration: Calibration | None = None
     suggestions: Suggestions | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    texts: Any = field(default_factory=lambda: text_hashes(()))
-
-
-def text_hashes(texts: Iterable[Text]) -> Any:
-    """Return a 64-bit hash of each text."""
-    return np.frombuffer(b"".join(key_of(text)[:8] for text in texts), dtype="<u8")
+    texts: Hashes = field(default_factory=lambda: text_hashes(()))
 
 
 def save_state(folder: Path, state: TaggerState) -> None:

@@ -21,9 +21,9 @@ from scimult.retrieval.store import StoringEncoder
 from scimult.tagging.calibration import Calibration, Curve, Numbers
 from scimult.tagging.encoder import checked_vectors, opened, reference_of
 from scimult.tagging.evidence import find_evidence
-from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state, text_hashes
+from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
-from scimult.tagging.incoming import tagged_papers
+from scimult.tagging.incoming import tagged_papers, text_hashes
 from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import LEAST_PAPERS, LISTED, TaggedPapers, blocks, fit_tagger

@@ -16,9 +16,11 @@ from scimult.data.importers import read_papers
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
+from scimult.tagging.incoming import text_hashes
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import split_papers
 from scimult.tagging.words import load_arrays, save_arrays
+from scimult.types import Text
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -253,7 +255,8 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
 
 def test_tags_only_on_held_out_papers_are_refused(model: SciMult, tmp_path: Path) -> None:
     some = papers(60)
-    held_out = split_papers([paper["id"] for paper in some])[1].tolist()
+    texts = [Text("paper", paper["title"], paper["abstract"]) for paper in some]
+    held_out = split_papers([paper["id"] for paper in some], text_hashes(texts))[1].tolist()
     for row, paper in enumerate(some):
         paper["labels"] = ["c/graph"] if row in held_out else []
     with pytest.raises(DataError, match="no paper to learn from has a tag"):
