@@ -205,11 +205,14 @@ async def _broken(_: Request, error: Exception) -> JSONResponse:
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
+_TELLING = ("extra_forbidden", "too_long", "string_too_long")
+
+
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """Report the first error of an invalid body, and suggest a similar field."""
     assert isinstance(error, RequestValidationError)
-    # If all alternatives of a union fail, an unknown field is the most helpful error.
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    # If all alternatives of a union fail, some say more than that the value is no number.
+    first = min(error.errors(), key=lambda one: one["type"] not in _TELLING)
     path = [str(part) for part in first["loc"][1:] if _names_a_field(part)]
     where = ".".join(path)[:80] or "the body"
     if first["type"] == "json_invalid":

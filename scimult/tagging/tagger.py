@@ -196,7 +196,8 @@ class Tagger:
         reference = state.model
         source = model if model is not None else reference.get("path")
         if source is None:
-            raise DataError("the tagger's model has no folder", path=path, fix="pass model=")
+            fix = "pass model (--model)"
+            raise DataError("the tagger's model has no folder", path=path, fix=fix)
         encoder = opened(source, device, reference["dtype"], reference["settings"])
         if encoder.fingerprint != reference["fingerprint"]:
             fix = "use the model that it was trained with, or train it again with this one"
