@@ -113,7 +113,10 @@ class Answers:
 
     def search(self, request: schemas.Search) -> schemas.Page:
         """Search by words, by papers of the library or by a vector."""
-        vector = None if request.vector is None else np.array(request.vector, dtype=np.float32)
+        vector = None
+        if request.vector is not None:
+            with np.errstate(over="ignore"):  # the library refuses what is not finite
+                vector = np.array(request.vector, dtype=np.float32)
 
         def question(library: Library) -> schemas.Page:
             hits = library.search(

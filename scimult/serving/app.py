@@ -205,7 +205,7 @@ async def _broken(_: Request, error: Exception) -> JSONResponse:
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
-_TELLING = ("extra_forbidden", "too_long", "string_too_long")
+_TELLING = ("extra_forbidden", "too_long", "string_too_long", "value_error")
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -224,7 +224,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     fix = f"see {request.url.path} in /openapi.json"
     if len(first["loc"]) == 1:
         fix = f"send a JSON object, with Content-Type: application/json; {fix}"
-    return _respond(Refusal(422, f"{where}: {first['msg']}", fix=fix))
+    message = first["msg"].removeprefix("Value error, ")
+    return _respond(Refusal(422, f"{where}: {message}", fix=fix))
 
 
 def _names_a_field(part: int | str) -> bool:

@@ -12,7 +12,6 @@ from pydantic import (
     StringConstraints,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from scimult.serving.refusals import PROBLEM
 from scimult.types import Role
@@ -28,11 +27,11 @@ def few_fields(value: Any) -> Any:
 
     Raises
     ------
-    PydanticCustomError
+    ValueError
         If it has more than ``MOST_FIELDS``.
     """
     if isinstance(value, dict) and len(value) > MOST_FIELDS:
-        raise PydanticCustomError("too_long", f"Object should have at most {MOST_FIELDS} fields")
+        raise ValueError(f"Object should have at most {MOST_FIELDS} fields")
     return value
 
 

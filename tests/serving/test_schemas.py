@@ -37,5 +37,7 @@ def test_too_many_values_of_a_filter_are_named(server: Running) -> None:
     body = {"text": "a", "where": {"year": list(range(10_001))}}
     problem = server.post("/search", body).json()["problem"]
     assert problem.startswith("where.year: List should have at most 10000 items")
+    wide = server.post("/search", {"text": "a", "where": {f"c{n}": 1 for n in range(51)}}).json()
+    assert wide["problem"] == "where: Object should have at most 50 fields"
     body = {"text": "a", "where": {"year": list(range(-7990, 2010))}}
     assert server.post("/search", body).status_code == 200
