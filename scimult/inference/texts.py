@@ -13,7 +13,7 @@ import numpy as np
 
 from scimult.data.importers.paper import ImportedPaper
 from scimult.errors import ConfigError, DataError
-from scimult.terminal import is_one_line
+from scimult.terminal import is_blank, is_one_line
 from scimult.types import Kind, Text
 
 # Texts, or a table of them; tables belong to libraries that need not be installed.
@@ -121,7 +121,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
             problem = f"text {index} ({text.kind}) is not a string of characters"
             fix = "decode its bytes in their encoding (UTF-8, Latin-1): it has unpaired surrogates"
             raise DataError(problem, value=part, fix=fix)
-    if not (text.title.strip() or text.body.strip()):
+    if is_blank(text.title) and is_blank(text.body):
         raise DataError(f"text {index} ({text.kind}) is empty", fix="leave it out or give it words")
     return text
 

@@ -61,6 +61,12 @@ def test_beir_fields_labels_and_queries(tmp_path: Path) -> None:
     assert queries.texts == [Text("query", "how do graphs grow")]
 
 
+def test_a_label_has_a_name(tmp_path: Path) -> None:
+    file = _write(tmp_path / "l.jsonl", [{"id": "a", "name": " ", "definition": "D"}])
+    with pytest.raises(DataError, match=r"l.jsonl:1: label has no name \(value: 'a'\)"):
+        read_collection(file, "label", Rejects())
+
+
 def test_titles_are_found_whatever_their_case(tmp_path: Path) -> None:
     records = [{"id": str(number), "title": title} for number, title in enumerate("aAb")]
     papers = read_collection(_write(tmp_path / "p.jsonl", records), "paper", Rejects())

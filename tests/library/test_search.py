@@ -377,3 +377,12 @@ def test_scores_of_tags_by_distance_are_distances(tmp_path: Path) -> None:
 def test_labels_are_a_list(library: Library) -> None:
     with pytest.raises(DataError, match="labels is a single label.*Fix: pass a list"):
         library.tag("Optics")
+
+
+@pytest.mark.parametrize("name", ["", " ", "\u200b"])
+def test_a_label_needs_a_name(library: Library, name: str) -> None:
+    """Its id was the name, an empty one."""
+    with pytest.raises(DataError, match="label 1 has no name.*Of light"):
+        library.tag(["Graphs", {"name": name, "definition": "Of light"}])
+    (tagged,) = library.tag([{"id": None, "name": "Optics"}], ids=["p001"])
+    assert tagged.labels.ids == ["Optics"]

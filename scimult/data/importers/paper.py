@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from scimult.data.importers.doi import short_doi
 from scimult.data.lines import Record
 from scimult.errors import DataError
+from scimult.terminal import is_blank
 from scimult.types import Text
 
 FIELDS = (
@@ -156,8 +157,8 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
 
 
 def known_text(text: str) -> str:
-    """Return ``text`` unless it says that there is none; then it is empty."""
-    return "" if _NO_TEXT.fullmatch(text) else text
+    """Return ``text`` unless it shows nothing or says that there is none; then it is empty."""
+    return "" if is_blank(text) or _NO_TEXT.fullmatch(text) else text
 
 
 def plain_text(text: str) -> str:
