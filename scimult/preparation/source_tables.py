@@ -314,7 +314,7 @@ def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Prob
         lines = [str(line) for (line,) in corpus.rows(f"SELECT line {bad} ORDER BY line LIMIT 3")]
         if count > 0:
             following = " and ".join(lines[1:])
-            more = f" ({count:,} more such lines, the next {following})"
+            more = f" (and {count:,} more, the next on line {following})"
     for line, problem, value in corpus.rows(f"SELECT line, problem, value {bad} ORDER BY line"):
         _, _, message, fix = problems[problem]
         corpus.rejects.refuse(message, path, line, value=value, fix=fix + more)

@@ -184,7 +184,7 @@ class PairTables:
             record = Record(origins[origin], line, {})
             if not self._rejects.skip_bad:
                 raise record.error(
-                    f"{lost:,} of {total:,} {table} name a paper or query without a text; "
+                    f"{table} that name a paper or query without a text: {lost:,} of {total:,}; "
                     "this is the first",
                     value=value,
                     fix=f"add the texts, or drop and count such pairs with dangling.{table}=drop",

@@ -219,7 +219,7 @@ def test_citations_that_leave_the_set_are_counted_on_request(tmp_path: Path) -> 
     with pytest.raises(DataError) as caught:
         run(tmp_path, "table", files, **options)
     message = str(caught.value)
-    assert "c.csv:3: 3 of 4 citations name a paper or query without a text" in message
+    assert "c.csv:3: citations that name a paper or query without a text: 3 of 4" in message
     assert message.count("Fix: ") == 1
     assert "dangling.citations=drop" in message
     found = run(tmp_path, "table", files, **options, dangling={"citations": "drop"})

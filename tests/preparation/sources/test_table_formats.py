@@ -55,7 +55,7 @@ def test_references_inside_the_record_of_a_plain_table(tmp_path: Path) -> None:
     found = run(tmp_path, "table", {"p.jsonl": rows}, papers=papers)
     assert found.pairs("table", "citations") == [("1", "2")]
     assert [row["year"] for row in found.rows("table", "papers")] == [2012, 2013]
-    with pytest.raises(DataError, match="1 of 2 citations name a paper"):
+    with pytest.raises(DataError, match="without a text: 1 of 2"):
         run(tmp_path, "table", {"p.jsonl": rows}, papers=papers, dangling={"citations": "error"})
 
 
