@@ -287,7 +287,7 @@ class RawSource:
         for file in self._files.values():
             file.close()
         threshold: float = choices.get("score_threshold", 1)
-        self._pairs.finish(threshold)
+        self.notes.extend(self._pairs.finish(threshold))
         papers = self.counts["papers"]
         if not papers:
             raise self._nothing_left("no paper is left")
