@@ -50,7 +50,10 @@ def test_prepare_warns_of_labels_and_papers_in_two_forms(
     data, _ = build_dataset(config, tmp_path / "out", skip_bad=True)
     assert [f"a:{COMPOSED}", f"a:{APART}"] == data.texts.ids[2:4]
     messages = [r.message for r in caplog.records if "Unicode" in r.message]
-    assert [message.partition("same: ")[2][:9] for message in messages] == ["2, such a", "1, such a"]
+    assert [message.partition("same: ")[2][:9] for message in messages] == [
+        "2, such a",
+        "1, such a",
+    ]
 
 
 def test_a_conversion_notes_pairs_in_another_form(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ class Columns:
     def unread(self, others: Sequence[Columns] = ()) -> list[str]:
         """Return the seen columns that neither this table nor ``others`` read."""
         tables = (self, *others)
-        return sorted(name for name in self.seen if not any(t._is_read(name) for t in tables))
+        named = filter(None, self.seen)  # pandas writes its index under no name
+        return sorted(name for name in named if not any(t._is_read(name) for t in tables))
 
     def _renamed(self, row: Record) -> Record:
         self.seen.update(row.fields)
