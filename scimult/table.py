@@ -138,7 +138,7 @@ def texts(*values: object) -> list[Cell]:
     return [Cell(str(value)) for value in values]
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def tally(counts: Mapping[str, int]) -> str:
     """Return the counts that are not zero, by what they count."""
     return "; ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from tqdm import tqdm
 
 from scimult.errors import SciMultError
-from scimult.table import Table, counted, texts, to_rich
+from scimult.table import Table, tally, texts, to_rich
 from scimult.terminal import visible
 
 if TYPE_CHECKING:
@@ -122,5 +122,5 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
 
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Print the non-zero counts of every source."""
-    rows = [texts(name, counted(numbers)) for name, numbers in counts.items()]
+    rows = [texts(name, tally(numbers)) for name, numbers in counts.items()]
     print_table(Table(title, ["source", "counts"], 2, rows))

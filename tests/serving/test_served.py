@@ -96,9 +96,6 @@ def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: 
     served.close()
 
 
-<<<<<<< HEAD
-@pytest.mark.long
-=======
 def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
     """The service went on with the former one, while the library followed its folder."""
     models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
@@ -147,7 +144,7 @@ def _wait_for_labels(server: Running, names: list[str]) -> None:
         time.sleep(0.05)
 
 
->>>>>>> 82cbae5e0fd33be94b2e209390abd6ce30943a04
+@pytest.mark.long
 def test_the_first_index_of_words_holds_up_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
-from scimult.table import counted
+from scimult.table import tally
 from scimult.terminal import is_one_line
 from scimult.types import Text
 
@@ -328,7 +328,7 @@ class RawSource:
         fix = "check that the folder holds the complete data set"
         if left_out:
             fix = "correct the records left out; run without --skip-bad to stop at the first"
-        read = counted(self.counts) or "nothing"
+        read = tally(self.counts) or "nothing"
         return DataError(f"{problem} in {self.name!r}; read: {read}{left_out}", fix=fix)
 
 
