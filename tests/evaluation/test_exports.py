@@ -103,6 +103,22 @@ def test_runs_score_the_same_in_trec_eval(
         assert entry.scores[ours] == pytest.approx(mean, abs=1e-9)
 
 
+@pytest.mark.parametrize("score", [71.2, -1.5])
+def test_a_percentage_written_by_hand_is_no_score(
+    written: tuple[Path, Path], tmp_path: Path, score: float
+) -> None:
+    tree = _result(written[0], "words").model_dump(mode="json")
+    tree["sets"]["search"]["scores"]["ndcg@10"] = score
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "result.json").write_text(json.dumps(tree))
+    place = rf"words/result.json: .*sets.search.scores.ndcg@10: .*1.*value: {score}"
+    with pytest.raises(DataError, match=place):
+        export_results([tmp_path], "csv", tmp_path / "out")
+    tree["sets"]["search"]["scores"]["ndcg@10"] = 1 + 2**-52  # a mean of ones
+    (tmp_path / "words" / "result.json").write_text(json.dumps(tree))
+    export_results([tmp_path], "csv", tmp_path / "out")
+
+
 def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: Path) -> None:
     out, _ = written
     for arguments, problem in (
