@@ -253,9 +253,7 @@ def test_a_model_with_a_further_task_does_not_replace_the_vectors_of_another(
     assert contents(out) == before
 
 
-def test_an_input_without_texts_leaves_the_folder_as_it_was(
-    tmp_path: Path, model: SciMult
-) -> None:
+def test_an_input_without_texts_leaves_the_folder_as_it_was(tmp_path: Path, model: SciMult) -> None:
     with pytest.raises(DataError, match="no text is left"):
         encode(tmp_path / "new", model, [])
     assert not (tmp_path / "new").exists()
