@@ -159,7 +159,7 @@ def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
         title, body = record.text("text"), ""
     else:
         title = record.text("title", "")
-        body = record.text("abstract" if "abstract" in record.fields else "text", "")
+        body = record.text("abstract", "").strip() or record.text("text", "")
     text = Text(kind, title.strip(), body.strip())
     if not (text.title or text.body):
         raise record.error(f"{kind} has no text", value=name, fix="write a title or a body")

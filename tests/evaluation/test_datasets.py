@@ -146,6 +146,18 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     ),
     (
         write_search,
+        _jsonl("corpus.jsonl", [*CORPUS, {"_id": "d6", "title": "A", "abstract": "B"}]),
+        "corpus.jsonl:6: paper has text under 'abstract', which is not read here (value: 'B')",
+        3,
+    ),
+    (
+        write_links,
+        _jsonl("queries.jsonl", [*QUERY_PAPERS, {"_id": "x2", "title": "A", "text": "B"}]),
+        "queries.jsonl:4: paper has text under 'text', which is not read here (value: 'B')",
+        3,
+    ),
+    (
+        write_search,
         _jsonl("queries.jsonl", [*REQUESTS, {"_id": "q4", "text": ""}]),
         "queries.jsonl:4: field 'text' is empty",
         3,
