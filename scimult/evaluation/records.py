@@ -80,12 +80,15 @@ def paper(record: Record, body: str) -> Text:
 
 
 def query_paper(record: Record) -> Text:
-    """Return a paper as a query; without title and abstract, ``text`` is its title."""
+    """Return a paper as a query: its title with ``abstract``, else with ``text``, as in a corpus.
+
+    Without title and abstract, ``text`` is its title.
+    """
     named = {"title", "abstract"} & record.fields.keys()
     # The hub's copies of BEIR have a title that is empty.
     filled = any(record.text(name, "").strip() for name in sorted(named))
     if filled or (named and "text" not in record.fields):
-        return paper(record, "abstract")
+        return paper(record, "abstract" if "abstract" in named else "text")
     return Text("paper", request(record).title)
 
 
