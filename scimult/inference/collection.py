@@ -159,7 +159,7 @@ def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
         title, body = record.text("text"), ""
     else:
         title = record.text("title", "")
-        body = record.text("abstract" if "abstract" in record.fields else "text", "")
+        body = record.text("abstract", "").strip() or record.text("text", "")
     text = Text(kind, title.strip(), body.strip())
     if is_blank(text.title) and (kind == "label" or is_blank(text.body)):
         problem, fix = f"{kind} has no text", "write a title or a body"

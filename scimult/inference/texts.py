@@ -93,7 +93,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
     ----------
     item : Text, str, mapping or ImportedPaper
         A string is a query, a paper's title or a label's name. Of a mapping, the first field in
-        ``FIELDS`` that is present counts; ``None`` is empty. A ``Text`` is returned unchanged.
+        ``FIELDS`` with text counts; ``None`` is empty. A ``Text`` is returned unchanged.
     kind : {"paper", "label", "query"}
         The kind that the task expects.
     index : int
@@ -210,7 +210,8 @@ def _of_mapping(item: Mapping[Any, Any], kind: Kind, index: int) -> Text:
 
 
 def _first(item: Mapping[Any, Any], names: tuple[str, ...], index: int) -> str:
-    value = next((item[name] for name in names if item.get(name) is not None), "")
+    given = [item[name] for name in names if item.get(name) is not None]
+    value = next((one for one in given if not (isinstance(one, str) and not one.strip())), "")
     if not isinstance(value, str):
         fix = f"write {' or '.join(names)} as a string"
         if value != value:

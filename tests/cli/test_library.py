@@ -152,6 +152,10 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
         "venue",
         "year",
     }
+    table = _run("search", "nets", "--library", library, "--top", 1, "--percentile").stdout
+    (best,) = _rows("search", "nets", "--library", library, "--top", 1, "--percentile")
+    cells = [str(best["rank"]), f"{best['score']:.4f}", f"{best['percentile']:.2f}", best["id"]]
+    assert cells == table.splitlines()[-2].split()[:4]
     table = _run("search", "nets", "--library", library, "--top", 1, "--words", "0.5").stdout
     assert "score (cosine and BM25, 0 to 1)" in table
     two = _rows("recommend", "--library", library, "--id", "a1", "--id", "a2")
