@@ -62,6 +62,7 @@ def _gather_on_rank(world: int) -> dict[str, Any]:
     return found | {"calls": calls}
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_gathered_rows_and_gradients_equal_one_process(tmp_path: Path, world: int) -> None:
     whole_SD = torch.cat(_rows(world)).requires_grad_()
@@ -104,6 +105,7 @@ def _refusal() -> tuple[str, Any]:
     raise AssertionError("the error was lost")
 
 
+@pytest.mark.ranks
 def test_collectives_on_two_ranks(tmp_path: Path) -> None:
     results = run_ranks(_collectives_on_rank, 2, tmp_path)
     for rank, result in enumerate(results):
@@ -135,6 +137,7 @@ def _collectives_beside_a_gpu() -> tuple[dict[str, Any], float]:
     return objects, float(norm)
 
 
+@pytest.mark.ranks
 def test_objects_stay_on_the_host_beside_a_gpu(tmp_path: Path) -> None:
     (first, norm), (second, other_norm) = run_ranks(_collectives_beside_a_gpu, 2, tmp_path)
     assert first["objects"] == second["objects"] == [{"rank": 0}, {"rank": 1}]

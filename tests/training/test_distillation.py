@@ -86,7 +86,7 @@ def all_losses() -> list[tuple[float, Tensor]]:
     return [losses({"distillation": choice}) for choice in choices]
 
 
-@pytest.mark.long
+@pytest.mark.ranks
 def test_two_ranks_follow_the_teacher_like_one(tmp_path: Path) -> None:
     ranks = run_ranks(all_losses, 2, tmp_path)
     for one, parts in zip(all_losses(), zip(*ranks, strict=True), strict=True):
@@ -159,7 +159,7 @@ def follow(folder: Path) -> None:
     pretrain(config)
 
 
-@pytest.mark.long
+@pytest.mark.ranks
 def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
     """A teacher that scores all papers equally disagrees with every margin of a random model."""
     score_search(folder / "prepared")
