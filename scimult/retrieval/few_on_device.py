@@ -63,11 +63,12 @@ class FewOnDevice:
         check_finite(torch.from_numpy(rough_QW[:, 0][~np.isneginf(rough_QW[:, 0])]), "a score")
         exact_QW[np.isneginf(rough_QW)] = -np.inf
         error_Q1 = self._single.error_at(torch.from_numpy(lengths_Q)).numpy()[:, None]
-        with np.errstate(invalid="ignore"):
-            off_QW = np.abs(rough_QW - exact_QW) > error_Q1
         order_QK = np.lexsort((self._place_C[rows_QW], -exact_QW), axis=1)[:, :k]
         scores_QK = np.take_along_axis(exact_QW, order_QK, axis=1) + 0.0
-        near_Q = rough_QW[:, -1] + error_Q1[:, 0] >= scores_QK[:, -1]
+        # Left out candidates have -inf, queries that overflow an infinite error.
+        with np.errstate(invalid="ignore"):
+            off_QW = np.abs(rough_QW - exact_QW) > error_Q1
+            near_Q = rough_QW[:, -1] + error_Q1[:, 0] >= scores_QK[:, -1]
         if off_QW.any() or (near_Q.any() and rough_QW.shape[1] < count):
             return None
         rows_QK = np.take_along_axis(rows_QW, order_QK, axis=1).astype(np.int64)
