@@ -321,7 +321,8 @@ def person(author: Any) -> str | None:
         return author if isinstance(author, str) else None
     middle = author.get("middle")
     middle = " ".join(middle) if isinstance(middle, list) else middle
-    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
+    particles = map(author.get, ("dropping-particle", "non-dropping-particle"))
+    parts = (first(author, "given", "first"), middle, *particles)
     last = (first(author, "family", "last"), author.get("suffix"))
     whole = first(author, "name", "literal")
     return whole or " ".join(part for part in (*parts, *last) if part) or None

@@ -82,7 +82,6 @@ def _read_articles(path: Path, rejects: Rejects) -> Iterator[Record]:
 def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     citation = _child(element, "MedlineCitation", "BookDocument")
     article = _child(citation, "Article")
-    parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
     titles = ("ArticleTitle", "VernacularTitle", "Book/BookTitle")
     issue = "Journal/JournalIssue/PubDate"
     years = (f"{issue}/Year", f"{issue}/MedlineDate", "Book/PubDate/Year")
@@ -103,7 +102,8 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     return {
         "id": citation.findtext("PMID"),
         "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),
-        "abstract": " ".join(part for part in parts if part),
+        # Of some papers there is only a database's abstract, or one in another language.
+        "abstract": _abstract(article, "Abstract") or _abstract(citation, "OtherAbstract"),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
         "year": next(filter(None, (year_in(article.findtext(name)) for name in years)), None),
@@ -122,9 +122,11 @@ def _child(element: ElementTree.Element, *names: str) -> ElementTree.Element:
     return next(found, element)
 
 
-def _abstract_part(part: ElementTree.Element) -> str:
-    label, text = part.get("Label"), _text(part)
-    return f"{label}: {text}" if label and text else text
+def _abstract(element: ElementTree.Element, name: str) -> str:
+    """Return the labelled parts of the first child of this name."""
+    parts = _child(element, name).iterfind("AbstractText")
+    texts = ((part.get("Label"), _text(part)) for part in parts)
+    return " ".join(f"{label}: {text}" if label else text for label, text in texts if text)
 
 
 def _name(author: ElementTree.Element) -> str:

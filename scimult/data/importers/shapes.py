@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
+    KEYWORDS,
     first,
     first_name_first,
     person,
@@ -103,17 +105,18 @@ def crossref(work: Fields) -> dict[str, Any]:
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
     literal = at(work, "issued.literal") or at(work, "issued.raw")
-    venue = work.get("container-title")
+    venue, keywords = work.get("container-title"), work.get("keyword")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
-        "title": _joined(work.get("title")),
+        "title": _titled(_joined(work.get("title")), _joined(work.get("subtitle"))),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
         "authors": [person(author) for author in work.get("author") or ()],
         "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
         "year": year_in(year if year is not None else literal),
         "doi": doi,
         "references": cited,
-        "labels": first(work, "subject", "keyword"),
+        "labels": work.get("subject")
+        or (KEYWORDS.split(keywords) if isinstance(keywords, str) else keywords),
     }
 
 
@@ -127,24 +130,27 @@ def arxiv(paper: Fields) -> dict[str, Any]:
         "id": first(meta, "id") or paper.get("paper_id"),
         "title": meta.get("title"),
         "abstract": meta.get("abstract"),
-        "authors": [" ".join(filter(None, (*name[1:2], *name[:1]))) for name in names],
+        # Family, given, suffix; affiliations may follow.
+        "authors": [" ".join(filter(None, (*name[1:2], *name[:1], *name[2:3]))) for name in names],
         "venue": meta.get("journal-ref"),
         "year": year_in(versions[0] if versions else meta.get("update_date")),
         "doi": meta.get("doi"),
-        "references": list(cited_arxiv_ids(paper).values()),
+        "references": list(chain.from_iterable(cited_arxiv_ids(paper).values())),
         "labels": (meta.get("categories") or "").split(),
     }
 
 
-def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
-    """Return the arXiv ids of an unarXive paper's references, by their key in its text."""
+def cited_arxiv_ids(paper: Fields) -> dict[str, list[str]]:
+    """Return the arXiv ids of an unarXive paper's references, by their key in its text.
+
+    One entry may cite several papers, as is usual in physics.
+    """
     ids = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
-        in_text = at(entry, "contained_arXiv_ids.id") or [""]
         doi = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
-        name = at(entry, "ids.arxiv_id") or in_text[0] or (doi[1] if doi else "")
-        if name:
-            ids[key] = _VERSION.sub("", name)
+        names = [at(entry, "ids.arxiv_id"), *(at(entry, "contained_arXiv_ids.id") or ())]
+        names += [doi[1]] if doi else []
+        ids[key] = list(dict.fromkeys(_VERSION.sub("", name) for name in names if name))
     return ids
 
 
@@ -168,6 +174,12 @@ def at(value: Any, path: str) -> Any:
 
 def _joined(value: Any) -> str:
     return ": ".join(filter(None, value)) if isinstance(value, list) else value or ""
+
+
+def _titled(title: str, subtitle: str) -> str:
+    """Return a title with its subtitle, which some publishers repeat in the title."""
+    is_known = subtitle.casefold() in title.casefold()
+    return title if is_known else ": ".join(filter(None, (title, subtitle)))
 
 
 def _without_heading(abstract: str) -> str:
@@ -216,6 +228,8 @@ def plain(record: Fields) -> dict[str, Any]:
         fields["authors"] = authors.rstrip(".").split(", ")
     elif isinstance(authors, str) and _FAMILY_FIRST & lower.keys():
         fields["authors"] = [first_name_first(name) for name in authors.split(";")]
+    elif isinstance(authors, str) and "author(s) id" in lower and ";" not in authors:
+        fields["authors"] = authors.split(", ")  # Scopus before 2023: "Doe J., Roe K."
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields

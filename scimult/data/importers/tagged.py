@@ -64,6 +64,8 @@ class Layout(NamedTuple):
     comma: bool = False
 
 
+# "*Mice": databases mark what a paper is mainly about. Not "*-algebras".
+_MAIN = re.compile(r"^\*(?!-)")
 # In all three specifications.
 _RIS_TAGS = (
     r"(A[1-4BDNUV]|BT|C[1-8ANPTY]|D[ABOP]|E[DPT]|I[DS]|J[12AFO]|KW|L[1-4AB]|M[1-3]|N[12V]|OP|P[BY]|"
@@ -88,6 +90,7 @@ LAYOUTS: Mapping[str, Layout] = {
         },
         last="ER",
         lists={"A1", "A2", "A3", "A4", "AU", "KW"},
+        noise={"KW": _MAIN},
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
     ),
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.
@@ -98,7 +101,7 @@ LAYOUTS: Mapping[str, Layout] = {
         {
             "id": "PMID OID",
             "title": "TI, TT, BTI",
-            "abstract": "AB",
+            "abstract": "AB OAB",
             "authors": "FAU AU FED ED",
             "groups": "CN",
             "venue": "JT TA BTI",
@@ -106,8 +109,8 @@ LAYOUTS: Mapping[str, Layout] = {
             "doi": "LID, AID",
             "labels": "MH, OT",
         },
-        # "*Mice/genetics/*metabolism": asterisks mark what a paper is mainly about.
-        noise={"MH": re.compile(r"^\*|/.*"), "OT": re.compile(r"^\*")},
+        # "*Mice/genetics/*metabolism"
+        noise={"MH": re.compile(r"^\*|/.*"), "OT": _MAIN},
     ),
     # Not the label %F: in HAL's exports it is the kind of work.
     "enw": Layout(
@@ -125,6 +128,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "labels": "%K",
         },
         lists={"%K"},
+        noise={"%K": _MAIN},
         comma=True,
     ),
     # Also the columns of its tab-delimited export.

@@ -84,6 +84,12 @@ def test_a_paper_has_the_venue_and_year_of_its_proceedings(tmp_path: Path) -> No
         ("family={Robert and {S}ons, Inc.}", ["Robert and Sons, Inc."]),
         ('"family=O\'Neil, given=Tim, suffix=Jr."', ["Tim O'Neil Jr."]),
         ("O'Neil, Jr., Tim", ["Tim O'Neil Jr."]),
+        (
+            r"Ann Lee and \'Emile Zola and \L{}ukasz \O dum",
+            ["Ann Lee", "Émile Zola", "Łukasz Ødum"],
+        ),
+        (r"Jo\~ao Pe\~{n}a and Mu\~noz, I\~n{\'\i}go~J.", ["João Peña", "Iñígo J. Muñoz"]),
+        ("{Simon and Schuster} AND others", ["Simon and Schuster"]),
     ],
 )
 def test_names_in_the_forms_of_bibtex_and_biblatex(

@@ -51,6 +51,13 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"p {\textgreater} 0.05 {\textbar} a{\textunderscore}b", "p > 0.05 | a_b"),
         (r"See \href{https://a.b/c d}{the \emph{long} text} of \LaTeX{} at 5\degree C",
          "See the long text of LaTeX at 5°C"),
+        (r"\mbox{\textit{GPT-2} in} \texttt{a\_b} \textsf{\textup{c}} and \textmd{d}",
+         "GPT-2 in a_b c and d"),
+        # As Mendeley and Zotero write "10^6 cells, ~5".
+        (r"10{\^{}}6 cells, {\~{}}5", "10^6 cells, ~5"),
+        (r"10{\textasciicircum}6 cells, {\textasciitilde}5", "10^6 cells, ~5"),
+        (r"\^{\i}le, Pe\~{n}a, trans\-form, col{\textperiodcentered}lecci{\'o}",
+         "île, Peña, transform, col·lecció"),
     ],
 )  # fmt: skip
 def test_commands_that_stand_for_text_are_kept(tmp_path: Path, text: str, plain: str) -> None:

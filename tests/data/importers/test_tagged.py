@@ -115,6 +115,12 @@ def test_names_of_medline(tmp_path: Path, full: str, name: str) -> None:
     assert (paper.title, paper.authors) == ("Le titre", [name, "Group, A"])
 
 
+def test_another_s_abstract_stands_in(tmp_path: Path) -> None:
+    text = "PMID- 1\nTI  - A\nOAB - PIP: of\n      mice.\n\nPMID- 2\nTI  - B\nOAB - C\nAB  - Own.\n"
+    papers = read(written(tmp_path, "a.nbib", text))
+    assert [paper.abstract for paper in papers] == ["PIP: of mice.", "Own."]
+
+
 def test_records_without_a_first_tag_end_at_blank_lines(tmp_path: Path) -> None:
     """ERIC's .nbib has no PMID; refer has no type. In a record with a first tag, they are text."""
     eric = "OWN - ERIC\nTI  - A\nAU  - Doe, Jane\nOID - EJ1\n\nOWN - ERIC\nTI  - B\nOID - EJ2\n"
@@ -135,6 +141,19 @@ def test_unknown_tags_are_columns(tmp_path: Path) -> None:
     paper = read(written(tmp_path, "a.enw", text), columns={"short": "%!", "kinds": "%9"})[0]
     assert paper.extra == {"short": "Graphs", "kinds": ["a", "b"]}
     assert paper.title == "Graphs of papers"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.ris", "TY  - JOUR\nTI  - A\nKW  - *Mice\n*[3H]-DNA\n*-algebras\nER  - \n"),
+        ("a.nbib", "PMID- 1\nTI  - A\nOT  - *Mice\nOT  - *[3H]-DNA\nOT  - *-algebras\n"),
+        ("a.enw", "%0 Book\n%T A\n%K *Mice\n*[3H]-DNA\n*-algebras\n"),
+    ],
+)
+def test_main_keywords_are_the_same_labels_as_others(tmp_path: Path, name: str, text: str) -> None:
+    (paper,) = read(written(tmp_path, name, text))
+    assert paper.labels == ["Mice", "[3H]-DNA", "*-algebras"]
 
 
 @pytest.mark.parametrize("name", ["a.ris", "a.ciw", "a.nbib", "a.enw"])
