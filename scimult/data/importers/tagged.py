@@ -80,12 +80,13 @@ LAYOUTS: Mapping[str, Layout] = {
         "TY",
         {
             "id": "ID AN",
-            "title": "TI, T1, TT",
+            "title": "TI, T1, TT, BT",
             "abstract": "AB N2",
             "authors": "AU A1 A2",
-            "venue": "JO T2 J2 JF JA",
+            # Zotero writes the title of proceedings as C3.
+            "venue": "JO T2 J2 JF JA C3 BT",
             "year": "PY, Y1, DA",
-            "doi": "DO",
+            "doi": "DO, M3",
             "labels": "KW",
         },
         last="ER",
@@ -239,10 +240,14 @@ def _split(line: str, layout: Layout, record: _Open | None) -> tuple[str, str, b
 
 
 def _starts(tag: str, layout: Layout, record: _Open | None, is_after_blank: bool) -> bool:
-    """Return whether a line starts a record; blank lines are part of one with a first tag."""
-    if tag == layout.first:
-        return True
+    """Return whether a line starts a record; blank lines are part of one with a first tag.
+
+    Repositories write "%0" second, after the title: there it belongs to the record.
+    """
     is_inside = record is not None and record.first == layout.first
+    if tag == layout.first:
+        is_second = record is not None and tag not in record.texts and not is_after_blank
+        return bool(layout.last) or not is_second
     return tag != "" and not layout.last and is_after_blank and not is_inside
 
 
@@ -281,7 +286,8 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
     if layout.comma and len(labels) == 1:
         labels = KEYWORDS.split(labels[0])
     paper = {
-        **{name: next(iter(texts(name)), "") for name in ("id", "abstract", "venue")},
+        **{name: next(iter(texts(name)), "") for name in ("id", "venue")},
+        "abstract": " ".join(texts("abstract")),
         "title": next(filter(known_text, texts("title")), ""),
         "authors": [*map(first_name_first, several("authors")), *several("groups")],
         "year": next(filter(None, map(year_in, texts("year"))), None),

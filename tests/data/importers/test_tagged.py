@@ -126,14 +126,35 @@ def test_records_without_a_first_tag_end_at_blank_lines(tmp_path: Path) -> None:
     eric = "OWN - ERIC\nTI  - A\nAU  - Doe, Jane\nOID - EJ1\n\nOWN - ERIC\nTI  - B\nOID - EJ2\n"
     papers = read(written(tmp_path, "a.nbib", eric))
     assert [(paper.id, paper.title) for paper in papers] == [("EJ1", "A"), ("EJ2", "B")]
-    refer = "%T A\n%A Jane Doe\n\n%T B\n%0 Book\n%T C\n%X One.\n\nTwo.\n\n%D 2001\n"
+    refer = "%T A\n%A Jane Doe\n\n%T B\n\n%0 Book\n%T C\n%X One.\n\nTwo.\n\n%D 2001\n"
     papers = read(written(tmp_path, "a.enw", refer))
     assert [(paper.title, paper.abstract, paper.year) for paper in papers] == [
         ("A", "", None),
         ("B", "", None),
         ("C", "One. Two.", 2001),
     ]
-    assert [paper.location.line for paper in papers] == [1, 4, 5]
+    assert [paper.location.line for paper in papers] == [1, 4, 6]
+
+
+def test_the_type_may_come_second(tmp_path: Path) -> None:
+    """As Digital Commons writes it, the software of many repositories."""
+    text = "%T A\n%0 Journal Article\n%A Doe, Jane\n%D 2001\n%X One.\n\nTwo.\n\n\n"
+    text += "%T B\n%D 2002\n\n\n%T C\n%0 Thesis\n%A Roe, Karl\n%0 Book\n%T D\n"
+    papers = read(written(tmp_path, "a.enw", text))
+    assert [(paper.title, paper.authors, paper.year, paper.abstract) for paper in papers] == [
+        ("A", ["Jane Doe"], 2001, "One. Two."),
+        ("B", [], 2002, ""),
+        ("C", ["Karl Roe"], None, ""),
+        ("D", [], None, ""),
+    ]
+
+
+def test_tags_of_ris_that_few_exports_use(tmp_path: Path) -> None:
+    text = "TY  - CONF\nTI  - A\nAB  - One.\nAB  - Two.\nC3  - Proc. X\nM3  - doi: 10.1/A\nER  - \n"
+    text += "TY  - BOOK\nBT  - B\nM3  - Article\nER  - \n"
+    first, second = read(written(tmp_path, "a.ris", text))
+    assert (first.abstract, first.venue, first.doi) == ("One. Two.", "Proc. X", "10.1/a")
+    assert (second.title, second.doi) == ("B", "")
 
 
 def test_unknown_tags_are_columns(tmp_path: Path) -> None:
