@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _VENUES = ("journal", "journaltitle", "booktitle", "school")
 _DATES = ("year", "date")
+# Scopus's first, and Web of Science's last if there are no others, as in their other exports.
+_KEYWORDS = ("author_keywords", "keywords", "keyword", "mendeley-tags", "keywords-plus")
 # What encloses or joins the pieces of a value; bibtexparser also lets a backslash escape.
 _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
@@ -187,7 +189,7 @@ def _with_parents(fields: dict[str, str], by_key: Mapping[str, Entry]) -> dict[s
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
     persons = _persons(first(fields, "author", "editor") or "")
     names = [decode(_first_name_first(person)) for person in persons]
-    keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
+    keywords = decode(first(fields, *_KEYWORDS) or "")
     # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
     doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")

@@ -141,3 +141,18 @@ def test_a_subtitle_belongs_to_the_title(tmp_path: Path) -> None:
 def test_a_doi_is_read_without_its_latex(tmp_path: Path, field: str, doi: str) -> None:
     (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {field}}}"))
     assert paper.doi == doi
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ("keywords={Index term}, author_keywords={graphs;  trees}", ["graphs", "trees"]),
+        ("Keywords-Plus={NETWORKS; MODEL}, keywords={graphs}", ["graphs"]),
+        ("Keywords-Plus={NETWORKS; MODEL}", ["NETWORKS", "MODEL"]),
+    ],
+)
+def test_keywords_of_scopus_and_web_of_science(
+    tmp_path: Path, fields: str, labels: list[str]
+) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {fields}}}"))
+    assert paper.labels == labels
