@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.data.importers.paper import KEYWORDS, first, year_in
+from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
@@ -189,7 +189,6 @@ def _with_parents(fields: dict[str, str], by_key: Mapping[str, Entry]) -> dict[s
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
     persons = _persons(first(fields, "author", "editor") or "")
     names = [decode(_first_name_first(person)) for person in persons]
-    keywords = decode(first(fields, *_KEYWORDS) or "")
     # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
     doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")
@@ -202,7 +201,7 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
         "year": year_in(first(fields, *_DATES)),
         # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
         "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
-        "labels": [word for word in KEYWORDS.split(keywords) if word],
+        "labels": keywords_in(decode(first(fields, *_KEYWORDS) or "")),
     }
 
 

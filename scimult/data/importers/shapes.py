@@ -13,15 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from html import unescape
 from itertools import chain
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
-    KEYWORDS,
     first,
     first_name_first,
+    keywords_in,
     person,
     plain_text,
     year_in,
@@ -116,7 +117,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "doi": doi,
         "references": cited,
         "labels": work.get("subject")
-        or (KEYWORDS.split(keywords) if isinstance(keywords, str) else keywords),
+        or (keywords_in(keywords) if isinstance(keywords, str) else keywords),
     }
 
 
@@ -227,7 +228,7 @@ def plain(record: Fields) -> dict[str, Any]:
     if isinstance(authors, str) and "journal/book" in lower:  # PubMed: "Doe J, Roe K."
         fields["authors"] = authors.rstrip(".").split(", ")
     elif isinstance(authors, str) and _FAMILY_FIRST & lower.keys():
-        fields["authors"] = [first_name_first(name) for name in authors.split(";")]
+        fields["authors"] = [first_name_first(name) for name in unescape(authors).split(";")]
     elif isinstance(authors, str) and "author(s) id" in lower and ";" not in authors:
         fields["authors"] = authors.split(", ")  # Scopus before 2023: "Doe J., Roe K."
     if not isinstance(fields["references"], list):

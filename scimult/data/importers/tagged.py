@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
-    KEYWORDS,
     first,
     first_name_first,
+    keywords_in,
     known_text,
     year_in,
 )
@@ -280,11 +281,11 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
 
     def several(name: str) -> list[str]:
         # Tables write them in one text; DOIs may hold a semicolon, but no space after it.
-        return [part for text in texts(name) for part in _SEMICOLON.split(text)]
+        return [part for text in texts(name) for part in _SEMICOLON.split(unescape(text))]
 
     labels = several("labels")
     if layout.comma and len(labels) == 1:
-        labels = KEYWORDS.split(labels[0])
+        labels = keywords_in(labels[0])
     paper = {
         **{name: next(iter(texts(name)), "") for name in ("id", "venue")},
         "abstract": " ".join(texts("abstract")),
