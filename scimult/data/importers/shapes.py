@@ -40,16 +40,15 @@ def openalex(work: Fields) -> dict[str, Any]:
     """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
-    cited = work.get("referenced_works")
     return {
-        "id": _OPENALEX_ID.sub("", work.get("id") or ""),
+        "id": _short(work.get("id")),
         "title": first(work, "title", "display_name"),
         "abstract": work.get("abstract"),
         "authors": at(work, "authorships.author.display_name"),
         "venue": source or at(work, "host_venue.display_name"),
         "year": year_in(first(work, "publication_year", "publication_date")),
         "doi": work.get("doi"),
-        "references": [_OPENALEX_ID.sub("", cited) for cited in filter(None, cited or ())],
+        "references": _short(work.get("referenced_works")),
         "labels": at(work, "topics.display_name"),
     }
 
@@ -67,7 +66,7 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
         "title": paper.get("title"),
         "abstract": first(paper, "abstract", "paperAbstract"),
-        "authors": [person(author) for author in paper.get("authors") or ()],
+        "authors": _names(paper.get("authors")),
         "venue": venues,
         "year": year_in(first(paper, "year", "publicationdate", "publicationDate")),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
@@ -88,7 +87,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
         "abstract": abstract,
-        "authors": [person(author) for author in paper.get("authors") or ()],
+        "authors": _names(paper.get("authors")),
         "venue": venue,
         "year": year_in(paper.get("year")),
         "doi": paper.get("doi"),
@@ -111,7 +110,7 @@ def crossref(work: Fields) -> dict[str, Any]:
         "id": first(work, "id") or short_doi(doi or ""),
         "title": _titled(_joined(work.get("title")), _joined(work.get("subtitle"))),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
-        "authors": [person(author) for author in work.get("author") or ()],
+        "authors": _names(work.get("author")),
         "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
         "year": year_in(year if year is not None else literal),
         "doi": doi,
@@ -125,7 +124,8 @@ def arxiv(paper: Fields) -> dict[str, Any]:
     """Convert a line of arXiv's metadata snapshot, or a paper of unarXive, which contains one."""
     metadata = paper.get("metadata")
     meta = metadata if isinstance(metadata, Mapping) else paper
-    names = meta.get("authors_parsed") or ()
+    parsed = meta.get("authors_parsed")
+    names = parsed if isinstance(parsed, list) else ()
     versions = at(meta, "versions.created")
     return {
         "id": first(meta, "id") or paper.get("paper_id"),
@@ -171,6 +171,18 @@ def at(value: Any, path: str) -> Any:
         return value[path]
     inner = value.get(name)
     return at(inner, rest) if rest else inner
+
+
+def _names(authors: Any) -> Any:
+    """Return the names of a list of authors; names in one text are split later."""
+    return list(map(person, authors)) if isinstance(authors, list) else authors
+
+
+def _short(ids: Any) -> Any:
+    """Return OpenAlex ids without their address, in a list or in one text."""
+    if isinstance(ids, list):
+        return [_short(one) for one in ids if one]
+    return _OPENALEX_ID.sub("", ids or "")
 
 
 def _joined(value: Any) -> str:

@@ -23,6 +23,16 @@ ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
                      "non-dropping-particle": "La", "suffix": "Jr."}]},
         {"authors": ["J de La F Jr."]},
     ),
+    *[
+        (name, {field: "Ann Lee; Bo Li"}, {"authors": ["Ann Lee", "Bo Li"]})
+        for name, field in (("s2ag", "authors"), ("aminer", "authors"), ("crossref", "author"))
+    ],
+    (
+        "openalex",
+        {"referenced_works": "https://openalex.org/W2;https://openalex.org/W3"},
+        {"references": ["W2", "W3"]},
+    ),
+    ("arxiv", {"authors_parsed": '[["Lee", "Ann", ""]]'}, {"authors": []}),
 ]  # fmt: skip
 
 
