@@ -99,7 +99,7 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     descriptors = citation.iterfind("MeshHeadingList/MeshHeading/DescriptorName")
     mesh = [_text(item) for item in descriptors]
     words = (_text(item) for item in citation.iterfind("KeywordList/Keyword"))
-    keywords = [part for word in words for part in unescape(word).split("; ")]
+    keywords = [part for word in words for part in unescape(word).split(";")]
     return {
         "id": citation.findtext("PMID"),
         "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),

@@ -155,7 +155,6 @@ LAYOUTS: Mapping[str, Layout] = {
         outside={"FN", "VR", "EF"},
     ),
 }
-_SEMICOLON = re.compile(r";\s+")
 
 
 @dataclass
@@ -279,9 +278,9 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
         lists = (value if isinstance(value, list) else [value] for value in found if value)
         return [text for texts in lists for text in texts]
 
-    def several(name: str) -> list[str]:
-        # Tables write them in one text; DOIs may hold a semicolon, but no space after it.
-        return [part for text in texts(name) for part in _SEMICOLON.split(unescape(text))]
+    def several(name: str, end: str = ";") -> list[str]:
+        # Tables write them in one text.
+        return [part for text in texts(name) for part in re.split(end, unescape(text))]
 
     labels = several("labels")
     if layout.comma and len(labels) == 1:
@@ -298,6 +297,8 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
     if "references" in layout.fields:
         # Only their DOI says what they are, so it is also the papers' id. The text ends in
         # "DOI 10.1000/1", or "DOI [arXiv:2311.1, 10.1000/1]".
-        cited = filter(None, (short_doi(text.rstrip("]")) for text in several("references")))
+        # DOIs may hold a semicolon, but no space after it.
+        works = several("references", r";\s+")
+        cited = filter(None, (short_doi(text.rstrip("]")) for text in works))
         paper |= {"references": list(cited), "id": paper["doi"] or paper["id"]}
     return paper

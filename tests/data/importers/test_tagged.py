@@ -149,6 +149,15 @@ def test_the_type_may_come_second(tmp_path: Path) -> None:
     ]
 
 
+def test_a_semicolon_separates_with_or_without_a_space(tmp_path: Path) -> None:
+    text = (
+        "TY  - JOUR\nTI  - A\nAU  - Doe, J.;Roe, K.;\nKW  - 深度学习;图神经网络; graphs\nER  - \n"
+    )
+    (paper,) = read(written(tmp_path, "a.ris", text))
+    assert paper.authors == ["J. Doe", "K. Roe"]
+    assert paper.labels == ["深度学习", "图神经网络", "graphs"]
+
+
 def test_tags_of_ris_that_few_exports_use(tmp_path: Path) -> None:
     text = "TY  - CONF\nTI  - A\nAB  - One.\nAB  - Two.\nC3  - Proc. X\nM3  - doi: 10.1/A\nER  - \n"
     text += "TY  - BOOK\nBT  - B\nM3  - Article\nER  - \n"
