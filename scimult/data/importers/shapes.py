@@ -221,7 +221,11 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     ),
     "doi": ("doi",),
     "references": ("references", "referenced_works", "citations"),
-    "labels": ("labels", "keywords", "author keywords", "manual tags", "tags"),
+    # The last three are a database's own, as in other exports of the same programs.
+    "labels": (
+        *("labels", "keywords", "author keywords", "manual tags", "tags"),
+        *("keywords plus", "index keywords", "automatic tags"),
+    ),
 }
 
 

@@ -49,6 +49,22 @@ def test_authors_of_scopus_before_and_since_2023(
 
 
 @pytest.mark.parametrize(
+    ("own", "database"),
+    [
+        ("Author Keywords", "Keywords Plus"),
+        ("Author Keywords", "Index Keywords"),
+        ("Manual Tags", "Automatic Tags"),
+    ],
+)
+def test_keywords_of_a_database_are_labels_where_there_are_no_others(
+    tmp_path: Path, own: str, database: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"Title,{own},{database}\nA,x; y,z\nB,,z; w\n", encoding="utf-8")
+    assert [paper.labels for paper in read_papers([file])] == [["x", "y"], ["z", "w"]]
+
+
+@pytest.mark.parametrize(
     ("text", "items"),
     [
         ('["a", "\\ud83d\\ude00"]', ["a", "\U0001f600"]),
