@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.data.importers.paper import KEYWORDS, first, year_in
+from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _VENUES = ("journal", "journaltitle", "booktitle", "school")
 _DATES = ("year", "date")
+# Scopus's first, and Web of Science's last if there are no others, as in their other exports.
+_KEYWORDS = ("author_keywords", "keywords", "keyword", "mendeley-tags", "keywords-plus")
 # What encloses or joins the pieces of a value; bibtexparser also lets a backslash escape.
 _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
@@ -26,14 +28,22 @@ _NAME_PART = re.compile(
     r"\b(family|given|prefix|suffix)\s*=\s*((?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}\"])*)", re.I
 )
 _NAMED_PARTS = re.compile(r"[\s\"]*(?:family|given|prefix|suffix)(?:-i)?\s*=", re.I)
+_TILDE = "\ue000"  # for private use: in no name
 _LATEX = re.compile(r"[\\~$]|--|``|''")
 _LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
 _OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
 _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
-# Commands that stand for text and that pylatexenc drops.
+# Accents without a letter, as in Mendeley's "10{\^{}}6", are the characters themselves.
+_BARE_ACCENT = re.compile(r"\\([~^])\s*\{\s*\}")
+_ACCENTS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+# Commands whose argument is text, and that pylatexenc drops with it.
+_WRAPPERS = ("mbox", "textmd", "textsf", "texttt", "textup")
+# Commands that stand for text that pylatexenc drops, or writes in other characters.
 _COMMANDS = {
+    "-": "",  # where a word may be broken
+    **{"textasciicircum": "^", "textbardbl": "‖", "textperiodcentered": "·"},
     **{"textless": "<", "textgreater": ">", "textbar": "|", "textunderscore": "_"},
     **{"textbraceleft": "{", "textbraceright": "}", "textquotedbl": '"', "textminus": "\u2212"},
     **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
@@ -177,11 +187,8 @@ def _with_parents(fields: dict[str, str], by_key: Mapping[str, Entry]) -> dict[s
 
 
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
-    from bibtexparser.middlewares.names import split_multiple_persons_names
-
-    persons = split_multiple_persons_names(first(fields, "author", "editor") or "")
+    persons = _persons(first(fields, "author", "editor") or "")
     names = [decode(_first_name_first(person)) for person in persons]
-    keywords = decode(first(fields, "keywords", "keyword", "mendeley-tags") or "")
     # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
     doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")
@@ -194,8 +201,25 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
         "year": year_in(first(fields, *_DATES)),
         # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
         "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
-        "labels": [word for word in KEYWORDS.split(keywords) if word],
+        "labels": keywords_in(decode(first(fields, *_KEYWORDS) or "")),
     }
+
+
+def _persons(names: str) -> list[str]:
+    r"""Return the names between "and" outside braces; bibtexparser cuts a command off the second.
+
+    >>> _persons(r"Ann Lee and \'Emile Zola and {Simon and Schuster}")
+    ['Ann Lee', "\\'Emile Zola", '{Simon and Schuster}']
+    """
+    persons: list[list[str]] = [[]]
+    depth = 0
+    for word in names.split():
+        if depth == 0 and word.lower() == "and":
+            persons.append([])
+            continue
+        persons[-1].append(word)
+        depth = max(depth + word.count("{") - word.count("}"), 0)
+    return [" ".join(words) for words in persons if words]
 
 
 def _first_name_first(person: str) -> str:
@@ -203,8 +227,10 @@ def _first_name_first(person: str) -> str:
     from bibtexparser.middlewares.names import parse_single_name_into_parts
 
     if not _NAMED_PARTS.match(person):
+        # It would take the accent for a tie, which separates words.
+        person = person.replace(r"\~", _TILDE)
         name: str = parse_single_name_into_parts(person, strict=False).merge_first_name_first
-        return name
+        return name.replace(_TILDE, r"\~")
     parts = {part.lower(): text.strip() for part, text in _NAME_PART.findall(person)}
     ordered = (parts.get(part) for part in ("given", "prefix", "family", "suffix"))
     return " ".join(text for text in ordered if text)
@@ -223,6 +249,7 @@ def _latex_decoder() -> Callable[[str], str]:
     context.add_context_category("links", macros=[macrospec.MacroSpec("href", "{{")])
     named = {"href": "%(2)s", **_COMMANDS}
     ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
+    ours += [latex2text.MacroTextSpec(name, discard=False) for name in _WRAPPERS]
     texts.add_context_category("ours", prepend=True, macros=ours)
     decoder = latex2text.LatexNodes2Text(latex_context=texts, math_mode="verbatim")
 
@@ -231,6 +258,7 @@ def _latex_decoder() -> Callable[[str], str]:
             return piece.translate(_BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
         piece = _PERCENT.sub(r"\\%", piece)
+        piece = _BARE_ACCENT.sub(lambda accent: _ACCENTS[accent[1]], piece)
         try:
             return str(decoder.latex_to_text(piece, latex_context=context))
         # It raises any of these where a command lacks its arguments.

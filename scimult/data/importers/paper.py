@@ -29,9 +29,7 @@ FIELDS = (
     "references",
     "labels",
 )
-_LISTS = ("authors", "references", "labels")
-KEYWORDS = re.compile(r"\s*[;,]\s*")
-"""What separates keywords that are in one text."""
+_KEYWORD_END = re.compile(r"\s*[;,]\s*")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
@@ -126,7 +124,8 @@ class ImportedPaper:
 def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -> ImportedPaper:
     """Return the paper of a record with our field names; other fields become ``extra``.
 
-    Lists may be strings, split at ``separator``. Texts lose tags and entities; see ``plain_text``.
+    Lists may be strings, split at ``separator``. Texts, authors and labels lose tags and entities;
+    see ``plain_text``.
     Without ``has_text`` both may be empty.
 
     Raises
@@ -146,7 +145,11 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
         )
     doi = short_doi(_line(record, "doi"))
     identifier, source = _identifier(record, doi, title, abstract)
-    authors, references, labels = (_list(record, name, separator) for name in _LISTS)
+    authors, labels = (
+        [name for item in _list(record, field, separator) if (name := plain_text(item))]
+        for field in ("authors", "labels")
+    )
+    references = _list(record, "references", separator)
     return ImportedPaper(
         identifier,
         title,
@@ -246,16 +249,25 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
 def list_in(text: str, separator: str) -> list[Any]:
     """Return the items of a list that is written as one text.
 
-    >>> list_in("['a;b', 'c']", ";"), list_in("a; c", ";")
-    (['a;b', 'c'], ['a', ' c'])
+    >>> list_in("['a;b', 'c']", ";"), list_in("R&amp;D; c", ";")
+    (['a;b', 'c'], ['R&D', ' c'])
     """
     if _WRITTEN_LIST.fullmatch(text) is None:
-        return text.split(separator)
+        return html.unescape(text).split(separator)
     try:
         items: list[Any] = json.loads(text)
     except ValueError:
         items = [_unescaped(item) for item in _ITEM.findall(text)]
     return items
+
+
+def keywords_in(text: str) -> list[str]:
+    """Return the keywords in one text, which semicolons or commas separate.
+
+    >>> keywords_in("R&amp;D, graphs; trees;")
+    ['R&D', 'graphs', 'trees']
+    """
+    return [word for word in _KEYWORD_END.split(html.unescape(text)) if word]
 
 
 def _unescaped(item: str) -> str:
@@ -321,7 +333,8 @@ def person(author: Any) -> str | None:
         return author if isinstance(author, str) else None
     middle = author.get("middle")
     middle = " ".join(middle) if isinstance(middle, list) else middle
-    parts = (first(author, "given", "first"), middle, author.get("non-dropping-particle"))
+    particles = map(author.get, ("dropping-particle", "non-dropping-particle"))
+    parts = (first(author, "given", "first"), middle, *particles)
     last = (first(author, "family", "last"), author.get("suffix"))
     whole = first(author, "name", "literal")
     return whole or " ".join(part for part in (*parts, *last) if part) or None

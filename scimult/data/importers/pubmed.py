@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -82,7 +83,6 @@ def _read_articles(path: Path, rejects: Rejects) -> Iterator[Record]:
 def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     citation = _child(element, "MedlineCitation", "BookDocument")
     article = _child(citation, "Article")
-    parts = [_abstract_part(part) for part in article.iterfind("Abstract/AbstractText")]
     titles = ("ArticleTitle", "VernacularTitle", "Book/BookTitle")
     issue = "Journal/JournalIssue/PubDate"
     years = (f"{issue}/Year", f"{issue}/MedlineDate", "Book/PubDate/Year")
@@ -99,11 +99,12 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     descriptors = citation.iterfind("MeshHeadingList/MeshHeading/DescriptorName")
     mesh = [_text(item) for item in descriptors]
     words = (_text(item) for item in citation.iterfind("KeywordList/Keyword"))
-    keywords = [part for word in words for part in word.split("; ")]
+    keywords = [part for word in words for part in unescape(word).split(";")]
     return {
         "id": citation.findtext("PMID"),
         "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),
-        "abstract": " ".join(part for part in parts if part),
+        # Of some papers there is only a database's abstract, or one in another language.
+        "abstract": _abstract(article, "Abstract") or _abstract(citation, "OtherAbstract"),
         "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
         "year": next(filter(None, (year_in(article.findtext(name)) for name in years)), None),
@@ -122,9 +123,11 @@ def _child(element: ElementTree.Element, *names: str) -> ElementTree.Element:
     return next(found, element)
 
 
-def _abstract_part(part: ElementTree.Element) -> str:
-    label, text = part.get("Label"), _text(part)
-    return f"{label}: {text}" if label and text else text
+def _abstract(element: ElementTree.Element, name: str) -> str:
+    """Return the labelled parts of the first child of this name."""
+    parts = _child(element, name).iterfind("AbstractText")
+    texts = ((part.get("Label"), _text(part)) for part in parts)
+    return " ".join(f"{label}: {text}" if label else text for label, text in texts if text)
 
 
 def _name(author: ElementTree.Element) -> str:

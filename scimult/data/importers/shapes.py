@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from html import unescape
+from itertools import chain
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
@@ -20,6 +22,7 @@ from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
     first,
     first_name_first,
+    keywords_in,
     person,
     plain_text,
     year_in,
@@ -37,16 +40,15 @@ def openalex(work: Fields) -> dict[str, Any]:
     """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
-    cited = work.get("referenced_works")
     return {
-        "id": _OPENALEX_ID.sub("", work.get("id") or ""),
+        "id": _short(work.get("id")),
         "title": first(work, "title", "display_name"),
         "abstract": work.get("abstract"),
         "authors": at(work, "authorships.author.display_name"),
         "venue": source or at(work, "host_venue.display_name"),
         "year": year_in(first(work, "publication_year", "publication_date")),
         "doi": work.get("doi"),
-        "references": [_OPENALEX_ID.sub("", cited) for cited in filter(None, cited or ())],
+        "references": _short(work.get("referenced_works")),
         "labels": at(work, "topics.display_name"),
     }
 
@@ -64,7 +66,7 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
         "title": paper.get("title"),
         "abstract": first(paper, "abstract", "paperAbstract"),
-        "authors": [person(author) for author in paper.get("authors") or ()],
+        "authors": _names(paper.get("authors")),
         "venue": venues,
         "year": year_in(first(paper, "year", "publicationdate", "publicationDate")),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
@@ -85,7 +87,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "id": first(paper, "id", "_id"),
         "title": paper.get("title"),
         "abstract": abstract,
-        "authors": [person(author) for author in paper.get("authors") or ()],
+        "authors": _names(paper.get("authors")),
         "venue": venue,
         "year": year_in(paper.get("year")),
         "doi": paper.get("doi"),
@@ -103,17 +105,18 @@ def crossref(work: Fields) -> dict[str, Any]:
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
     literal = at(work, "issued.literal") or at(work, "issued.raw")
-    venue = work.get("container-title")
+    venue, keywords = work.get("container-title"), work.get("keyword")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
-        "title": _joined(work.get("title")),
+        "title": _titled(_joined(work.get("title")), _joined(work.get("subtitle"))),
         "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
-        "authors": [person(author) for author in work.get("author") or ()],
+        "authors": _names(work.get("author")),
         "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
         "year": year_in(year if year is not None else literal),
         "doi": doi,
         "references": cited,
-        "labels": first(work, "subject", "keyword"),
+        "labels": work.get("subject")
+        or (keywords_in(keywords) if isinstance(keywords, str) else keywords),
     }
 
 
@@ -121,30 +124,34 @@ def arxiv(paper: Fields) -> dict[str, Any]:
     """Convert a line of arXiv's metadata snapshot, or a paper of unarXive, which contains one."""
     metadata = paper.get("metadata")
     meta = metadata if isinstance(metadata, Mapping) else paper
-    names = meta.get("authors_parsed") or ()
+    parsed = meta.get("authors_parsed")
+    names = parsed if isinstance(parsed, list) else ()
     versions = at(meta, "versions.created")
     return {
         "id": first(meta, "id") or paper.get("paper_id"),
         "title": meta.get("title"),
         "abstract": meta.get("abstract"),
-        "authors": [" ".join(filter(None, (*name[1:2], *name[:1]))) for name in names],
+        # Family, given, suffix; affiliations may follow.
+        "authors": [" ".join(filter(None, (*name[1:2], *name[:1], *name[2:3]))) for name in names],
         "venue": meta.get("journal-ref"),
         "year": year_in(versions[0] if versions else meta.get("update_date")),
         "doi": meta.get("doi"),
-        "references": list(cited_arxiv_ids(paper).values()),
+        "references": list(chain.from_iterable(cited_arxiv_ids(paper).values())),
         "labels": (meta.get("categories") or "").split(),
     }
 
 
-def cited_arxiv_ids(paper: Fields) -> dict[str, str]:
-    """Return the arXiv ids of an unarXive paper's references, by their key in its text."""
+def cited_arxiv_ids(paper: Fields) -> dict[str, list[str]]:
+    """Return the arXiv ids of an unarXive paper's references, by their key in its text.
+
+    One entry may cite several papers, as is usual in physics.
+    """
     ids = {}
     for key, entry in (paper.get("bib_entries") or {}).items():
-        in_text = at(entry, "contained_arXiv_ids.id") or [""]
         doi = _ARXIV_DOI.match(at(entry, "ids.doi") or "")
-        name = at(entry, "ids.arxiv_id") or in_text[0] or (doi[1] if doi else "")
-        if name:
-            ids[key] = _VERSION.sub("", name)
+        names = [at(entry, "ids.arxiv_id"), *(at(entry, "contained_arXiv_ids.id") or ())]
+        names += [doi[1]] if doi else []
+        ids[key] = list(dict.fromkeys(_VERSION.sub("", name) for name in names if name))
     return ids
 
 
@@ -166,8 +173,26 @@ def at(value: Any, path: str) -> Any:
     return at(inner, rest) if rest else inner
 
 
+def _names(authors: Any) -> Any:
+    """Return the names of a list of authors; names in one text are split later."""
+    return list(map(person, authors)) if isinstance(authors, list) else authors
+
+
+def _short(ids: Any) -> Any:
+    """Return OpenAlex ids without their address, in a list or in one text."""
+    if isinstance(ids, list):
+        return [_short(one) for one in ids if one]
+    return _OPENALEX_ID.sub("", ids or "")
+
+
 def _joined(value: Any) -> str:
     return ": ".join(filter(None, value)) if isinstance(value, list) else value or ""
+
+
+def _titled(title: str, subtitle: str) -> str:
+    """Return a title with its subtitle, which some publishers repeat in the title."""
+    is_known = subtitle.casefold() in title.casefold()
+    return title if is_known else ": ".join(filter(None, (title, subtitle)))
 
 
 def _without_heading(abstract: str) -> str:
@@ -196,7 +221,11 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     ),
     "doi": ("doi",),
     "references": ("references", "referenced_works", "citations"),
-    "labels": ("labels", "keywords", "author keywords", "manual tags", "tags"),
+    # The last three are a database's own, as in other exports of the same programs.
+    "labels": (
+        *("labels", "keywords", "author keywords", "manual tags", "tags"),
+        *("keywords plus", "index keywords", "automatic tags"),
+    ),
 }
 
 
@@ -215,7 +244,9 @@ def plain(record: Fields) -> dict[str, Any]:
     if isinstance(authors, str) and "journal/book" in lower:  # PubMed: "Doe J, Roe K."
         fields["authors"] = authors.rstrip(".").split(", ")
     elif isinstance(authors, str) and _FAMILY_FIRST & lower.keys():
-        fields["authors"] = [first_name_first(name) for name in authors.split(";")]
+        fields["authors"] = [first_name_first(name) for name in unescape(authors).split(";")]
+    elif isinstance(authors, str) and "author(s) id" in lower and ";" not in authors:
+        fields["authors"] = authors.split(", ")  # Scopus before 2023: "Doe J., Roe K."
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields

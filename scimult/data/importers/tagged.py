@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import (
-    KEYWORDS,
     first,
     first_name_first,
+    keywords_in,
     known_text,
     year_in,
 )
@@ -64,6 +65,8 @@ class Layout(NamedTuple):
     comma: bool = False
 
 
+# "*Mice": databases mark what a paper is mainly about. Not "*-algebras".
+_MAIN = re.compile(r"^\*(?!-)")
 # In all three specifications.
 _RIS_TAGS = (
     r"(A[1-4BDNUV]|BT|C[1-8ANPTY]|D[ABOP]|E[DPT]|I[DS]|J[12AFO]|KW|L[1-4AB]|M[1-3]|N[12V]|OP|P[BY]|"
@@ -78,16 +81,18 @@ LAYOUTS: Mapping[str, Layout] = {
         "TY",
         {
             "id": "ID AN",
-            "title": "TI, T1, TT",
+            "title": "TI, T1, TT, BT",
             "abstract": "AB N2",
             "authors": "AU A1 A2",
-            "venue": "JO T2 J2 JF JA",
+            # Zotero writes the title of proceedings as C3.
+            "venue": "JO T2 J2 JF JA C3 BT",
             "year": "PY, Y1, DA",
-            "doi": "DO",
+            "doi": "DO, M3",
             "labels": "KW",
         },
         last="ER",
         lists={"A1", "A2", "A3", "A4", "AU", "KW"},
+        noise={"KW": _MAIN},
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
     ),
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.
@@ -98,7 +103,7 @@ LAYOUTS: Mapping[str, Layout] = {
         {
             "id": "PMID OID",
             "title": "TI, TT, BTI",
-            "abstract": "AB",
+            "abstract": "AB OAB",
             "authors": "FAU AU FED ED",
             "groups": "CN",
             "venue": "JT TA BTI",
@@ -106,8 +111,8 @@ LAYOUTS: Mapping[str, Layout] = {
             "doi": "LID, AID",
             "labels": "MH, OT",
         },
-        # "*Mice/genetics/*metabolism": asterisks mark what a paper is mainly about.
-        noise={"MH": re.compile(r"^\*|/.*"), "OT": re.compile(r"^\*")},
+        # "*Mice/genetics/*metabolism"
+        noise={"MH": re.compile(r"^\*|/.*"), "OT": _MAIN},
     ),
     # Not the label %F: in HAL's exports it is the kind of work.
     "enw": Layout(
@@ -125,6 +130,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "labels": "%K",
         },
         lists={"%K"},
+        noise={"%K": _MAIN},
         comma=True,
     ),
     # Also the columns of its tab-delimited export.
@@ -149,7 +155,6 @@ LAYOUTS: Mapping[str, Layout] = {
         outside={"FN", "VR", "EF"},
     ),
 }
-_SEMICOLON = re.compile(r";\s+")
 
 
 @dataclass
@@ -235,10 +240,14 @@ def _split(line: str, layout: Layout, record: _Open | None) -> tuple[str, str, b
 
 
 def _starts(tag: str, layout: Layout, record: _Open | None, is_after_blank: bool) -> bool:
-    """Return whether a line starts a record; blank lines are part of one with a first tag."""
-    if tag == layout.first:
-        return True
+    """Return whether a line starts a record; blank lines are part of one with a first tag.
+
+    Repositories write "%0" second, after the title: there it belongs to the record.
+    """
     is_inside = record is not None and record.first == layout.first
+    if tag == layout.first:
+        is_second = record is not None and tag not in record.texts and not is_after_blank
+        return bool(layout.last) or not is_second
     return tag != "" and not layout.last and is_after_blank and not is_inside
 
 
@@ -269,15 +278,16 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
         lists = (value if isinstance(value, list) else [value] for value in found if value)
         return [text for texts in lists for text in texts]
 
-    def several(name: str) -> list[str]:
-        # Tables write them in one text; DOIs may hold a semicolon, but no space after it.
-        return [part for text in texts(name) for part in _SEMICOLON.split(text)]
+    def several(name: str, end: str = ";") -> list[str]:
+        # Tables write them in one text.
+        return [part for text in texts(name) for part in re.split(end, unescape(text))]
 
     labels = several("labels")
     if layout.comma and len(labels) == 1:
-        labels = KEYWORDS.split(labels[0])
+        labels = keywords_in(labels[0])
     paper = {
-        **{name: next(iter(texts(name)), "") for name in ("id", "abstract", "venue")},
+        **{name: next(iter(texts(name)), "") for name in ("id", "venue")},
+        "abstract": " ".join(texts("abstract")),
         "title": next(filter(known_text, texts("title")), ""),
         "authors": [*map(first_name_first, several("authors")), *several("groups")],
         "year": next(filter(None, map(year_in, texts("year"))), None),
@@ -287,6 +297,8 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
     if "references" in layout.fields:
         # Only their DOI says what they are, so it is also the papers' id. The text ends in
         # "DOI 10.1000/1", or "DOI [arXiv:2311.1, 10.1000/1]".
-        cited = filter(None, (short_doi(text.rstrip("]")) for text in several("references")))
+        # DOIs may hold a semicolon, but no space after it.
+        works = several("references", r";\s+")
+        cited = filter(None, (short_doi(text.rstrip("]")) for text in works))
         paper |= {"references": list(cited), "id": paper["doi"] or paper["id"]}
     return paper

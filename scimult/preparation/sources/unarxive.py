@@ -135,7 +135,7 @@ def citing_sentences(paper: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]
     known = cited_arxiv_ids(paper)
     for paragraph in paper.get("body_text") or ():
         for sentence in _SENTENCE_END.split(paragraph.get("text") or ""):
-            cited = distinct(known[key] for key in _CITED.findall(sentence) if key in known)
+            cited = distinct(one for key in _CITED.findall(sentence) for one in known.get(key, ()))
             if cited:
                 text = _EMPTY_BRACKETS.sub(" ", _MARKER.sub(" ", sentence))
                 yield re.sub(r"\s+([.,;:])", r"\1", " ".join(text.split())), cited

@@ -84,6 +84,12 @@ def test_a_paper_has_the_venue_and_year_of_its_proceedings(tmp_path: Path) -> No
         ("family={Robert and {S}ons, Inc.}", ["Robert and Sons, Inc."]),
         ('"family=O\'Neil, given=Tim, suffix=Jr."', ["Tim O'Neil Jr."]),
         ("O'Neil, Jr., Tim", ["Tim O'Neil Jr."]),
+        (
+            r"Ann Lee and \'Emile Zola and \L{}ukasz \O dum",
+            ["Ann Lee", "Émile Zola", "Łukasz Ødum"],
+        ),
+        (r"Jo\~ao Pe\~{n}a and Mu\~noz, I\~n{\'\i}go~J.", ["João Peña", "Iñígo J. Muñoz"]),
+        ("{Simon and Schuster} AND others", ["Simon and Schuster"]),
     ],
 )
 def test_names_in_the_forms_of_bibtex_and_biblatex(
@@ -135,3 +141,18 @@ def test_a_subtitle_belongs_to_the_title(tmp_path: Path) -> None:
 def test_a_doi_is_read_without_its_latex(tmp_path: Path, field: str, doi: str) -> None:
     (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {field}}}"))
     assert paper.doi == doi
+
+
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ("keywords={Index term}, author_keywords={graphs;  trees}", ["graphs", "trees"]),
+        ("Keywords-Plus={NETWORKS; MODEL}, keywords={graphs}", ["graphs"]),
+        ("Keywords-Plus={NETWORKS; MODEL}", ["NETWORKS", "MODEL"]),
+    ],
+)
+def test_keywords_of_scopus_and_web_of_science(
+    tmp_path: Path, fields: str, labels: list[str]
+) -> None:
+    (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {fields}}}"))
+    assert paper.labels == labels

@@ -29,6 +29,42 @@ def test_lists_in_csv_as_pandas_writes_them(tmp_path: Path, kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "values", "authors"),
+    [
+        ("Authors,Author(s) ID", '"Doe J., van der Roe K.","57;58;"', ["Doe J.", "van der Roe K."]),
+        (
+            "Authors,Author full names,Author(s) ID",
+            '"Doe, J.; Roe, K.","Doe, Jane (57204001122); Roe, Karl (57204001123)","57;58"',
+            ["Jane Doe", "Karl Roe"],
+        ),
+    ],
+)
+def test_authors_of_scopus_before_and_since_2023(
+    tmp_path: Path, columns: str, values: str, authors: list[str]
+) -> None:
+    file = tmp_path / "scopus.csv"
+    file.write_text(f"{columns},Title,EID\n{values},A,2-s2.0-1\n", encoding="utf-8")
+    (paper,) = read_papers([file])
+    assert paper.authors == authors
+
+
+@pytest.mark.parametrize(
+    ("own", "database"),
+    [
+        ("Author Keywords", "Keywords Plus"),
+        ("Author Keywords", "Index Keywords"),
+        ("Manual Tags", "Automatic Tags"),
+    ],
+)
+def test_keywords_of_a_database_are_labels_where_there_are_no_others(
+    tmp_path: Path, own: str, database: str
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"Title,{own},{database}\nA,x; y,z\nB,,z; w\n", encoding="utf-8")
+    assert [paper.labels for paper in read_papers([file])] == [["x", "y"], ["z", "w"]]
+
+
+@pytest.mark.parametrize(
     ("text", "items"),
     [
         ('["a", "\\ud83d\\ude00"]', ["a", "\U0001f600"]),

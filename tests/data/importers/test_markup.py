@@ -51,6 +51,13 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"p {\textgreater} 0.05 {\textbar} a{\textunderscore}b", "p > 0.05 | a_b"),
         (r"See \href{https://a.b/c d}{the \emph{long} text} of \LaTeX{} at 5\degree C",
          "See the long text of LaTeX at 5°C"),
+        (r"\mbox{\textit{GPT-2} in} \texttt{a\_b} \textsf{\textup{c}} and \textmd{d}",
+         "GPT-2 in a_b c and d"),
+        # As Mendeley and Zotero write "10^6 cells, ~5".
+        (r"10{\^{}}6 cells, {\~{}}5", "10^6 cells, ~5"),
+        (r"10{\textasciicircum}6 cells, {\textasciitilde}5", "10^6 cells, ~5"),
+        (r"\^{\i}le, Pe\~{n}a, trans\-form, col{\textperiodcentered}lecci{\'o}",
+         "île, Peña, transform, col·lecció"),
     ],
 )  # fmt: skip
 def test_commands_that_stand_for_text_are_kept(tmp_path: Path, text: str, plain: str) -> None:
@@ -74,3 +81,32 @@ def test_tables_lose_html_but_no_mathematics(tmp_path: Path) -> None:
     }.items():
         (paper,) = read(written(tmp_path, name, text))
         assert paper.title == "Size of E. coli & H2O – <T> and <p> if a<b, c>d"
+
+
+_NAMES = {
+    "a.ris": "TY  - JOUR\nTI  - T\nAU  - O&apos;Brien, J&ouml;rg\nKW  - R &amp; D\n"
+    "KW  - <i>E. coli</i>\nER  - \n",
+    "a.bib": "@misc{a, title={T}, author={O&apos;Brien, J&ouml;rg},\n"
+    r"keywords={R {\&}amp; D, {\textless}i{\textgreater}E. coli{\textless}/i{\textgreater}}}",
+    "a.csv": "Item Type,Title,Author,Manual Tags\n"
+    "x,T,\"O&apos;Brien, J&ouml;rg\",R &amp; D; <i>E. coli</i>\n",
+    "b.csv": "title,authors,keywords\nT,J&ouml;rg O&apos;Brien,R &amp; D;<i>E. coli</i>\n",
+    "a.enw": "%0 Book\n%T T\n%A O&apos;Brien, J&ouml;rg\n%K R &amp; D, <i>E. coli</i>\n",
+    "a.jsonl": json.dumps(
+        {"DOI": "10.1/a", "title": ["T"], "subject": ["R &amp; D", "<i>E. coli</i>"],
+         "author": [{"family": "O&amp;apos;Brien", "given": "J&ouml;rg"}], "issued": {}}
+    ),
+    "a.xml": "<PubmedArticleSet><PubmedArticle><MedlineCitation><PMID>1</PMID><Article>"
+    "<ArticleTitle>T</ArticleTitle><AuthorList><Author><LastName>O'Brien</LastName>"
+    "<ForeName>J&amp;ouml;rg</ForeName></Author></AuthorList></Article><KeywordList><Keyword>"
+    "R &amp;amp; D; <i>E. coli</i></Keyword></KeywordList></MedlineCitation></PubmedArticle>"
+    "</PubmedArticleSet>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(_NAMES))
+def test_names_and_keywords_lose_html_and_are_not_split_at_entities(
+    tmp_path: Path, name: str
+) -> None:
+    (paper,) = read(written(tmp_path, name, _NAMES[name]))
+    assert (paper.authors, paper.labels) == (["Jörg O'Brien"], ["R & D", "E. coli"])

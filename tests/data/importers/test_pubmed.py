@@ -83,3 +83,13 @@ def test_books_among_pubmed_articles_are_read(tmp_path: Path) -> None:
     assert [paper.title for paper in papers[2:]] == ["A chapter", "Pearls"]
     assert (papers[2].id, papers[2].abstract, papers[2].authors) == ("3", "Of mice.", ["Bo Li"])
     assert (papers[2].venue, papers[2].year, papers[2].doi) == ("Pearls", 2020, "10.1234/abc.3")
+
+
+def test_another_s_abstract_stands_in(tmp_path: Path) -> None:
+    other = """<OtherAbstract Type="PIP"><AbstractText Label="AIM">Of mice.</AbstractText>
+    <AbstractText>Fin.</AbstractText></OtherAbstract>
+    <OtherAbstract Type="Publisher"><AbstractText>De ratones.</AbstractText></OtherAbstract>"""
+    xml = layouts.PUBMED.replace("</MedlineCitation>", f"{other}</MedlineCitation>")
+    papers = read(written(tmp_path, "a.xml", xml))
+    own = "BACKGROUND: Mice breathe. RESULTS: They do."
+    assert [paper.abstract for paper in papers] == [own, "AIM: Of mice. Fin."]

@@ -255,25 +255,6 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     assert first.location.line == 1 + lines_before.get(case, int(name in _HEADED))
 
 
-ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("openalex", {"publication_year": 9999, "referenced_works": [None, "W2"]}, {"year": None}),
-    ("s2ag", {"year": 0, "authors": [None, {"name": None}, {"name": "A"}]}, {"authors": ["A"]}),
-    ("aminer", {"year": -1, "references": [1, None]}, {"year": None, "references": ["1"]}),
-    ("crossref", {"title": [None, "T"], "issued": {"date-parts": [[9999]]}}, {"year": None}),
-    ("arxiv", {"authors_parsed": [["B", "A"], []], "update_date": "1"}, {"authors": ["A B"]}),
-]
-
-
-@pytest.mark.parametrize(("name", "odd", "expected"), ODD)
-def test_odd_values_of_dumps_cost_no_paper(
-    tmp_path: Path, name: str, odd: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    file = written(tmp_path, "x.jsonl", lines({"id": "1", "title": "T"} | odd))
-    (paper,) = read(file, format=name)
-    assert {field: getattr(paper, field) for field in expected} == expected
-    assert (paper.id, paper.title) == ("1", "T")
-
-
 def test_maps_of_arrow_are_inverted_indexes(tmp_path: Path) -> None:
     kind = pa.map_(pa.string(), pa.list_(pa.int32()))
     index = pa.array([[("of", [1]), ("Maps", [0, 2])]], kind)
@@ -307,13 +288,6 @@ def test_the_bare_paper_of_each_layout(
     papers = read(written(tmp_path, *CASES[case][:2]))
     assert len(papers) == count
     assert {field: getattr(papers[-1], field) for field in last} == last
-
-
-@pytest.mark.parametrize("parts", [[], [[]], [[None]]])
-def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
-    work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
-    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
-    assert paper.year is None
 
 
 @pytest.mark.parametrize(

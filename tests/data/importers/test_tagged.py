@@ -115,19 +115,55 @@ def test_names_of_medline(tmp_path: Path, full: str, name: str) -> None:
     assert (paper.title, paper.authors) == ("Le titre", [name, "Group, A"])
 
 
+def test_another_s_abstract_stands_in(tmp_path: Path) -> None:
+    text = "PMID- 1\nTI  - A\nOAB - PIP: of\n      mice.\n\nPMID- 2\nTI  - B\nOAB - C\nAB  - Own.\n"
+    papers = read(written(tmp_path, "a.nbib", text))
+    assert [paper.abstract for paper in papers] == ["PIP: of mice.", "Own."]
+
+
 def test_records_without_a_first_tag_end_at_blank_lines(tmp_path: Path) -> None:
     """ERIC's .nbib has no PMID; refer has no type. In a record with a first tag, they are text."""
     eric = "OWN - ERIC\nTI  - A\nAU  - Doe, Jane\nOID - EJ1\n\nOWN - ERIC\nTI  - B\nOID - EJ2\n"
     papers = read(written(tmp_path, "a.nbib", eric))
     assert [(paper.id, paper.title) for paper in papers] == [("EJ1", "A"), ("EJ2", "B")]
-    refer = "%T A\n%A Jane Doe\n\n%T B\n%0 Book\n%T C\n%X One.\n\nTwo.\n\n%D 2001\n"
+    refer = "%T A\n%A Jane Doe\n\n%T B\n\n%0 Book\n%T C\n%X One.\n\nTwo.\n\n%D 2001\n"
     papers = read(written(tmp_path, "a.enw", refer))
     assert [(paper.title, paper.abstract, paper.year) for paper in papers] == [
         ("A", "", None),
         ("B", "", None),
         ("C", "One. Two.", 2001),
     ]
-    assert [paper.location.line for paper in papers] == [1, 4, 5]
+    assert [paper.location.line for paper in papers] == [1, 4, 6]
+
+
+def test_the_type_may_come_second(tmp_path: Path) -> None:
+    """As Digital Commons writes it, the software of many repositories."""
+    text = "%T A\n%0 Journal Article\n%A Doe, Jane\n%D 2001\n%X One.\n\nTwo.\n\n\n"
+    text += "%T B\n%D 2002\n\n\n%T C\n%0 Thesis\n%A Roe, Karl\n%0 Book\n%T D\n"
+    papers = read(written(tmp_path, "a.enw", text))
+    assert [(paper.title, paper.authors, paper.year, paper.abstract) for paper in papers] == [
+        ("A", ["Jane Doe"], 2001, "One. Two."),
+        ("B", [], 2002, ""),
+        ("C", ["Karl Roe"], None, ""),
+        ("D", [], None, ""),
+    ]
+
+
+def test_a_semicolon_separates_with_or_without_a_space(tmp_path: Path) -> None:
+    text = (
+        "TY  - JOUR\nTI  - A\nAU  - Doe, J.;Roe, K.;\nKW  - 深度学习;图神经网络; graphs\nER  - \n"
+    )
+    (paper,) = read(written(tmp_path, "a.ris", text))
+    assert paper.authors == ["J. Doe", "K. Roe"]
+    assert paper.labels == ["深度学习", "图神经网络", "graphs"]
+
+
+def test_tags_of_ris_that_few_exports_use(tmp_path: Path) -> None:
+    text = "TY  - CONF\nTI  - A\nAB  - One.\nAB  - Two.\nC3  - Proc. X\nM3  - doi: 10.1/A\nER  - \n"
+    text += "TY  - BOOK\nBT  - B\nM3  - Article\nER  - \n"
+    first, second = read(written(tmp_path, "a.ris", text))
+    assert (first.abstract, first.venue, first.doi) == ("One. Two.", "Proc. X", "10.1/a")
+    assert (second.title, second.doi) == ("B", "")
 
 
 def test_unknown_tags_are_columns(tmp_path: Path) -> None:
@@ -135,6 +171,19 @@ def test_unknown_tags_are_columns(tmp_path: Path) -> None:
     paper = read(written(tmp_path, "a.enw", text), columns={"short": "%!", "kinds": "%9"})[0]
     assert paper.extra == {"short": "Graphs", "kinds": ["a", "b"]}
     assert paper.title == "Graphs of papers"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.ris", "TY  - JOUR\nTI  - A\nKW  - *Mice\n*[3H]-DNA\n*-algebras\nER  - \n"),
+        ("a.nbib", "PMID- 1\nTI  - A\nOT  - *Mice\nOT  - *[3H]-DNA\nOT  - *-algebras\n"),
+        ("a.enw", "%0 Book\n%T A\n%K *Mice\n*[3H]-DNA\n*-algebras\n"),
+    ],
+)
+def test_main_keywords_are_the_same_labels_as_others(tmp_path: Path, name: str, text: str) -> None:
+    (paper,) = read(written(tmp_path, name, text))
+    assert paper.labels == ["Mice", "[3H]-DNA", "*-algebras"]
 
 
 @pytest.mark.parametrize("name", ["a.ris", "a.ciw", "a.nbib", "a.enw"])

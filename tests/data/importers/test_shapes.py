@@ -1,0 +1,67 @@
+"""Records of public dumps that are odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.importers.written import lines, read, written
+
+ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("openalex", {"publication_year": 9999, "referenced_works": [None, "W2"]}, {"year": None}),
+    ("s2ag", {"year": 0, "authors": [None, {"name": None}, {"name": "A"}]}, {"authors": ["A"]}),
+    ("aminer", {"year": -1, "references": [1, None]}, {"year": None, "references": ["1"]}),
+    ("crossref", {"title": [None, "T"], "issued": {"date-parts": [[9999]]}}, {"year": None}),
+    ("arxiv", {"authors_parsed": [["B", "A"], []], "update_date": "1"}, {"authors": ["A B"]}),
+    ("arxiv", {"authors_parsed": [["B", "A", "Jr", "MIT"]]}, {"authors": ["A B Jr"]}),
+    ("crossref", {"keyword": "graphs, trees;nets"}, {"labels": ["graphs", "trees", "nets"]}),
+    (
+        "crossref",
+        {"author": [{"family": "F", "given": "J", "dropping-particle": "de",
+                     "non-dropping-particle": "La", "suffix": "Jr."}]},
+        {"authors": ["J de La F Jr."]},
+    ),
+    *[
+        (name, {field: "Ann Lee; Bo Li"}, {"authors": ["Ann Lee", "Bo Li"]})
+        for name, field in (("s2ag", "authors"), ("aminer", "authors"), ("crossref", "author"))
+    ],
+    (
+        "openalex",
+        {"referenced_works": "https://openalex.org/W2;https://openalex.org/W3"},
+        {"references": ["W2", "W3"]},
+    ),
+    ("arxiv", {"authors_parsed": '[["Lee", "Ann", ""]]'}, {"authors": []}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "odd", "expected"), ODD)
+def test_odd_values_of_dumps_cost_no_paper(
+    tmp_path: Path, name: str, odd: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    file = written(tmp_path, "x.jsonl", lines({"id": "1", "title": "T"} | odd))
+    (paper,) = read(file, format=name)
+    assert {field: getattr(paper, field) for field in expected} == expected
+    assert (paper.id, paper.title) == ("1", "T")
+
+
+@pytest.mark.parametrize(
+    ("title", "whole"),
+    [
+        (["Main"], "Main: What of it"),
+        (["Main. What of It?"], "Main. What of It?"),
+        ([], "What of it"),
+    ],
+)
+def test_a_work_of_crossref_has_its_subtitle(tmp_path: Path, title: list[str], whole: str) -> None:
+    work = {"DOI": "10.5555/a", "title": title, "subtitle": ["What of it"], "issued": {}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.title == whole
+
+
+@pytest.mark.parametrize("parts", [[], [[]], [[None]]])
+def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
+    work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.year is None
