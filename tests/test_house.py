@@ -49,6 +49,15 @@ def test_layers(repository: Path) -> None:
     assert " 0 broken" in _run(repository, "-c", start)
 
 
+def test_the_page_of_architecture_has_the_layers_that_are_checked(repository: Path) -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(repository / "setup.cfg", encoding="utf-8")
+    checked = settings["importlinter:contract:layers"]["layers"].split("\n")
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.partition("## Layers")[2].split("```")[1].strip().splitlines()
+    assert block[1:] == [line for line in checked if line]
+
+
 def test_no_file_is_too_long(repository: Path) -> None:
     lengths = {
         path.relative_to(repository): len(path.read_text(encoding="utf-8").splitlines())
@@ -213,6 +222,13 @@ def test_documented_commands_exist(repository: Path) -> None:
         needed = [param for param in chosen.params if param.required and param.opts[0][0] == "-"]
         missing = [param.name for param in needed if not set(param.opts) & set(words)]
         assert "..." in words or not missing, (verb, words, missing)
+
+
+def test_the_page_of_architecture_has_every_verb(repository: Path) -> None:
+    page = (repository / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]+\|([^|]+)\|", page.partition("## Layers")[0], re.M)
+    named = set(re.findall(r"`(?:scimult )?([\w-]+)", "\n".join(rows)))
+    assert typer.main.get_command(app).commands.keys() - named == set()  # type: ignore[attr-defined]
 
 
 def test_ci_script_can_be_run(repository: Path) -> None:

@@ -13,7 +13,7 @@ from scimult.cli.checks import check_inputs, check_model
 from scimult.cli.common import rejecting
 from scimult.cli.library import columns_of
 from scimult.cli.output import echo
-from scimult.errors import ConfigError, StorageError, one_of
+from scimult.errors import ConfigError, StorageError
 from scimult.files import check_replaceable
 
 MANIFEST = "manifest.json"
@@ -57,8 +57,8 @@ def encode(
         int | None,
         typer.Option(
             min=1,
-            help="Number of Ray Data actors to encode papers with, on the cluster at $RAY_ADDRESS "
-            "or on this machine.",
+            help="Number of Ray Data actors to encode with, on the cluster at $RAY_ADDRESS or "
+            "on this machine.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +92,7 @@ def encode(
     if not overwrite:
         _check_out(out)
     from scimult.inference import SciMult
-    from scimult.inference.bulk import BulkEncoder, Part, encode_shards, local_device
+    from scimult.inference.bulk import BulkEncoder, Part, encode_shards, kind_encoded, local_device
     from scimult.inference.incoming import count_records, read_texts
     from scimult.tasks import ALL
     from scimult.unfinished import only_call
@@ -116,8 +116,7 @@ def encode(
         echo(f"{out}: {done.texts:,} embeddings, {done.encoded:,} of them new")
         return
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
-    one_of("task", task, [*encoder.tasks.names, ALL])
-    kind = "paper" if task == ALL else encoder.kind(task, role)
+    kind = kind_encoded(encoder.tasks, task, role)
     total = count_records(texts, kind, file_format)
     # Parts share the folder.
     alone = only_call(out) if mine.count == 1 else nullcontext()

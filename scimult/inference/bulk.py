@@ -18,7 +18,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from scimult import distributed
-from scimult.errors import ConfigError, DataError, StorageError
+from scimult.errors import ConfigError, DataError, StorageError, one_of
 from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
@@ -26,8 +26,8 @@ from scimult.progress import note
 from scimult.retrieval.shard_folders import holds, open_folder, publish_if_whole
 from scimult.retrieval.shards import Precision, Space, fingerprint_of_texts, write_shard
 from scimult.retrieval.store import key_of
-from scimult.tasks import ALL
-from scimult.types import FloatArray, Role, Text
+from scimult.tasks import ALL, TaskSet
+from scimult.types import FloatArray, Kind, Role, Text
 
 ROWS = 1 << 14
 """Texts per shard."""
@@ -244,6 +244,18 @@ def encode_shards(
         fix = "write each input to a folder of its own, and repeat this call"
         raise StorageError(problem, path=encoder.folder, fix=fix)
     return Encoded(read, len(fingerprints), encoded, missing)
+
+
+def kind_encoded(tasks: TaskSet, task: str, role: Role) -> Kind:
+    """Return the kind of text to encode for a task or for all.
+
+    Raises
+    ------
+    UnknownNameError
+        If the task is not in the set, or ``role`` is not a side.
+    """
+    one_of("task", task, [*tasks.names, ALL])
+    return "paper" if task == ALL else tasks.kind(task, role)
 
 
 def local_device(device: str | None) -> str | None:

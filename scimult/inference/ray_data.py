@@ -15,15 +15,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from scimult.checkpoints.reading import read_config
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError, SciMultError
-from scimult.inference.bulk import ROWS, BulkEncoder, Encoded, Window, windows
+from scimult.inference.bulk import ROWS, BulkEncoder, Encoded, Window, kind_encoded, windows
 from scimult.inference.encoder import SciMult
 from scimult.inference.incoming import read_texts
 from scimult.progress import warn
 from scimult.retrieval.shard_folders import publish_if_whole
 from scimult.retrieval.shards import Precision, Space
-from scimult.types import Role, Text
+from scimult.tasks import TaskSet
+from scimult.types import Kind, Role, Text
 
 
 class ShardActor:
@@ -41,9 +43,16 @@ class ShardActor:
         role: Role,
         precision: Precision,
     ) -> None:
-        encoder = SciMult.from_pretrained(model, **loading)
-        self._bulk = BulkEncoder(encoder, Path(folder), task=task, role=role, precision=precision)
-        spaces = {str(self._bulk.folders[name]): asdict(s) for name, s in self._bulk.spaces.items()}
+        self._kind: Kind = "paper"
+        self._problem, spaces = "", {}
+        try:
+            encoder = SciMult.from_pretrained(model, **loading)
+            self._kind = kind_encoded(encoder.tasks, task, role)
+            bulk = BulkEncoder(encoder, Path(folder), task=task, role=role, precision=precision)
+            self._encode = bulk.encode
+            spaces = {str(bulk.folders[name]): asdict(s) for name, s in bulk.spaces.items()}
+        except SciMultError as error:  # Ray would bury it in tracebacks of other processes
+            self._problem = f"error: {error}"
         self._spaces = json.dumps(spaces)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -51,12 +60,12 @@ class ShardActor:
         done = []
         for row in batch.to_pylist():
             parts = zip(row["titles"], row["bodies"], strict=True)
-            texts = [Text("paper", title, body) for title, body in parts]
+            texts = [Text(self._kind, title, body) for title, body in parts]
             window = Window(row["number"], row["ids"], texts)
-            encoded, message = False, row["message"]
+            encoded, message = False, self._problem or row["message"]
             try:
-                if texts:
-                    encoded = self._bulk.encode(window)
+                if texts and not message:
+                    encoded = self._encode(window)
             except SciMultError as error:
                 message = f"error: {error}"
             done.append(
@@ -86,12 +95,12 @@ def encode_with_ray(
     skip_bad: bool = False,
     reading: Mapping[str, Any] | None = None,
 ) -> Encoded:
-    """Encode papers on the Ray cluster that this process is connected to, or on a local one.
+    """Encode files on the Ray cluster that this process is connected to, or on a local one.
 
     Parameters
     ----------
     files, reading
-        Papers, and options of `incoming.read_texts`.
+        Texts of the task's side, and options of `incoming.read_texts`.
     folder : Path
         Receives the shards; existing ones are resumed.
     actors : int
@@ -105,25 +114,28 @@ def encode_with_ray(
 
     Raises
     ------
-    DataError, ConfigError
-        As `encode_shards`, and if machines compute in different types.
+    DataError, ConfigError, UnknownNameError
+        As `encode_shards`, at the first window that fails, and if machines compute in different
+        types.
     """
     import ray.data
 
+    kind = kind_encoded(TaskSet(read_config(model).tasks), task, role)
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
     arguments = (str(folder), str(model), dict(loading or {}), task, role, precision)
-    read = partial(_read, [str(path) for path in files], rows, skip_bad, dict(reading or {}))
+    paths = [str(path) for path in files]
+    read = partial(_read, paths, kind, rows, skip_bad, dict(reading or {}))
     context = ray.data.DataContext.get_current()
     before = context.target_max_block_size
     context.target_max_block_size = 1  # each window goes to any free actor
     try:
-        results = (
-            ray.data.range(1)
-            # Fewer CPUs than an actor: Ray would fuse equal steps, and one actor would read and
-            # encode everything.
-            .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=0.5)
+        outcomes = (
+            ray.data.from_arrow(pa.table({"start": [0]}))
+            # Without a CPU of its own: actors may take all that there are, and would then wait
+            # for it forever.
+            .map_batches(read, batch_size=None, batch_format="pyarrow", num_cpus=0)
             .map_batches(
                 ShardActor,
                 fn_constructor_args=arguments,
@@ -133,20 +145,26 @@ def encode_with_ray(
                 num_gpus=gpus,
                 num_cpus=1,
             )
-            .take_all()
+            .iter_rows()
         )
+        results = list(map(_checked, outcomes))
     finally:
         context.target_max_block_size = before
     return _finish(results)
 
 
 def _read(
-    files: list[str], rows: int, skip_bad: bool, reading: dict[str, Any], _: pa.Table
+    files: list[str],
+    kind: Kind,
+    rows: int,
+    skip_bad: bool,
+    reading: dict[str, Any],
+    _: pa.Table,
 ) -> Iterator[pa.Table]:
     """Yield each window as a table of one row, then what was skipped or went wrong."""
     rejects, message = Rejects(skip_bad), ""
     try:
-        for window in windows(read_texts(files, "paper", rejects, **reading), rows):
+        for window in windows(read_texts(files, kind, rejects, **reading), rows):
             titles = [text.title for text in window.texts]
             bodies = [text.body for text in window.texts]
             yield _row(window.number, window.ids, titles, bodies, "")
@@ -165,14 +183,18 @@ def _row(
     return pa.Table.from_pylist([row], schema=pa.schema({**schema, "message": pa.string()}))
 
 
-def _finish(results: list[dict[str, Any]]) -> Encoded:
-    messages = [row["message"] for row in results if row["message"]]
-    problems = [message for message in messages if message.startswith("error: ")]
-    if problems:
-        problem, _, fix = problems[0].removeprefix("error: ").partition(". Fix: ")
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the outcome of a window; raise the error that it says."""
+    if row["message"].startswith("error: "):
+        problem, _, fix = row["message"].removeprefix("error: ").partition(". Fix: ")
         raise DataError(problem, fix=fix)
-    for message in messages:
-        warn(message)
+    return row
+
+
+def _finish(results: list[dict[str, Any]]) -> Encoded:
+    for row in results:
+        if row["message"]:
+            warn(row["message"])
     by_number = {row["number"]: row["fingerprint"] for row in results if row["number"] >= 0}
     fingerprints = [by_number[number] for number in sorted(by_number)]
     if not fingerprints:

@@ -26,7 +26,8 @@ class PrecomputedVectors:
     Raises
     ------
     DataError
-        If a task is missing, or the origin of its vectors differs; the message says how.
+        If a task is missing or not completely encoded, or the origin of its vectors differs; the
+        message says how.
     """
 
     def __init__(self, folder: Path, spaces: Mapping[str, Space]) -> None:
@@ -37,7 +38,11 @@ class PrecomputedVectors:
             raise DataError(f"no vectors for {', '.join(missing)}", path=folder, fix=fix)
         self._shards = {task: by_task[task] for task in spaces}
         for task, space in spaces.items():
-            space.check_same(self._shards[task].space, self._shards[task].path)
+            found = self._shards[task]
+            space.check_same(found.space, found.path)
+            if not found.shards:
+                fix = "repeat scimult encode; with --part, the part of each missing shard"
+                raise DataError("embeddings are not complete", path=found.path, fix=fix)
         self._keys = {task: _Keys(shards) for task, shards in self._shards.items()}
 
     def find(self, hashes: Sequence[str]) -> tuple[BoolArray, dict[str, FloatArray]]:

@@ -79,8 +79,7 @@ class Venue:
             taken for one paper.
         """
         known = self.publications.get(name)
-        titles = [one.text.title for one in (known, publication) if one and one.text.title]
-        if len(set(map(_letters, titles))) > 1:
+        if known is not None and (titles := _two_titles(known.text, publication.text)):
             fix = "give every publication an id of its own, and the same title wherever it stands"
             problem = f"two publications have the id {name!r}"
             raise record.error(problem, value=titles, fix=fix)
@@ -92,15 +91,18 @@ class Venue:
         else:
             papers.append(name)
 
-    def check(self, path: Path) -> None:
-        """Check that there is something to match.
+    def check(self, submitted: Path, published: Path) -> None:
+        """Check that there is something to match, read from these paths.
 
         Raises
         ------
         DataError
             If there is no submission, or no reviewer with a publication.
         """
-        for kind, papers in (("submission", self.submissions), ("publication", self.publications)):
+        for kind, papers, path in (
+            ("submission", self.submissions, submitted),
+            ("publication", self.publications, published),
+        ):
             if not papers:
                 fix = "check that it is the right file; without --skip-bad, errors are shown"
                 raise DataError(f"no {kind} is left", path=path, fix=fix)
@@ -134,7 +136,7 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
         notes = read_jsonl(archive, rejects)
         for _ in rejects.keep(notes, partial(_add_publication, venue, reviewer)):
             pass
-    venue.check(folder)
+    venue.check(folder, folder)
     return venue
 
 
@@ -147,7 +149,9 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
     Raises
     ------
     DataError
-        If a file does not exist or lacks a column; through ``rejects``, at a bad row.
+        If a file does not exist or lacks a column, or a publication has the id of a submission
+        with another title: files numbered apart would make its reviewer an author. Through
+        ``rejects``, at a bad row.
     """
     venue = Venue()
     for paper in read_papers([papers], rejects=rejects):
@@ -169,11 +173,16 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
             continue
         text = Text("paper", paper.title, paper.abstract)
         publication = Publication(text, paper.year, paper.venue)
+        submitted = venue.submissions.get(paper.id)
+        if submitted is not None and (titles := _two_titles(submitted, text)):
+            fix = "give different papers different ids, and a paper one title in both files"
+            problem = f"a submission and a publication have the id {paper.id!r}"
+            raise record.error(problem, value=titles, fix=fix)
         try:
             venue.add_publication(record, reviewer, paper.id, publication)
         except DataError as error:
             rejects.reject(error)
-    venue.check(publications)
+    venue.check(papers, publications)
     # Readers of some tables put given names first; ids stay as they are.
     reviewer_of = {reviewer_id(first_name_first(name)): name for name in venue.reviewers}
     reviewer_of |= {name: name for name in venue.reviewers}
@@ -191,6 +200,12 @@ def reviewer_id(name: str) -> str:
     file name, or a spreadsheet left a space behind a name, which may be one without width.
     """
     return unicodedata.normalize("NFC", " ".join(trimmed(name).split()))
+
+
+def _two_titles(one: Text, other: Text) -> list[str]:
+    """Return the titles of two texts if both have one, and they are of different papers."""
+    titles = [text.title for text in (one, other) if text.title]
+    return titles if len(set(map(_letters, titles))) > 1 else []
 
 
 def _letters(title: str) -> str:

@@ -10,6 +10,7 @@ from scimult.errors import ConfigError
 from scimult.training.config import PretrainConfig
 from scimult.training.loss_config import (
     LOSS_OPTIONS,
+    ContrastiveLoss,
     HeadConfig,
     InfoNCEConfig,
     LossConfig,
@@ -87,7 +88,7 @@ def learns(loss: LossConfig, tasks: Collection[str], projects: bool | None = Non
     return loss.weighting != "fixed" or learned or projects
 
 
-def _is_learned(loss: InfoNCEConfig | TripletConfig | HeadConfig) -> bool:
+def _is_learned(loss: ContrastiveLoss | HeadConfig) -> bool:
     return isinstance(loss, HeadConfig) or (
         isinstance(loss, InfoNCEConfig) and loss.learn_temperature
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -104,9 +104,7 @@ def _named(loss: Any) -> Any:
 
 ContrastiveLoss: TypeAlias = InfoNCEConfig | TripletConfig
 TaskLoss: TypeAlias = Annotated[
-    InfoNCEConfig | TripletConfig | HeadConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_named),
+    ContrastiveLoss | HeadConfig, Field(discriminator="name"), BeforeValidator(_named)
 ]
 # SciRepEval format required of each head's task.
 FORMAT_OF_HEAD = {
@@ -117,12 +115,15 @@ FORMAT_OF_HEAD = {
 
 
 LossName = Literal["info_nce", "symmetric_info_nce", "triplet"]
-_INFO_NCE: dict[str, Any] = {"temperature": 1.0, "learn_temperature": False}
+_SECTION_OF: dict[str, type[ContrastiveLoss]] = {
+    name: section
+    for section in get_args(ContrastiveLoss)
+    for name in get_args(section.model_fields["name"].annotation)
+}
 # The options of each loss, with its paper's values.
 LOSS_OPTIONS: dict[str, dict[str, Any]] = {
-    "info_nce": _INFO_NCE,
-    "symmetric_info_nce": _INFO_NCE,
-    "triplet": {"margin": 1.0, "negatives": "own"},
+    name: {key: field.default for key, field in section.model_fields.items() if key != "name"}
+    for name, section in _SECTION_OF.items()
 }
 
 
@@ -238,15 +239,8 @@ class LossConfig(StrictConfig):
     @property
     def default(self) -> ContrastiveLoss:
         """The loss of the tasks that ``by_task`` does not name."""
-        if self.name == "triplet":
-            assert self.margin is not None
-            assert self.negatives is not None
-            return TripletConfig(name="triplet", margin=self.margin, negatives=self.negatives)
-        return InfoNCEConfig(
-            name=self.name,
-            temperature=self.temperature or 1.0,
-            learn_temperature=bool(self.learn_temperature),
-        )
+        options = {key: getattr(self, key) for key in LOSS_OPTIONS[self.name]}
+        return _SECTION_OF[self.name].model_validate({"name": self.name, **options})
 
     def contrastive(self, task: str) -> ContrastiveLoss:
         """Return the contrastive loss of a task."""

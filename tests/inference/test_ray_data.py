@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scimult.errors import DataError
+from scimult.errors import DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.bulk import BulkEncoder, encode_shards
 from scimult.inference.ray_data import encode_with_ray
+from scimult.types import Text
 from tests.inference.test_bulk import contents, some_texts
 from tests.tiny import save_tiny_model
 
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    # As many as there are actors: reading must not wait for another one.
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -37,7 +39,7 @@ def test_actors_write_the_bytes_of_one_process(tmp_path: Path, cluster: None, ta
     model = save_tiny_model(tmp_path / "tiny")
     _write(tmp_path / "papers.jsonl", 90)
     files = [tmp_path / "papers.jsonl"]
-    done = encode_with_ray(files, model, tmp_path / "ray", task=task, actors=2, rows=20)
+    done = encode_with_ray(files, model, tmp_path / "ray", task=task, actors=3, rows=20)
     assert (done.texts, done.shards, done.encoded, done.missing) == (90, 5, 90, [])
     bulk = BulkEncoder(
         SciMult.from_pretrained(model, device="cpu"), tmp_path / "one", task=task, role="candidate"
@@ -47,6 +49,28 @@ def test_actors_write_the_bytes_of_one_process(tmp_path: Path, cluster: None, ta
     again = encode_with_ray(files, model, tmp_path / "ray", task=task, actors=2, rows=20)
     assert again.encoded == 0
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+
+
+def test_labels_are_read_as_labels(tmp_path: Path, cluster: None) -> None:
+    model = save_tiny_model(tmp_path / "tiny")
+    file = tmp_path / "labels.jsonl"
+    file.write_text('{"id": "a", "name": "Graphs", "definition": "Nodes and edges."}\n')
+    encode_with_ray([file], model, tmp_path / "ray", task="classification")
+    one = SciMult.from_pretrained(model, device="cpu")
+    bulk = BulkEncoder(one, tmp_path / "one", task="classification", role="candidate")
+    encode_shards(bulk, [("a", Text("label", "Graphs", "Nodes and edges."))])
+    assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+
+
+def test_another_task_is_refused_with_our_message(tmp_path: Path, cluster: None) -> None:
+    model = save_tiny_model(tmp_path / "tiny")
+    _write(tmp_path / "papers.jsonl", 5)
+    files, out = [tmp_path / "papers.jsonl"], tmp_path / "out"
+    encode_with_ray(files, model, out, task="search")
+    with pytest.raises(DataError, match=r"differ in task 'link_prediction', here 'search'"):
+        encode_with_ray(files, model, out, task="link_prediction")
+    with pytest.raises(UnknownNameError, match="serach"):
+        encode_with_ray(files, model, out, task="serach")
 
 
 def test_errors_come_back_as_ours(

@@ -11,7 +11,7 @@ import pytest
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
-from scimult.inference.bulk import BulkEncoder, encode_shards
+from scimult.inference.bulk import BulkEncoder, Part, encode_shards
 from scimult.library import Library
 from scimult.library.records import as_papers
 from scimult.retrieval.shards import Shards, publish, write_shard
@@ -82,6 +82,21 @@ def test_vectors_of_another_origin_are_refused(make: Make, model: SciMult, tmp_p
     with pytest.raises(DataError, match="vectors of unknown texts"):
         searched.add(papers, vectors=tmp_path / "bare")
     assert len(searched) == 0
+
+
+def test_vectors_with_a_part_missing_are_refused(
+    make: Make, model: SciMult, tmp_path: Path
+) -> None:
+    """The library would encode all papers, hours of work that the other parts have done."""
+    papers = dated(8)
+    texts = [(f"x{number}", made.text) for number, made in enumerate(as_papers(papers))]
+    bulk = BulkEncoder(model, tmp_path / "vectors", task="search", role="candidate")
+    assert encode_shards(bulk, texts, rows=3, part=Part(0, 2)).missing == [1]
+    library = make([], tasks=["search"])
+    with pytest.raises(DataError, match="embeddings are not complete"):
+        library.add(papers, vectors=tmp_path / "vectors")
+    encode_shards(bulk, texts, rows=3, part=Part(1, 2))
+    assert library.add(papers, vectors=tmp_path / "vectors").texts_encoded == 0
 
 
 def test_a_damaged_shard_costs_its_own_texts(make: Make, model: SciMult, tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ def test_publications_numbered_anew_for_each_reviewer_are_refused(tmp_path: Path
         read_openreview(tmp_path, Rejects())
 
 
+def test_submissions_and_publications_numbered_apart_are_refused(tmp_path: Path) -> None:
+    """The reviewer who wrote publication 1 would be taken for an author of submission 1."""
+    (tmp_path / "papers.csv").write_text("id,title\n1,Graphs\n2,Edges\n")
+    path = tmp_path / "written.csv"
+    path.write_text("reviewer,id,title\nada,2,EDGES.\nbob,3,Nodes\n")
+    read_tables(tmp_path / "papers.csv", path, Rejects())
+    path.write_text("reviewer,id,title\nada,2,Edges\nbob,1,Nodes\n")
+    with pytest.raises(DataError, match="a submission and a publication have the id '1'") as found:
+        # Without the publication, a conflict of interest might be gone.
+        read_tables(tmp_path / "papers.csv", path, Rejects(skip_bad=True))
+    assert found.value.line == 3
+
+
+def test_an_empty_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "papers.csv").write_text("id,title\n")
+    (tmp_path / "written.csv").write_text("reviewer,id,title\nada,1,Edges\n")
+    with pytest.raises(DataError, match="no submission is left") as found:
+        read_tables(tmp_path / "papers.csv", tmp_path / "written.csv", Rejects())
+    assert found.value.path == tmp_path / "papers.csv"
+
+
 def test_folders_without_what_is_needed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no archives/\*.jsonl"):
         read_openreview(tmp_path, Rejects())

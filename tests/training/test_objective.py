@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from torch import Tensor
 from scimult.config import validate
 from scimult.data.batches import Batch
 from scimult.training.config import NegativesAcross
-from scimult.training.loss_config import LossConfig
+from scimult.training.loss_config import LossConfig, LossName
 from scimult.training.negatives import shared_negatives
 from scimult.training.objective import Objective, PartResult
 from scimult.types import Similarity
@@ -96,6 +96,12 @@ def queries_against(
     texts = [QUERIES[other] for other in together if other != row]
     texts = [query for query in texts if not known or POSITIVES[row] not in KNOWN[query]]
     return texts if repeated == "each" else sorted({*texts} - {QUERIES[row]})
+
+
+@pytest.mark.parametrize("name", get_args(LossName))
+def test_a_loss_for_all_tasks_has_the_defaults_of_one_by_task(name: str) -> None:
+    section = validate(LossConfig, {"name": name, "by_task": {"t": name}})
+    assert section.default == section.by_task["t"]
 
 
 @pytest.mark.parametrize("known", [True, False])
