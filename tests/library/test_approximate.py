@@ -82,6 +82,21 @@ def test_the_requested_recall_holds_on_other_queries(
                 assert known.get(row, score) == score
 
 
+def test_codes_rank_vectors_that_all_point_one_way(tmp_path: Path) -> None:
+    """Cosines of many encoders are all near 1; more lists then lowered the recall, here to 0.24."""
+    common_D = 5 * np.random.default_rng(8).standard_normal(WIDTH).astype(np.float32)
+    space, all_N, path = Space(WIDTH, "cosine"), np.ones(4000, bool), tmp_path / "index.faiss"
+    shard = write_shard(tmp_path, 0, space, _ids(np.arange(4000)), _clustered(4000, 1) + common_D)
+    publish(tmp_path, space, [shard])
+    shards = Shards(tmp_path)
+    facts = replace(build(path, "pq", shards, all_N), effort=64, candidates=10)
+    exact = ExactSearch(shards, 1.0, _ids)
+    search = ApproximateSearch(path, facts, shards, exact, _ids)
+    found, truth = (one.best(_clustered(50, 2) + common_D, 10, all_N) for one in (search, exact))
+    shares = [len({*a[0]} & {*b[0]}) / 10 for a, b in zip(found, truth, strict=True)]
+    assert np.mean(shares) >= 0.95
+
+
 @pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
 def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
     """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
