@@ -97,6 +97,20 @@ def test_codes_rank_vectors_that_all_point_one_way(tmp_path: Path) -> None:
     assert np.mean(shares) >= 0.95
 
 
+def test_papers_as_good_as_the_best_count_for_the_recall(tmp_path: Path) -> None:
+    """Titles such as "Introduction" have one vector; ids chose which of them were the best 10."""
+    vectors_ND, space, all_N = _clustered(2000, 1), Space(WIDTH, "cosine"), np.ones(2000, bool)
+    vectors_ND[::3] = vectors_ND[0]
+    shard = write_shard(tmp_path, 0, space, _ids(np.arange(2000)), vectors_ND)
+    publish(tmp_path, space, [shard])
+    shards, path = Shards(tmp_path), tmp_path / "index.faiss"
+    exact = ExactSearch(shards, 1.0, _ids)
+    search = ApproximateSearch(path, build(path, "pq", shards, all_N), shards, exact, _ids)
+    queries_QD = np.concatenate([vectors_ND[:1].repeat(20, axis=0), _clustered(20, 2)])
+    truth = exact.best(queries_QD, 10, all_N)
+    assert tuned(search, queries_QD, truth, all_N, 0.9).recall >= 0.9
+
+
 @pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
 def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
     """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
