@@ -200,8 +200,12 @@ def mapped_index(path: Path) -> faiss.Index:
         library = faiss_library()
         index: faiss.Index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
+        problem = "damaged approximate index"
         fix = "rebuild it with scimult library index, or search with --exact"
-        raise DataError("damaged approximate index", path=path, fix=fix) from error
+        if not path.exists():
+            problem = "approximate index is missing"
+            fix = f"open the library again, as another process may have replaced it; or {fix}"
+        raise DataError(problem, path=path, fix=fix) from error
     return index
 
 

@@ -345,6 +345,16 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     assert len(opened.search("graph", method="exact")) == 10
 
 
+def test_an_index_that_another_process_replaced_is_not_called_damaged(library: Library) -> None:
+    library.index()
+    opened = Library.open(library.path, model=library.model)
+    library.index(kind="rabitq")
+    with pytest.raises(DataError, match=r"index is missing.*Fix: open the library again"):
+        opened.search("graph")
+    opened.refresh()
+    assert not opened.search("graph").exact
+
+
 def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Library]) -> None:
     with pytest.raises(ConfigError, match="too few papers for an index"):
         make(dated(10)).index()
