@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -175,6 +176,21 @@ def test_a_library_uses_its_index(library: Library) -> None:
     assert {hit.columns["year"] for hit in some} == {2003}
     library.compact()
     assert not library.search("graph").exact
+
+
+def test_words_bring_back_what_an_index_missed(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.index()
+    wanted = library.search("graph 7", words=0.5, method="exact")
+    missed = library.state.rows_of(wanted.ids[:3])
+
+    def missing(self: ApproximateSearch, queries: FloatArray, k: int, allowed: Any) -> Any:
+        return self._exact.best(queries, k, allowed & ~np.isin(np.arange(len(allowed)), missed))
+
+    monkeypatch.setattr(ApproximateSearch, "best", missing)
+    found = library.search("graph 7", words=0.5)
+    assert (found.exact, found.as_dicts()) == (False, wanted.as_dicts())
 
 
 def test_an_index_follows_the_library(library: Library) -> None:
