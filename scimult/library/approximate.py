@@ -222,12 +222,12 @@ def tuned(
     recall are returned, and the facts show it.
     """
     best, quickest = search.facts, math.inf
+    # All lists of a small index, too.
+    efforts = sorted({min(effort, search._most_effort) for effort in _EFFORTS})
     for candidates in _CANDIDATES:
-        for effort in _EFFORTS:
+        for effort in efforts:
             facts = replace(search.facts, effort=effort, candidates=candidates)
             search.facts = facts
-            if effort > search._most_effort:
-                break
             start = time.process_time()
             hits = search.best(queries_QD, TUNED_K, live_N)
             seconds = time.process_time() - start
