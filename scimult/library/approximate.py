@@ -200,8 +200,12 @@ def mapped_index(path: Path) -> faiss.Index:
         library = faiss_library()
         index: faiss.Index = library.read_index(str(path), library.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
+        problem = "damaged approximate index"
         fix = "rebuild it with scimult library index, or search with --exact"
-        raise DataError("damaged approximate index", path=path, fix=fix) from error
+        if not path.exists():
+            problem = "approximate index is missing"
+            fix = f"open the library again, as another process may have replaced it; or {fix}"
+        raise DataError(problem, path=path, fix=fix) from error
     return index
 
 
@@ -218,12 +222,12 @@ def tuned(
     recall are returned, and the facts show it.
     """
     best, quickest = search.facts, math.inf
+    # All lists of a small index, too.
+    efforts = sorted({min(effort, search._most_effort) for effort in _EFFORTS})
     for candidates in _CANDIDATES:
-        for effort in _EFFORTS:
+        for effort in efforts:
             facts = replace(search.facts, effort=effort, candidates=candidates)
             search.facts = facts
-            if effort > search._most_effort:
-                break
             start = time.process_time()
             hits = search.best(queries_QD, TUNED_K, live_N)
             seconds = time.process_time() - start
@@ -260,7 +264,9 @@ def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
 
 
 def _share(hits: RowScores, truth: RowScores) -> float:
-    return len(np.intersect1d(hits[0], truth[0])) / max(1, len(truth[0]))
+    # Of equal papers any will do: codes cannot tell which ids come first.
+    good = np.count_nonzero(hits[1] >= truth[1].min(initial=np.inf))
+    return good / max(1, len(truth[0]))
 
 
 def faiss_library() -> Any:

@@ -216,7 +216,8 @@ class PaperTable:
             return _integers(cursor.sql(query, params=values or None).to_arrow_table()["row"])
         except duckdb.IOException as error:
             fix = "open the library again; another process has rewritten it"
-            raise DataError(f"cannot read papers: {error}", path=self.folder, fix=fix) from error
+            problem = f"cannot read papers: {str(error).splitlines()[0]}"
+            raise DataError(problem, path=self.folder, fix=fix) from error
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

@@ -65,6 +65,7 @@ class Searcher:
         if request.words is not None:
             share = self._share(request)
             words = self._opened.words.best(request.text, FUSED, allowed_N)
+            hits = hits if exact else self.completed(query_D, hits, words)
             hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
         if request.rerank is not None:
@@ -118,6 +119,16 @@ class Searcher:
         """
         index = self._index(allowed_N, method)
         return (index or self.exact).best(queries_QD, k, allowed_N), index is None
+
+    def completed(self, query_D: FloatArray, hits: RowScores, words: RowScores) -> RowScores:
+        """Return an index's results with the papers of ``words`` that it missed.
+
+        An index finds nearly all of the best 10, but fewer of the 1,000 that are fused; a paper
+        that it missed would count as one that the vectors rank behind them.
+        """
+        rows = np.union1d(hits[0][:FUSED], words[0])
+        first = self.exact.ranked(query_D, rows, FUSED)
+        return continued(first, hits, len(rows) + len(hits[0]))
 
     def _index(self, allowed_N: BoolArray, method: str) -> ApproximateSearch | None:
         """Return the approximate index, or None to search exactly."""

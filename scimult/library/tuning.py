@@ -62,8 +62,11 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
         problem = f"too few queries: {len(known)} of {len(given)} have papers of the library"
         raise DataError(problem, fix=fix)
     queries_QD = opened.queries(task, [words for words, _, _ in known])
-    vectors, _ = opened.searcher(task).vectors(queries_QD, FUSED, state.live_N)
+    searcher = opened.searcher(task)
+    vectors, exact = searcher.vectors(queries_QD, FUSED, state.live_N)
     words = [opened.words.best(text, FUSED, state.live_N) for text, _, _ in known]
+    if not exact:
+        vectors = list(map(searcher.completed, queries_QD, vectors, words))
     # Papers that are not here get row numbers that no search returns.
     answers = [
         np.append(rows, state.manifest.rows + np.arange(count - len(rows)))

@@ -20,7 +20,7 @@ import numpy as np
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.embeddings import for_faiss
+from scimult.retrieval.embeddings import for_faiss, metric_for
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
@@ -67,8 +67,7 @@ def write_codes(
     count, width = vectors_CD.shape
     lists = min(lists or round(math.sqrt(count)), max(1, count // _TRAINED_ON))
     parts = max(part for part in range(1, max(1, width // 4) + 1) if width % part == 0)
-    metric = faiss.METRIC_L2 if similarity == "l2" else faiss.METRIC_INNER_PRODUCT
-    index = faiss.index_factory(width, f"IVF{lists},PQ{parts}x4fs", metric)
+    index = faiss.index_factory(width, f"IVF{lists},PQ{parts}x4fs", metric_for(similarity))
     clusters = faiss.extract_index_ivf(index).cp
     clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
     some = np.random.default_rng(0).permutation(count)[: max(_TRAINED_ON * lists, _LEAST_TRAINED)]

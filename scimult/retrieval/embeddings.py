@@ -164,9 +164,21 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
 
 
 def for_faiss(embeddings_ND: FloatArray, similarity: Similarity) -> FloatArray:
-    """Return contiguous float32 vectors whose inner product or distance ranks by ``similarity``."""
+    """Return contiguous float32 vectors that `metric_for` ranks by ``similarity``."""
     x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float32)
     return unit_rows(x_ND) if similarity == "cosine" else x_ND
+
+
+def metric_for(similarity: Similarity) -> int:
+    """Return faiss's metric of the vectors of `for_faiss`.
+
+    Unit vectors are ranked alike by distance and product, but the products of their codes, which
+    have other lengths, are far off where all vectors point one way.
+    """
+    import faiss  # few callers need it
+
+    metric: int = faiss.METRIC_INNER_PRODUCT if similarity == "dot" else faiss.METRIC_L2
+    return metric
 
 
 def write_embeddings(

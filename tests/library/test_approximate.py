@@ -1,10 +1,11 @@
-"""Approximate search: requested recall, filters, newer papers, memory."""
+"""Approximate search: filters, newer papers, parts, damage (`test_index_recall`: recall)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,84 +15,28 @@ from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.inference.bulk import Part
 from scimult.library import Library, approximate, searching
-from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind, tuned
+from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind
 from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
 from scimult.locks import temporary_name
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
+from tests.library.clustered import clustered, ids_of, space_of_vectors
 from tests.library.conftest import WORDS, dated, paper
 from tests.ranks import Verb
 from tests.tiny import save_tiny_model
-
-WIDTH = 32
-
-
-def _ids(rows: np.ndarray) -> list[str]:
-    return [f"{row:06d}" for row in rows]
-
-
-def _clustered(rows: int, seed: int) -> FloatArray:
-    centres = np.random.default_rng(7).standard_normal((60, WIDTH))
-    generator = np.random.default_rng(seed)
-    noise = generator.standard_normal((rows, WIDTH))
-    return (centres[generator.integers(0, 60, rows)] + 0.6 * noise).astype(np.float32)
-
-
-def _space(folder: Path, similarity: Similarity) -> Shards:
-    space, vectors_ND = Space(WIDTH, similarity), _clustered(8000, 1)
-    parts = [vectors_ND[:5000], vectors_ND[5000:]]
-    publish(
-        folder,
-        space,
-        [
-            write_shard(folder, number, space, [str(i) for i in range(len(part))], part)
-            for number, part in enumerate(parts)
-        ],
-    )
-    return Shards(folder)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "l2"])
-@pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
-def test_the_requested_recall_holds_on_other_queries(
-    tmp_path: Path, kind: Kind, similarity: Similarity
-) -> None:
-    shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
-    live_N[::7] = False
-    path = tmp_path / "index.faiss"
-    facts = build(path, kind, shards, live_N)
-    exact = ExactSearch(shards, 100.0, _ids)
-    search = ApproximateSearch(path, facts, shards, exact, _ids)
-    sample_QD, other_QD = _clustered(100, 2), _clustered(200, 3)
-    facts = tuned(search, sample_QD, exact.best(sample_QD, 10, live_N), live_N, 0.95)
-    assert facts.recall >= 0.95
-    again = ApproximateSearch(path, facts, shards, exact, _ids)
-    generator = np.random.default_rng(4)
-    for share in (1.0, 0.3, 0.05):
-        allowed_N = live_N & (generator.random(8000) < share)
-        found, truth = (one.best(other_QD, 10, allowed_N) for one in (again, exact))
-        shares = [len({*a[0]} & {*b[0]}) / 10 for a, b in zip(found, truth, strict=True)]
-        assert all(allowed_N[rows].all() for rows, _ in found)
-        # 200 queries: two standard errors of a mean of 0.95 are 0.02 or less.
-        assert np.mean(shares) >= 0.93
-        for (rows, scores), (best, wanted) in zip(found, truth, strict=True):
-            known = dict(zip(best.tolist(), wanted.tolist(), strict=True))
-            for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-                assert known.get(row, score) == score
 
 
 @pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
 def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
     """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
-    shards, live_N = _space(tmp_path / "space", "cosine"), np.ones(8000, bool)
+    shards, live_N = space_of_vectors(tmp_path / "space", "cosine"), np.ones(8000, bool)
     path = tmp_path / "index.faiss"
     facts = replace(build(path, kind, shards, live_N), effort=1, candidates=1)
-    search = ApproximateSearch(path, facts, shards, ExactSearch(shards, 100.0, _ids), _ids)
+    search = ApproximateSearch(path, facts, shards, ExactSearch(shards, 100.0, ids_of), ids_of)
     rare_N = np.arange(8000) % 400 == 0
     for k, allowed_N, wanted in ((500, live_N, 500), (5000, live_N, 5000), (50, rare_N, 20)):
-        for rows, scores in search.best(_clustered(5, 3), k, allowed_N):
+        for rows, scores in search.best(clustered(5, 3), k, allowed_N):
             assert len(rows) == len({*rows.tolist()}) == wanted
             assert allowed_N[rows].all()
             assert (np.diff(scores) <= 0).all()
@@ -148,6 +93,21 @@ def test_a_library_uses_its_index(library: Library) -> None:
     assert not library.search("graph").exact
 
 
+def test_words_bring_back_what_an_index_missed(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.index()
+    wanted = library.search("graph 7", words=0.5, method="exact")
+    missed = library.state.rows_of(wanted.ids[:3])
+
+    def missing(self: ApproximateSearch, queries: FloatArray, k: int, allowed: Any) -> Any:
+        return self._exact.best(queries, k, allowed & ~np.isin(np.arange(len(allowed)), missed))
+
+    monkeypatch.setattr(ApproximateSearch, "best", missing)
+    found = library.search("graph 7", words=0.5)
+    assert (found.exact, found.as_dicts()) == (False, wanted.as_dicts())
+
+
 def test_an_index_follows_the_library(library: Library) -> None:
     facts = library.index(target_recall=0.9)
     assert isinstance(facts, IndexFacts)
@@ -192,7 +152,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
 def test_merged_parts_are_the_index_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, similarity: Similarity
 ) -> None:
-    shards, live_N = _space(tmp_path / "space", similarity), np.ones(8000, bool)
+    shards, live_N = space_of_vectors(tmp_path / "space", similarity), np.ones(8000, bool)
     live_N[::7] = False
     facts = build(tmp_path / "one.faiss", kind, shards, live_N)
     parts = [Parts(tmp_path / "parts", kind, shards, live_N, 3) for _ in range(3)]
@@ -203,14 +163,14 @@ def test_merged_parts_are_the_index_of_one_process(
     merged = parts[1].merge(tmp_path / "merged.faiss")
     assert not (tmp_path / "parts").exists()
     assert replace(merged, file="") == replace(facts, file="")
-    exact = ExactSearch(shards, 100.0, _ids)
+    exact = ExactSearch(shards, 100.0, ids_of)
     found = []
     for path, known in ((tmp_path / "one.faiss", facts), (tmp_path / "merged.faiss", merged)):
         # Nor do the parts in which vectors are read change anything.
         monkeypatch.setattr(approximate, "_READ", 17 if found else 1 << 14)
         known = replace(known, effort=8)
-        search = ApproximateSearch(path, known, shards, exact, _ids)
-        found.append(search.best(_clustered(50, 3), 10, live_N))
+        search = ApproximateSearch(path, known, shards, exact, ids_of)
+        found.append(search.best(clustered(50, 3), 10, live_N))
     for (rows, scores), (others, wanted) in zip(*found, strict=True):
         np.testing.assert_array_equal(rows, others)
         np.testing.assert_array_equal(scores, wanted)
@@ -270,7 +230,7 @@ def test_parts_that_another_process_merged_are_not_merged_again(
 
 
 def test_a_full_disk_ends_the_training(tmp_path: Path) -> None:
-    shards, live_N = _space(tmp_path / "space", "cosine"), np.ones(8000, bool)
+    shards, live_N = space_of_vectors(tmp_path / "space", "cosine"), np.ones(8000, bool)
     (tmp_path / "taken").write_text("a file where the folder would be")
     with pytest.raises(StorageError):
         Parts(tmp_path / "taken" / "parts", "pq", shards, live_N, 2).fill(Part(0, 2))
@@ -314,6 +274,16 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
         opened.search("graph")
     assert [error.path for error in opened.check()] == [path]
     assert len(opened.search("graph", method="exact")) == 10
+
+
+def test_an_index_that_another_process_replaced_is_not_called_damaged(library: Library) -> None:
+    library.index()
+    opened = Library.open(library.path, model=library.model)
+    library.index(kind="rabitq")
+    with pytest.raises(DataError, match=r"index is missing.*Fix: open the library again"):
+        opened.search("graph")
+    opened.refresh()
+    assert not opened.search("graph").exact
 
 
 def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Library]) -> None:

@@ -57,9 +57,9 @@ def test_scanning_all_lists_is_exact_search(tmp_path: Path, similarity: Similari
     assert listed.rows_QK.tolist() == exact.rank_listed(vectors[asked], lists).rows_QK.tolist()
 
 
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_some_lists_find_nearly_all(tmp_path: Path, similarity: Similarity) -> None:
-    vectors = clustered(1)
+@pytest.mark.parametrize(("similarity", "common"), [*((s, 0) for s in SIMILARITIES), ("cosine", 9)])
+def test_some_lists_find_nearly_all(tmp_path: Path, similarity: Similarity, common: int) -> None:
+    vectors = clustered(1) + np.float32(common)
     exact = ExactIndex([f"{row:04}" for row in range(N)], vectors, similarity)
     write_codes(tmp_path / "codes", vectors, similarity)
     asked = np.arange(0, N, 31)

@@ -30,7 +30,7 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index, write_pruned_bm25
 from scimult.types import FloatArray, IntArray, Similarity
 
-VERSION = "1"
+VERSION = "2"
 _CODES = "codes.faiss"
 _TEXTS, _HASHED = 1 << 14, 1 << 16
 
