@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.inference.texts import as_text
+from scimult.inference.texts import as_text, rows_of
 from scimult.library.results import SCORES, Hit, Hits, Tagged
 from scimult.library.state import State
 from scimult.types import FloatArray, IntArray, Text
@@ -24,6 +24,8 @@ _BLOCK = 4096
 
 class LabelIndex:
     """Labels, encoded by ``model``: names, or mappings with ``id``, ``name`` and ``definition``.
+
+    A table of labels is read row by row.
 
     Raises
     ------
@@ -57,12 +59,15 @@ class LabelIndex:
 
 def _read(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
     """Return ids and texts of labels; a string is both name and id."""
+    rows = rows_of(labels)
+    labels = labels if rows is None else rows
     if isinstance(labels, (str, Mapping)):
         raise DataError("labels is a single label", value=labels, fix="pass a list of labels")
     texts: dict[str, Text] = {}
     for index, label in enumerate(labels):
         text = as_text(label, "label", index)
-        name = label.get("id", text.title) if isinstance(label, Mapping) else text.title
+        given = label.get("id") if isinstance(label, Mapping) else None
+        name = text.title if given is None else given
         if texts.setdefault(str(name), text) is not text:
             fix = "give every label its own id"
             raise DataError("label is given twice", value=str(name), fix=fix)

@@ -377,3 +377,11 @@ def test_scores_of_tags_by_distance_are_distances(tmp_path: Path) -> None:
 def test_labels_are_a_list(library: Library) -> None:
     with pytest.raises(DataError, match="labels is a single label.*Fix: pass a list"):
         library.tag("Optics")
+
+
+def test_a_table_of_labels_is_read_by_row_and_a_string_is_no_list_of_ids(library: Library) -> None:
+    labels = pd.DataFrame({"id": ["o", None], "name": ["Optics", "Plasma"]})
+    (tagged,) = library.tag(labels, ids=["p001"])
+    assert sorted(hit.id for hit in tagged.labels) == ["Plasma", "o"]
+    with pytest.raises(ConfigError, match="ids is a string"):
+        library.tag(["Optics"], ids="p001")
