@@ -1,8 +1,9 @@
-"""Escape terminal control and bidirectional characters in untrusted text."""
+"""Texts and counts as people see them: unsafe characters escaped, blanks, plurals."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # Control characters except tab and line feed, line and paragraph separators, directional marks
 # and overrides, and lone surrogates (undecodable bytes of file names).
@@ -15,9 +16,43 @@ _UNSAFE = re.compile(
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
+_BLANK = ("Cc", "Cf", "Zl", "Zp", "Zs")
+_Y = re.compile("(?<![aeiou])y$")
+
+
 def is_one_line(text: str) -> bool:
     """Return whether ``text`` has neither line breaks nor control characters."""
     return _BREAKING.search(text) is None
+
+
+def is_blank(text: str) -> bool:
+    r"""Return whether ``text`` has nothing but spaces, controls and characters without width.
+
+    >>> is_blank(" \u200b\ufeff"), is_blank("\u200ba")
+    (True, False)
+    """
+    return all(unicodedata.category(character) in _BLANK for character in text)
+
+
+def trimmed(text: str) -> str:
+    r"""Return ``text`` without what `is_blank` calls so at its ends.
+
+    >>> trimmed(" \u200bada lovelace\u200e ")
+    'ada lovelace'
+    """
+    shown = [place for place, character in enumerate(text) if not is_blank(character)]
+    return text[shown[0] : shown[-1] + 1] if shown else ""
+
+
+def counted(count: int, thing: str) -> str:
+    """Return a count with its noun.
+
+    >>> counted(1, "paper"), counted(0, "query"), counted(1200, "class")
+    ('1 paper', '0 queries', '1,200 classes')
+    """
+    if count != 1:
+        thing = _Y.sub("ie", thing) + ("es" if thing.endswith("s") else "s")
+    return f"{count:,} {thing}"
 
 
 def visible(text: str) -> str:

@@ -5,7 +5,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.terminal import visible
+from scimult.terminal import counted, is_blank, trimmed, visible
 
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
@@ -18,6 +18,19 @@ def test_what_commands_a_terminal_is_shown() -> None:
         visible("tab\tline\nRayleigh–Bénard مقالة 論文 👩‍🔬")
         == "tab\tline\nRayleigh–Bénard مقالة 論文 👩‍🔬"
     )
+
+
+def test_characters_without_width_are_blank() -> None:
+    assert is_blank("")
+    assert is_blank(" \t\xa0\u200b\u200e\ufeff\xad\u2028")
+    assert not is_blank("\u200bन")
+    assert trimmed(" \u200ba\u200cb\ufeff ") == "a\u200cb"
+    assert trimmed("\u200b") == ""
+
+
+def test_counts_have_their_nouns_number() -> None:
+    counts = [counted(1, "paper"), counted(0, "query"), counted(1200, "class"), counted(2, "day")]
+    assert counts == ["1 paper", "0 queries", "1,200 classes", "2 days"]
 
 
 @given(st.text(st.characters()))

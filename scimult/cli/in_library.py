@@ -87,15 +87,20 @@ def _show_rows(
     if not as_json:
         suffix = "" if exact else ", approximate"
         heading = f"score ({score}{suffix})"
-        rows = [
-            {
-                heading if name == "score" else name: value
-                for name, value in row.items()
-                if name in ("rank", "score", "percentile", "id", "title", "year")
-            }
-            for row in rows
-        ]
+        rows = [_cells(row, heading) for row in rows]
     show_list(rows, title, as_json)
+
+
+def _cells(row: Mapping[str, Any], heading: str) -> dict[str, Any]:
+    """Return what a table shows of a paper, its score under ``heading``."""
+    shown = {
+        heading if name == "score" else name: value
+        for name, value in row.items()
+        if name in ("rank", "score", "percentile", "id", "title", "year")
+    }
+    if "percentile" in shown:
+        shown["percentile"] = f"{shown['percentile']:6.2f}"
+    return shown
 
 
 def _ask_for_all(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from scimult.cli.checks import check_model, named_values, only_with, real_text
 from scimult.cli.common import rejecting
 from scimult.cli.output import echo, print_records
 from scimult.errors import DataError, StorageError
+from scimult.terminal import counted
 
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
@@ -78,7 +79,7 @@ def create(
             show_progress=True,
         )
     sides = ", ".join(created.state.manifest.sides)
-    echo(f"{folder}: {len(created):,} papers, encoded for {sides}")
+    echo(f"{folder}: {counted(len(created), 'paper')}, encoded for {sides}")
 
 
 @library.command()
@@ -132,7 +133,7 @@ def _change(
             changes = opened.sync(read, keep=rejects.left_out, vectors=vectors, show_progress=True)
     if changes.kept and None in rejects.left_out:
         echo("nothing was removed: a record without a readable id was left out", err=True)
-    echo(f"{folder}: {len(opened):,} papers ({changes})")
+    echo(f"{folder}: {counted(len(opened), 'paper')} ({changes})")
 
 
 @library.command()
@@ -157,8 +158,8 @@ def remove(
     changes = opened.remove(names)
     if ids and changes.removed < len(set(ids)):
         missing = len(set(ids)) - changes.removed
-        echo(f"{missing} of {len(set(ids))} ids are not in the library", err=True)
-    echo(f"{folder}: {len(opened):,} papers ({changes})")
+        echo(f"not in the library: {missing} of {counted(len(set(ids)), 'id')}", err=True)
+    echo(f"{folder}: {counted(len(opened), 'paper')} ({changes})")
 
 
 @library.command()
@@ -250,7 +251,8 @@ def check(folder: opt.Folder) -> None:
     damaged = opened.check()
     for problem in damaged:
         echo(problem, err=True)
-    echo(f"{folder}: {len(opened):,} usable papers, {len(damaged)} damaged files")
+    files = counted(len(damaged), "damaged file")
+    echo(f"{folder}: {counted(len(opened), 'usable paper')}, {files}")
     if damaged:
         raise typer.Exit(1)
 
@@ -262,8 +264,8 @@ def compact(folder: opt.Folder) -> None:
 
     opened = Library.open(folder)
     opened.compact()
-    segments = len(opened.state.manifest.segments)
-    echo(f"{folder}: {len(opened):,} papers in {segments} segment{'s' * (segments != 1)}")
+    segments = counted(len(opened.state.manifest.segments), "segment")
+    echo(f"{folder}: {counted(len(opened), 'paper')} in {segments}")
 
 
 @library.command()
@@ -301,7 +303,8 @@ def migrate(
     done = opened.migrate(
         model, precision=precision, dtype=dtype, settings=settings, show_progress=True
     )
-    echo(f"{folder}: {done.papers:,} papers by {model.name} ({done.texts_encoded:,} texts encoded)")
+    texts = counted(done.texts_encoded, "text")
+    echo(f"{folder}: {counted(done.papers, 'paper')} by {model.name} ({texts} encoded)")
 
 
 @library.command()
@@ -342,7 +345,7 @@ def export(
     else:
         assert out is not None
         count = feed_files(feed, to, out, name)
-    echo(f"{url or out}: {count:,} papers for {to}")
+    echo(f"{url or out}: {counted(count, 'paper')} for {to}")
 
 
 @contextmanager

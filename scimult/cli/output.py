@@ -19,7 +19,7 @@ from rich.text import Text
 from tqdm import tqdm
 
 from scimult.errors import SciMultError
-from scimult.table import Table, texts, to_rich
+from scimult.table import Table, tally, texts, to_rich
 from scimult.terminal import visible
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _cell(value: Any) -> str:
 
 def print_prepared(data: PreparedData) -> None:
     """Print a prepared folder's counts by source, its pairs and its targets."""
-    title = f"{data.folder}: {len(data.texts):,} texts"
+    title = f"{data.folder} (texts: {len(data.texts):,})"
     print_counts(title, {source.name: source.counts for source in data.manifest.sources})
     if cleaned := data.manifest.hygiene.texts:
         kept = f"{cleaned['kept']:,} of {cleaned['read']:,} texts kept"
@@ -122,8 +122,5 @@ def print_sources(sources: Sequence[PublicSource]) -> None:
 
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
     """Print the non-zero counts of every source."""
-    rows = [
-        texts(name, ", ".join(f"{count:,} {noun}" for noun, count in numbers.items() if count))
-        for name, numbers in counts.items()
-    ]
-    print_table(Table(title, ["source", "count"], 2, rows))
+    rows = [texts(name, tally(numbers)) for name, numbers in counts.items()]
+    print_table(Table(title, ["source", "counts"], 2, rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,11 @@ from scimult.cli.common import read_labels
 from scimult.cli.output import echo
 from scimult.data.packed import unpacked_name
 from scimult.errors import ConfigError, DataError
+from scimult.terminal import counted
 
 if TYPE_CHECKING:
+    from scimult.inference import SciMult
+    from scimult.serving.following import Following
     from scimult.serving.labels import Tags
     from scimult.serving.served import Served
 
@@ -69,7 +73,7 @@ def serve(
 ) -> None:
     """Serve a library: JSON over HTTP, a web page to try it, Annif's paths under /v1.
 
-    Changes made to the library by other processes show up within a second.
+    Changes of the library, the labels and the tagger by other processes show up within a second.
     """
     from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
 
@@ -99,20 +103,16 @@ def serve(
         patience=timeout,
         observe=metrics.passed,
     )
-    answers = Answers(served)
-    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
+    answers = Answers(served, followed_labels(served, labels, tagger, device, skip_bad))
     source = labels or tagger
-    project = None
-    if source is not None:
-        name = _name_of(source)
-        project = Project(name, f"Labels of {name}", answers.bounded_tags)
+    project = None if source is None else Project(_name_of(source), answers.bounded_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
     hosts = LOCAL | {host} if key is None and is_local(host) else None
     service = Service(
         answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts
     )
     address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
-    papers = f"{len(served.library):,} papers"
+    papers = counted(len(served.library), "paper")
     if key is None and not is_local(host):
         echo(f"{address}: open to everybody who can reach this machine", err=True)
     run(service, sock, timeout, lambda: echo(f"{library}: {papers} at {address}"))
@@ -130,23 +130,40 @@ def check_labels(labels: Path | None, tagger: Path | None) -> None:
         raise ConfigError("--labels and --tagger are mutually exclusive", fix="give one of them")
 
 
-def known_labels(
+def followed_labels(
     served: Served, labels: Path | None, tagger: Path | None, device: str | None, skip_bad: bool
-) -> Tags | None:
-    """Read and encode labels, or open a tagger, reusing the library's model if it is the same."""
-    model = served.library.model
-    from scimult.serving.labels import LabelSpace, TaggerLabels
+) -> Following[Tags] | None:
+    """Read and encode labels, or open a tagger, and again whenever they change."""
+    from scimult.data.text_files import find_file
+    from scimult.serving.following import Following
+    from scimult.serving.labels import LabelSpace
+    from scimult.tagging.folder import FILE
 
+    def read() -> LabelSpace:
+        assert labels is not None
+        return LabelSpace(served.library.model, read_labels(labels, skip_bad))
+
+    if labels is not None:
+        return Following("labels", find_file(labels, "label"), read)
     if tagger is not None:
-        from scimult.tagging import Tagger as Opened
+        return Following("tagger", tagger / FILE, lambda: _opened_tagger(served, tagger, device))
+    return None
 
-        try:
-            opened = Opened.open(tagger, model=model)
-        except DataError:
-            opened = Opened.open(tagger, device=device)
+
+def _opened_tagger(served: Served, path: Path, device: str | None) -> Tags:
+    """Open a tagger with a model in use if it is the same, else with one of its own."""
+    from scimult.serving.labels import TaggerLabels
+    from scimult.tagging import Tagger as Opened
+
+    def served_with(model: SciMult | None) -> Tags:
+        opened = Opened.open(path, model=model, device=device)
         opened.model = served.share(opened.model)
         return TaggerLabels(opened)
-    return None if labels is None else LabelSpace(model, read_labels(labels, skip_bad))
+
+    for model in served.models:
+        with suppress(DataError):
+            return served_with(model)
+    return served_with(None)
 
 
 def mcp(
@@ -167,7 +184,6 @@ def mcp(
     from scimult.serving.served import Served
 
     served = Served(library, model=model, device=device)
-    answers = Answers(served)
-    answers.labels = known_labels(served, labels, tagger, device, skip_bad)
+    answers = Answers(served, followed_labels(served, labels, tagger, device, skip_bad))
     mcp_server(answers).run("stdio")
     served.close()

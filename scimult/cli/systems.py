@@ -248,7 +248,7 @@ def _stored(spec: SystemSpec, device: str | None) -> System:
     from scimult.evaluation.systems import StoredSystem
     from scimult.hardware import usable_device
 
-    similarity = cast("Similarity", spec.options.get("similarity", "dot"))
+    similarity = cast("Similarity | None", spec.options.get("similarity"))
     on = str(usable_device(device))
     return StoredSystem(spec.name, spec.folder, similarity, normalise=spec.normalise, device=on)
 

@@ -16,6 +16,7 @@ from scimult.cli.output import echo
 from scimult.data.text_files import check_labels, is_table
 from scimult.errors import StorageError
 from scimult.files import write_text
+from scimult.terminal import counted
 
 
 def tag(
@@ -91,7 +92,8 @@ def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: 
     if out is not None:
         write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in tagged))
         most = max((len(row["labels"]) for row in tagged), default=0)
-        echo(f"{out}: up to {most} labels for each of {len(tagged):,} papers")
+        papers = counted(len(tagged), "paper")
+        echo(f"{out}: up to {counted(most, 'label')} for each of {papers}")
     elif as_json:
         show_list(tagged, "", as_json=True)
     else:

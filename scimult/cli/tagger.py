@@ -13,6 +13,7 @@ from scimult.cli.checks import check_inputs, check_model, check_output_file, che
 from scimult.cli.common import rejecting, show_list
 from scimult.cli.library import columns_of, incoming
 from scimult.cli.output import echo, print_table
+from scimult.terminal import counted
 
 tagger = typer.Typer(
     name="tagger",
@@ -104,7 +105,7 @@ def train(
     echo(f"{folder}: {trained}")
     if trained.is_calibrated:
         error = f"expected calibration error {facts['expected_calibration_error']:.4f}"
-        echo(f"{facts['concepts_with_papers']:,} concepts have papers; {error}")
+        echo(f"{counted(facts['concepts_with_papers'], 'concept')} with papers; {error}")
     else:
         echo("without tagged papers, scores are not probabilities", err=True)
 
@@ -215,7 +216,7 @@ def tag(
         pairs = ((one.id, one.text) for one in read)
         if out is not None:
             count, tags = write_tags(out, pairs, suggest, {**options, "tagger": content})
-            echo(f"{out}: {tags:,} tags for {count:,} papers")
+            echo(f"{out}: {counted(tags, 'tag')} for {counted(count, 'paper')}")
             return
         known = list(pairs)
     lists = suggest([text for _, text in known])
@@ -262,7 +263,8 @@ def _show(facts: dict[str, Any], title: str) -> None:
 def _print(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
     bare = sum(not row["tags"] for row in rows)
     if bare:
-        echo(f"no tag reaches the threshold for {bare:,} of {len(rows):,} papers", err=True)
+        papers = counted(len(rows), "paper")
+        echo(f"no tag reaches the threshold for {bare:,} of {papers}", err=True)
     if as_json:
         show_list(rows, "", as_json=True)
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 from scimult.errors import DataError, one_of
 from scimult.evaluation.mteb_suite import NAME as MTEB
+from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import write_json, write_text
 from scimult.retrieval.runs import run_lines
@@ -42,7 +43,8 @@ def export_results(
     Raises
     ------
     DataError
-        If there are no results, no ranked lists to export, or two for the same file.
+        If there are no results, no ranked lists to export, or two for the same file; or if scores
+        per query, which name the queries of ranked lists, are missing.
     UnknownNameError
         If a system or set has no result.
     """
@@ -161,7 +163,9 @@ def _beir(folder: Path, result: Result, out: Path) -> Iterator[tuple[Path, str]]
     for name in result.sets:
         run = folder_of(folder, result.system) / "runs" / f"{name}.run"
         if run.exists():
-            lists: dict[str, dict[str, float]] = {}
+            # A run has no line for an empty list, and BEIR averages over the queries it is given.
+            queries = read_per_query(folder, result.system, name).query_ids
+            lists: dict[str, dict[str, float]] = {query: {} for query in queries}
             for query, document, score in run_lines(run):
                 lists.setdefault(query, {})[document] = score
             yield folder_of(out, result.system) / f"{name}.json", json.dumps(lists)

@@ -72,13 +72,17 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     Raises
     ------
     DataError
-        If all predictions or all true numbers are equal, so that rank correlation is undefined.
+        If a fold would have fewer than two training papers; or if all predictions or all true
+        numbers are equal, so that rank correlation is undefined.
     """
     probe = benchmark.probe
     assert probe is not None
     split = _split(papers, embeddings_ND)
     gold_T = papers.values_N[papers.test_rows]
     train_N = papers.values_N[papers.train_rows]
+    if len(train_N) < 2 * probe.folds:  # R² of one paper is undefined
+        problem = f"{papers.name}: {len(train_N)} training papers, fewer than two for each fold"
+        raise DataError(problem, value=probe.folds, fix="lower probe.folds, or leave the set out")
     model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
     predicted_T = model.predict(split.test_TD)
     return Outcome(

@@ -61,7 +61,15 @@ def once(
 
 
 def paper(record: Record, body: str) -> Text:
-    """Return a paper made of ``title`` and the field ``body``; one of them may be empty."""
+    """Return a paper made of ``title`` and the field ``body``; one of them may be empty.
+
+    A body under the name that other files have for it (``abstract``, BEIR's ``text``) is an error.
+    """
+    other = "abstract" if body == "text" else "text"
+    unread = record.fields.get(other)
+    if body not in record.fields and isinstance(unread, str) and unread.strip():
+        problem = f"paper has text under {other!r}, which is not read here"
+        raise record.error(problem, value=unread, fix=f"name it {body!r}")
     text = Text("paper", record.text("title", ""), record.text(body, ""))
     if not (text.title.strip() or text.body.strip()):
         raise record.error(
@@ -72,12 +80,15 @@ def paper(record: Record, body: str) -> Text:
 
 
 def query_paper(record: Record) -> Text:
-    """Return a paper as a query; without title and abstract, ``text`` is its title."""
+    """Return a paper as a query: its title with ``abstract``, else with ``text``, as in a corpus.
+
+    Without title and abstract, ``text`` is its title.
+    """
     named = {"title", "abstract"} & record.fields.keys()
     # The hub's copies of BEIR have a title that is empty.
     filled = any(record.text(name, "").strip() for name in sorted(named))
     if filled or (named and "text" not in record.fields):
-        return paper(record, "abstract")
+        return paper(record, "abstract" if "abstract" in named else "text")
     return Text("paper", request(record).title)
 
 

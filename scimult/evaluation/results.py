@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 import scimult
 from scimult.config import StrictConfig
@@ -30,6 +30,8 @@ LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic"
 
 MACRO = "macro"
 """Name of the mean of the group averages."""
+_MOST = 1 + 1e-9  # means of ones are not exact
+Score = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
 
 
@@ -61,7 +63,7 @@ class SetResult(SetFacts):
     Attributes
     ----------
     scores : dict
-        Metric to its value in [0, 1].
+        Metric to its value in [0, 1]; correlations in [-1, 1].
     seconds : float
         Time to encode and rank.
     intervals : dict
@@ -82,7 +84,7 @@ class SetResult(SetFacts):
         The set's overlap with the training data given to ``--audit``.
     """
 
-    scores: dict[str, float]
+    scores: dict[str, Score]
     seconds: float
     intervals: dict[str, tuple[float, float]] = {}
     cost: dict[CostKind, float] = {}
@@ -210,11 +212,11 @@ def load_result(path: Path) -> Result:
     try:
         return Result.model_validate(read_json(path))
     except ValidationError as error:
-        raise DataError(
-            f"not a result of scimult evaluate: {error.errors()[0]['msg']}",
-            path=path,
-            fix="delete it and evaluate the system again",
-        ) from error
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        problem = f"not a result of scimult evaluate: {key}: {first['msg']}"
+        fix = "delete it and evaluate the system again"
+        raise DataError(problem, path=path, value=first["input"], fix=fix) from error
 
 
 def require_results(out: Path) -> list[Result]:

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.data.packed import packed_or_plain
@@ -41,6 +41,15 @@ class Suite(StrictConfig):
             for name, entry in values["benchmarks"].items()
         }
         return {**values, "benchmarks": benchmarks}
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _are_file_names(cls, benchmarks: dict[str, Benchmark]) -> dict[str, Benchmark]:
+        """Refuse names of sets that cannot name their files of results."""
+        for name in benchmarks:
+            if "/" in name or not name.isprintable() or name in ("", ".", ".."):
+                raise ValueError(f"{name!r} cannot be the name of a set, which its files carry")
+        return benchmarks
 
     def select(self, names: Sequence[str]) -> dict[str, Benchmark]:
         """Return the named benchmarks in the suite's order (none named: all).

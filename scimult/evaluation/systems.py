@@ -29,6 +29,7 @@ from scimult.retrieval.embeddings import (
     MATRIX_FILE,
     encode,
     read_embeddings,
+    read_similarity,
     unit_rows,
 )
 from scimult.retrieval.exact import ExactIndex
@@ -194,22 +195,28 @@ class StoredSystem(System):
 
     ``<folder>/<data set>/queries`` and ``candidates`` (for linear models and clustering,
     ``papers``) are embedding folders (`scimult.retrieval.embeddings`), with ids in any order.
+    ``similarity`` is by default the one that these folders name, else the dot product.
     ``normalise`` scales embeddings to length 1; by default if the similarity is cosine, so that
     distances and linear models see what the cosine sees.
+
+    Raises
+    ------
+    DataError
+        If none is given, and the folders name different ones.
     """
 
     def __init__(
         self,
         name: str,
         folder: Path,
-        similarity: Similarity,
+        similarity: Similarity | None = None,
         *,
         normalise: bool | None = None,
         device: str = "cpu",
     ) -> None:
         self.name, self.folder = name, Path(folder)
-        self.similarity: Similarity = similarity
-        self.normalise = similarity == "cosine" if normalise is None else normalise
+        self.similarity: Similarity = similarity or _named_similarity(self.folder)
+        self.normalise = self.similarity == "cosine" if normalise is None else normalise
         self.device = device
         self.costs: dict[str, dict[CostKind, float]] = {}
 
@@ -257,6 +264,15 @@ class StoredSystem(System):
     def _rows(self, dataset: str, side: str, ids: Sequence[str], scale: bool) -> FloatArray:
         rows_ND = read_embeddings(self.folder / dataset / side).rows(ids)
         return unit_rows(rows_ND) if scale else rows_ND
+
+
+def _named_similarity(folder: Path) -> Similarity:
+    named = {read_similarity(path) for path in folder.glob("*/*") if path.is_dir()} - {None}
+    if len(named) > 1:
+        fix = "choose one, such as similarity=cosine, or keep other embeddings elsewhere"
+        problem = "the embeddings are compared in different ways"
+        raise DataError(problem, path=folder, value=sorted(filter(None, named)), fix=fix)
+    return next(iter(named), None) or "dot"
 
 
 class BM25System(System):

@@ -103,6 +103,9 @@ class Encoded:
 class BulkEncoder:
     """Encodes windows of texts into the shards of one or several tasks.
 
+    The folder is created, or replaced, at the first window: an input that cannot be read leaves it
+    as it was.
+
     Parameters
     ----------
     folder : Path
@@ -118,10 +121,6 @@ class BulkEncoder:
     ------
     UnknownNameError
         If the model does not know ``task``.
-    DataError
-        If the folder holds vectors of another model, task or setting.
-    StorageError
-        If it holds anything else, or cannot be written.
     """
 
     def __init__(
@@ -141,10 +140,19 @@ class BulkEncoder:
             name: space_of(model, name, side, precision) for name, side in sides.items()
         }
         self.folders = {name: folder / name if task == ALL else folder for name in sides}
-        open_folder(folder, {self.folders[name]: self.spaces[name] for name in sides}, overwrite)
+        self._overwrite, self._is_open = overwrite, False
 
     def encode(self, window: Window) -> bool:
-        """Write a window's shard for every task; return False if all exist."""
+        """Write a window's shard for every task; return False if all exist.
+
+        Raises
+        ------
+        DataError
+            If the folder holds vectors of another model, task or setting.
+        StorageError
+            If it holds anything else, or cannot be written.
+        """
+        self._open()
         left = [
             name
             for name, folder in self.folders.items()
@@ -160,10 +168,17 @@ class BulkEncoder:
 
     def finish(self, fingerprints: Sequence[str]) -> list[int]:
         """Publish the manifests if all windows have shards; return the numbers of missing ones."""
+        self._open()
         missing: set[int] = set()
         for name, folder in self.folders.items():
             missing.update(publish_if_whole(folder, self.spaces[name], fingerprints))
         return sorted(missing)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            spaces = {folder: self.spaces[name] for name, folder in self.folders.items()}
+            open_folder(self.folder, spaces, self._overwrite)
+            self._is_open = True
 
     def _vectors(self, texts: list[Text]) -> dict[str, FloatArray]:
         if self._task == ALL:

@@ -14,7 +14,7 @@ from scimult.data.rows import read_parquet, read_rows
 from scimult.data.text_files import find_file, is_table, raw_columns
 from scimult.errors import DataError, suggest
 from scimult.inference.texts import Fields, unread_text
-from scimult.terminal import is_one_line
+from scimult.terminal import is_blank, is_one_line
 from scimult.types import Kind, Text
 
 # Fields to read from a record: those of the title, then those of the body.
@@ -159,10 +159,13 @@ def _parse(record: Record, kind: Kind) -> tuple[str, Text]:
         title, body = record.text("text"), ""
     else:
         title = record.text("title", "")
-        body = record.text("abstract" if "abstract" in record.fields else "text", "")
+        body = record.text("abstract", "").strip() or record.text("text", "")
     text = Text(kind, title.strip(), body.strip())
-    if not (text.title or text.body):
-        raise record.error(f"{kind} has no text", value=name, fix="write a title or a body")
+    if is_blank(text.title) and (kind == "label" or is_blank(text.body)):
+        problem, fix = f"{kind} has no text", "write a title or a body"
+        if kind == "label":
+            problem, fix = "label has no name", "write one"
+        raise record.error(problem, value=name, fix=fix)
     return name, text
 
 

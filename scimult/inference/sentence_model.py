@@ -38,7 +38,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
             model = SentenceTransformer(modules=[body, pooling], device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load the encoder: {str(error).partition(chr(10))[0]}"
-        fix = "name a folder, or download the model first"
+        fix = "name a folder, or download the model first; --model takes those of scimult"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
     _check_weights(spec, model)
     _check_vocabulary(spec, model)

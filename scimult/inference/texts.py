@@ -13,7 +13,7 @@ import numpy as np
 
 from scimult.data.importers.paper import ImportedPaper
 from scimult.errors import ConfigError, DataError
-from scimult.terminal import is_one_line
+from scimult.terminal import is_blank, is_one_line
 from scimult.types import Kind, Text
 
 # Texts, or a table of them; tables belong to libraries that need not be installed.
@@ -93,7 +93,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
     ----------
     item : Text, str, mapping or ImportedPaper
         A string is a query, a paper's title or a label's name. Of a mapping, the first field in
-        ``FIELDS`` that is present counts; ``None`` is empty. A ``Text`` is returned unchanged.
+        ``FIELDS`` with text counts; ``None`` is empty. A ``Text`` is returned unchanged.
     kind : {"paper", "label", "query"}
         The kind that the task expects.
     index : int
@@ -121,7 +121,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
             problem = f"text {index} ({text.kind}) is not a string of characters"
             fix = "decode its bytes in their encoding (UTF-8, Latin-1): it has unpaired surrogates"
             raise DataError(problem, value=part, fix=fix)
-    if not (text.title.strip() or text.body.strip()):
+    if is_blank(text.title) and is_blank(text.body):
         raise DataError(f"text {index} ({text.kind}) is empty", fix="leave it out or give it words")
     return text
 
@@ -210,7 +210,8 @@ def _of_mapping(item: Mapping[Any, Any], kind: Kind, index: int) -> Text:
 
 
 def _first(item: Mapping[Any, Any], names: tuple[str, ...], index: int) -> str:
-    value = next((item[name] for name in names if item.get(name) is not None), "")
+    given = [item[name] for name in names if item.get(name) is not None]
+    value = next((one for one in given if not (isinstance(one, str) and not one.strip())), "")
     if not isinstance(value, str):
         fix = f"write {' or '.join(names)} as a string"
         if value != value:

@@ -16,6 +16,7 @@ from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed, write_manifest
 from scimult.library.papers import PaperTable, as_ids
 from scimult.retrieval.shards import Shards, Space
+from scimult.terminal import counted
 from scimult.types import BoolArray, IntArray
 
 _SUGGESTED = 1000
@@ -185,7 +186,7 @@ def summary(state: State) -> str:
     space = next(iter(state.spaces.values()))
     columns = f"; columns {', '.join(manifest.columns)}" if manifest.columns else ""
     return (
-        f"{int(state.live_N.sum()):,} papers by {manifest.model['name']!r}; "
+        f"{counted(int(state.live_N.sum()), 'paper')} by {manifest.model['name']!r}; "
         f"{tasks}; width {space.width}, {space.similarity}, {space.dtype}{columns}"
     )
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.inference.texts import as_text, rows_of
+from scimult.inference.texts import as_text, id_of, rows_of
 from scimult.library.results import SCORES, Hit, Hits, Tagged
 from scimult.library.state import State
+from scimult.terminal import is_blank
 from scimult.types import FloatArray, IntArray, Text
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ def _read(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Te
     texts: dict[str, Text] = {}
     for index, label in enumerate(labels):
         text = as_text(label, "label", index)
-        given = label.get("id") if isinstance(label, Mapping) else None
-        name = text.title if given is None else given
-        if texts.setdefault(str(name), text) is not text:
-            fix = "give every label its own id"
-            raise DataError("label is given twice", value=str(name), fix=fix)
+        if is_blank(text.title):
+            fix = "give every label a name; a definition is added to it"
+            raise DataError(f"label {index} has no name", value=text.body, fix=fix)
+        name = (isinstance(label, Mapping) and id_of(label.get("id"))) or text.title
+        if name in texts:
+            raise DataError("label is given twice", value=name, fix="give every label its own id")
+        texts[name] = text
     if not texts:
         raise DataError("no labels given", fix="pass names, or mappings with id and name")
     return list(texts), list(texts.values())

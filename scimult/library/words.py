@@ -16,6 +16,7 @@ from scimult.library.state import State
 from scimult.locks import remove_leftovers_in
 from scimult.progress import note, warn
 from scimult.retrieval.analysis import VERSION, WORDS
+from scimult.terminal import counted
 from scimult.types import BoolArray
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class WordIndex:
         from scimult.retrieval.bm25 import K1, B
 
         rows = self._rows
-        note(f"BM25: indexing {len(rows):,} papers")
+        note(f"BM25: indexing {counted(len(rows), 'paper')}")
         tokens = []
         for start in range(0, len(rows), 1 << 14):
             texts = self._state.papers.texts_of(rows[start : start + (1 << 14)])

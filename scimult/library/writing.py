@@ -33,6 +33,7 @@ from scimult.library.state import State, check_complete
 from scimult.locks import remove_leftovers_in
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Changes:
     def __str__(self) -> str:
         counts = {name: count for name, count in vars(self).items() if "_" not in name}
         words = [f"{count:,} {name}" for name, count in counts.items() if count or name != "kept"]
-        return f"{', '.join(words)}; {self.texts_encoded:,} texts encoded"
+        return f"{', '.join(words)}; {counted(self.texts_encoded, 'text')} encoded"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from scimult.errors import DataError
 from scimult.matching.affinity import best_pairs, blocks_of
 from scimult.progress import bar
+from scimult.terminal import counted
 from scimult.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -215,8 +216,8 @@ def check_sums(loads: Loads) -> None:
 def _infeasible(missing_S: FloatArray, unfilled_R: FloatArray, names: Sequence[str]) -> DataError:
     short = np.flatnonzero(missing_S > 0.5)
     examples = ", ".join(names[row] if names else str(row) for row in short[:3])
-    problem = f"{len(short):,} of {len(missing_S):,} submissions lack reviewers"
+    problem = f"{len(short):,} of {counted(len(missing_S), 'submission')} without enough reviewers"
     if not len(short):
-        problem = f"{int((unfilled_R > 0.5).sum()):,} reviewers cannot get their minimum"
+        problem = f"{counted(int((unfilled_R > 0.5).sum()), 'reviewer')} cannot get their minimum"
     fix = "raise --max-papers, lower --reviewers or --min-papers, or check the conflicts"
     return DataError(problem, value=examples or None, fix=fix)

@@ -26,6 +26,7 @@ from scimult.data.packed import open_binary
 from scimult.data.rows import read_members
 from scimult.data.tables import read_delimited
 from scimult.errors import DataError
+from scimult.terminal import is_blank, trimmed
 from scimult.types import Text
 
 ARCHIVES = "archives"
@@ -184,12 +185,12 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
 
 
 def reviewer_id(name: str) -> str:
-    """Return a reviewer's id as it is compared: NFC, with single spaces.
+    """Return a reviewer's id as it is compared: NFC, with single spaces, none around it.
 
     A conflict of interest must not go unseen because a file system decomposed the accents of a
-    file name, or a spreadsheet left a space behind a name.
+    file name, or a spreadsheet left a space behind a name, which may be one without width.
     """
-    return unicodedata.normalize("NFC", " ".join(name.split()))
+    return unicodedata.normalize("NFC", " ".join(trimmed(name).split()))
 
 
 def _letters(title: str) -> str:
@@ -309,7 +310,7 @@ def _content(note: Record) -> dict[str, Any]:
 def _text(note: Record, content: dict[str, Any]) -> Text:
     fields = Record(note.path, note.line, {k: v or "" for k, v in content.items()})
     title, abstract = (fields.text(name, "").strip() for name in ("title", "abstract"))
-    if not title and not abstract:
+    if is_blank(title) and is_blank(abstract):
         fix = "add a text, remove it, or pass --skip-bad"
         value = note.fields.get("id")
         raise note.error("title and abstract are both empty", value=value, fix=fix)

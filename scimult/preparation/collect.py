@@ -202,8 +202,7 @@ class _Reading:
             if not dropped:
                 raise nothing_left(problem, path, rejects)
             raise DataError(
-                f"{problem}{rejects.because()}; dropped {dropped:,} that name a paper without a "
-                "text",
+                f"{problem}{rejects.because()}; dropped for a paper without a text: {dropped:,}",
                 path=path,
                 fix=f"check that its ids are those of the papers; dangling.{part.part}=error "
                 "names the first",

@@ -19,6 +19,8 @@ from scimult.data.text_store import TextStoreWriter
 from scimult.preparation.file_rows import FileEngine, FileRows
 from scimult.preparation.metadata import write_metadata
 from scimult.preparation.pair_columns import Columns, selected, unique_pairs
+from scimult.preparation.unicode_forms import other_forms
+from scimult.progress import warn
 from scimult.types import Kind
 
 _FETCHED = 1000
@@ -93,6 +95,7 @@ class Corpus:
         self._connection.execute(
             f"INSERT INTO known SELECT {literal(space)}, id, row FROM {placed} WHERE new"
         )
+        self.warn_of_forms(rows.path, f"SELECT id FROM {placed}", space)
         self._connection.execute(f"ALTER TABLE {placed} DROP COLUMN id")
         self._write_texts(shard, placed, space, kind)
         counts = self.one(f"SELECT count(*) - count(*) FILTER (new) AS merged FROM {placed}")
@@ -153,14 +156,25 @@ class Corpus:
                 AND known.id = named.id
             """
         )
-        unknown = "SELECT line, id FROM assigned WHERE label IS NULL ORDER BY line, place"
-        for line, label in self.rows(unknown):
+        unknown = "FROM assigned WHERE label IS NULL"
+        self.warn_of_forms(papers.path, f"SELECT id {unknown}", f"{namespace}/label:")
+        for line, label in self.rows(f"SELECT line, id {unknown} ORDER BY line, place"):
             fix = f"add it to a labels file of {namespace!r}, remove it, or pass --skip-bad"
             problem = "undefined label"
             self.rejects.refuse(problem, papers.path, line, value=label, fix=fix)
         pairs = self.columns("SELECT paper, label FROM assigned WHERE label IS NOT NULL")
         self._labels.append(pairs)
         return pairs
+
+    def warn_of_forms(self, path: Path, ids: str, *spaces: str) -> None:
+        """Warn of ids of a file that equal known ones but for their Unicode form.
+
+        ``ids`` is a SELECT of a column ``id``; ``spaces`` are those of the known ids.
+        """
+        among = ", ".join(map(literal, spaces))
+        remark = other_forms(self._connection, ids, f"FROM known WHERE space IN ({among})")
+        if remark:
+            warn(f"{path}: {remark}")
 
     def read(self, name: str, select: str, rows: FileRows) -> Path:
         """Run a SELECT over ``{rows}`` of a file; return its Parquet shard, visible as a view."""

@@ -74,6 +74,7 @@ def read_citations(
         f"LEFT JOIN (FROM {known}) AS b ON b.id = s.cited",
         edge_rows(path),
     )
+    _warn_of_forms(corpus, "edges", path, f"{namespace}:")
     dropped = 0
     if drop_dangling:
         row = corpus.one("SELECT count(*) AS n FROM edges WHERE problem IN ('citing', 'cited')")
@@ -139,6 +140,7 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
         f"teacher, {_problem_columns(problems)} FROM ({{rows}}) AS s {known}",
         answer_rows(path, kind, source.score_threshold),
     )
+    _warn_of_forms(corpus, "answers", path, *spaces.values())
     _reject(corpus, "answers", path, problems)
     good = "FROM answers WHERE problem IS NULL AND"
     triples = corpus.arrays(f"SELECT query, paper, negative {good} negative IS NOT NULL")
@@ -304,6 +306,11 @@ def _problem_columns(problems: Mapping[str, _Problem]) -> str:
     return f"CASE {names} END AS problem, CASE {values} END AS value"
 
 
+def _warn_of_forms(corpus: Corpus, table: str, path: Path, *spaces: str) -> None:
+    ids = f"SELECT value AS id FROM {table} WHERE problem IS NOT NULL"
+    corpus.warn_of_forms(path, ids, *spaces)
+
+
 def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Problem]) -> None:
     """Reject the rows of a table that have one of the problems, in line order."""
     names = ", ".join(literal(name) for name in problems)
@@ -314,7 +321,7 @@ def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Prob
         lines = [str(line) for (line,) in corpus.rows(f"SELECT line {bad} ORDER BY line LIMIT 3")]
         if count > 0:
             following = " and ".join(lines[1:])
-            more = f" ({count:,} more such lines, the next {following})"
+            more = f" (and {count:,} more, the next on line {following})"
     for line, problem, value in corpus.rows(f"SELECT line, problem, value {bad} ORDER BY line"):
         _, _, message, fix = problems[problem]
         corpus.rejects.refuse(message, path, line, value=value, fix=fix + more)

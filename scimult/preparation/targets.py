@@ -248,7 +248,7 @@ def _numbered(config: ClassTargetConfig, parts: Sequence[TargetFile]) -> list[Ta
         papers.update(dict(zip(part.classes, counts.tolist(), strict=True)))
     classes = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
     if (len(classes) < 2 and config.kind == "multi_class") or not classes:
-        raise _unusable(config.task, f"{len(classes)} classes are left")
+        raise _unusable(config.task, f"classes left: {len(classes)}")
     number_of = {name: number for number, name in enumerate(classes)}
     files = []
     for part in parts:

@@ -10,9 +10,10 @@ Shape legend: N texts, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -253,6 +254,21 @@ def read_meta(folder: Path) -> dict[str, Any]:
         fix = "write the folder again with scimult encode"
         raise DataError(f"not embeddings of version {VERSION}", path=folder / META_FILE, fix=fix)
     return dict(meta)
+
+
+def read_similarity(folder: Path) -> Similarity | None:
+    """Return how the embeddings of a folder are compared, where it says so.
+
+    Folders that cannot be read say nothing.
+    """
+    from scimult.retrieval.shards import MANIFEST, Shards  # imports this module
+
+    with suppress(DataError):
+        if (folder / MANIFEST).is_file():
+            return Shards(folder).space.similarity
+        similarity = read_meta(folder).get("similarity")
+        return similarity if similarity in get_args(Similarity) else None
+    return None
 
 
 def map_matrix(path: Path) -> FloatArray:

@@ -29,7 +29,6 @@ class Project:
     """Labels under a name: Annif's term for a model with its vocabulary."""
 
     id: str
-    name: str
     tags: Callable[[], Tags]
     language: str = "en"
 
@@ -164,10 +163,10 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
 
     @router.post("/projects/{project_id}/learn", responses=refusals(401, 403, 404))
     async def learn(project_id: str) -> None:
-        """Refuse to learn: labels do not change while they are served."""
+        """Refuse to learn from requests."""
         find(project_id)
-        fix = "train a new tagger and start the service with it"
-        raise Refusal(403, "the project cannot learn while it is served", fix=fix)
+        fix = "train the tagger again in its folder: the service follows it"
+        raise Refusal(403, "the project does not learn from requests", fix=fix)
 
     return router
 
@@ -180,7 +179,7 @@ def _check_form(request: Request) -> None:
 
 
 def _facts(project: Project) -> ProjectFacts:
-    return ProjectFacts(project_id=project.id, name=project.name, language=project.language)
+    return ProjectFacts(project_id=project.id, name=project.id, language=project.language)
 
 
 def _suggested(

@@ -18,13 +18,16 @@ from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
 from scimult.library.results import SCORES
 from scimult.matching.affinity import Rule, affinities
+from scimult.progress import note
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
 from scimult.serving import schemas
+from scimult.serving.following import Following
 from scimult.serving.labels import LabelSpace, Tags
 from scimult.serving.served import Served
 from scimult.tagging.evidence import evidence_for
 from scimult.tagging.tagger import SuggestedTag
+from scimult.terminal import counted
 from scimult.types import FloatArray, Text
 
 
@@ -33,7 +36,20 @@ class Answers:
     """Answers requests from a library, its model and the labels to tag papers with."""
 
     served: Served
-    labels: Tags | None = None
+    labels: Following[Tags] | None = None
+
+    def follow(self) -> bool:
+        """Read the library and the labels again if they changed; return whether the library did."""
+        if self.labels is not None and self.labels.follow():
+            note(f"{self.labels.file}: {counted(len(self.labels.value), 'label')} now")
+        return self.served.follow()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the latest library or the latest labels cannot be served; None if they are."""
+        if self.labels is None or self.labels.problem is None:
+            return self.served.problem
+        return self.served.problem or f"{self.labels.what}: {self.labels.problem}"
 
     def known_tags(self) -> Tags:
         """Return the service's labels, encoded by the current model.
@@ -43,13 +59,14 @@ class Answers:
         DataError
             If the service has no labels.
         """
-        model, labels = self.served.library.model, self.labels
-        if labels is None:
+        if self.labels is None:
             fix = "give labels, or start the service with --labels"
             raise DataError("the service has no labels", fix=fix)
-        if isinstance(labels, LabelSpace) and labels.model is not model:
-            self.labels = labels = labels.on(model)
-        return labels
+        model = self.served.library.model
+        tags = self.labels.value
+        if isinstance(tags, LabelSpace) and tags.model is not model:
+            return self.labels.change(lambda current: current.on(model))
+        return tags
 
     def bounded_tags(self) -> Tags:
         """Return the labels with scores of at most 1: probabilities or cosines."""
@@ -71,7 +88,7 @@ class Answers:
             model=library.model.name,
             similarity=library.model.similarity,
             width=library.model.width,
-            labels=0 if self.labels is None else len(self.labels),
+            labels=0 if self.labels is None else len(self.labels.value),
             generation=manifest.generation,
             scimult=__version__,
         )
@@ -96,7 +113,10 @@ class Answers:
 
     def search(self, request: schemas.Search) -> schemas.Page:
         """Search by words, by papers of the library or by a vector."""
-        vector = None if request.vector is None else np.array(request.vector, dtype=np.float32)
+        vector = None
+        if request.vector is not None:
+            with np.errstate(over="ignore"):  # the library refuses what is not finite
+                vector = np.array(request.vector, dtype=np.float32)
 
         def question(library: Library) -> schemas.Page:
             hits = library.search(

@@ -140,7 +140,7 @@ class Service:
         @app.get("/health")
         async def health() -> schemas.Health:
             """Report the state of the service."""
-            served, problem = answers.served.library, answers.served.problem
+            served, problem = answers.served.library, answers.problem
             return schemas.Health(
                 status="ok" if problem is None else "stale",
                 papers=len(served),
@@ -171,10 +171,10 @@ class Service:
             self._answers.served.close()
 
     async def _follow(self) -> None:
-        """Check every second whether another process changed the library."""
+        """Check every second whether another process changed the library or the labels."""
         while True:
             await asyncio.sleep(_SECONDS)
-            if await asyncio.to_thread(self._answers.served.follow):
+            if await asyncio.to_thread(self._answers.follow):
                 self._waiting.submit(self._answers.served.index_words)
 
 
@@ -205,11 +205,14 @@ async def _broken(_: Request, error: Exception) -> JSONResponse:
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
+_TELLING = ("extra_forbidden", "too_long", "string_too_long", "value_error")
+
+
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     """Report the first error of an invalid body, and suggest a similar field."""
     assert isinstance(error, RequestValidationError)
-    # If all alternatives of a union fail, an unknown field is the most helpful error.
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    # If all alternatives of a union fail, some say more than that the value is no number.
+    first = min(error.errors(), key=lambda one: one["type"] not in _TELLING)
     path = [str(part) for part in first["loc"][1:] if _names_a_field(part)]
     where = ".".join(path)[:80] or "the body"
     if first["type"] == "json_invalid":
@@ -221,7 +224,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     fix = f"see {request.url.path} in /openapi.json"
     if len(first["loc"]) == 1:
         fix = f"send a JSON object, with Content-Type: application/json; {fix}"
-    return _respond(Refusal(422, f"{where}: {first['msg']}", fix=fix))
+    message = first["msg"].removeprefix("Value error, ")
+    return _respond(Refusal(422, f"{where}: {message}", fix=fix))
 
 
 def _names_a_field(part: int | str) -> bool:

@@ -22,6 +22,10 @@ class Tags(Protocol):
 
     def __len__(self) -> int: ...
 
+    def on(self, model: SciMult) -> Tags:
+        """Return the same labels for a library with this model."""
+        ...
+
     def suggest(
         self,
         papers: Sequence[Text],
@@ -57,8 +61,8 @@ class LabelSpace(LabelIndex):
         self._rows = {name: row for row, name in enumerate(self.ids)}
 
     def on(self, model: SciMult) -> LabelSpace:
-        """Return the same labels, encoded by another model."""
-        return LabelSpace(model, self._labels, self.task)
+        """Return the same labels, encoded by this model."""
+        return self if model is self.model else LabelSpace(model, self._labels, self.task)
 
     @cached_property
     def by_cosine(self) -> LabelSpace:
@@ -110,6 +114,10 @@ class TaggerLabels:
 
     def __len__(self) -> int:
         return len(self._tagger.vocabulary)
+
+    def on(self, model: SciMult) -> TaggerLabels:
+        """Return itself: a tagger keeps the model of its training."""
+        return self
 
     def suggest(
         self,

@@ -70,7 +70,10 @@ class TextsOut(BaseModel):
 
 
 class _ExactTool(Tool):
-    """A tool that refuses unknown arguments, which the SDK would drop: a filter by another name."""
+    """A tool that refuses unknown arguments, which the SDK would drop: a filter by another name.
+
+    Values that are wrong are refused in one line, with a fix.
+    """
 
     async def run(
         self, arguments: dict[str, Any], context: Any, convert_result: bool = False
@@ -80,7 +83,12 @@ class _ExactTool(Tool):
             if name not in known:
                 fix = f"use {', '.join(known)}{suggest(name, known)}" if known else "leave it out"
                 raise ToolError(f"unknown argument of {self.name} ({name[:200]!r}). Fix: {fix}")
-        return await super().run(arguments, context, convert_result)
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise _refusal(error.__cause__) from None
+            raise
 
 
 def mcp_server(answers: Answers) -> MCPServer[Any]:
@@ -172,10 +180,10 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
 
 
 async def _call(answers: Answers, work: Callable[[], _T]) -> _T:
-    """Do work in a thread on the current library; turn errors into messages for the agent."""
+    """Do work in a thread on what is current; turn errors into messages for the agent."""
 
     def refresh_and_work() -> _T:
-        answers.served.follow()
+        answers.follow()
         return work()
 
     try:
@@ -185,11 +193,19 @@ async def _call(answers: Answers, work: Callable[[], _T]) -> _T:
         value = "" if error.value is None else f" ({str(error.value)[:200]!r})"
         raise ToolError(f"{error.problem}{value}.{fix}") from None
     except ValidationError as error:
-        problem, fix = error.errors()[0], "correct or leave out this argument"
-        name = str(problem["loc"][0])
-        if name == "where":
-            name, fix = "filters", 'write filters as {"year": {"from": 2019}, "venue": ["ACL"]}'
-        raise ToolError(f"{name}: {problem['msg']}. Fix: {fix}") from None
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> ToolError:
+    """Return the first error of arguments, with its value and a fix."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return ToolError(f"the argument {name} is missing. Fix: give it")
+    fix = f"write {name} as the tool's schema says"
+    if name in ("filters", "where"):
+        name, fix = "filters", 'write filters as {"year": {"from": 2019}, "venue": ["ACL"]}'
+    return ToolError(f"{name}: {first['msg']} ({repr(first['input'])[:200]}). Fix: {fix}")
 
 
 def _listing(k: int, page: int, filters: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from scimult.serving.refusals import PROBLEM
 from scimult.types import Role
 
 MOST_TEXTS, MOST_RESULTS, MOST_DEPTH, MOST_IDS = 256, 1000, 10_000, 10_000
 """Texts per request, results per page, depth of paging, ids per list."""
-MOST_CHARACTERS, MOST_EVIDENCE = 100_000, 100
-"""Characters per text, and papers per page with evidence."""
+MOST_CHARACTERS, MOST_EVIDENCE, MOST_FIELDS = 100_000, 100, 50
+"""Characters per text, papers per page with evidence, fields of an object."""
+
+
+def few_fields(value: Any) -> Any:
+    """Refuse an object of very many fields before each gets an error: other requests wait for it.
+
+    Raises
+    ------
+    ValueError
+        If it has more than ``MOST_FIELDS``.
+    """
+    if isinstance(value, dict) and len(value) > MOST_FIELDS:
+        raise ValueError(f"Object should have at most {MOST_FIELDS} fields")
+    return value
+
 
 Words = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -27,6 +48,7 @@ class Strict(BaseModel):
     """Base of requests: refuses unknown fields and converts nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    _few = model_validator(mode="before")(few_fields)
 
 
 class PaperIn(Strict):
@@ -59,9 +81,10 @@ class Range(Strict):
 
 
 Where = Annotated[
-    dict[Name, Scalar | Range | list[Scalar | None] | None],
+    dict[Name, Scalar | Range | Annotated[list[Scalar | None], Field(max_length=MOST_IDS)] | None],
+    BeforeValidator(few_fields),
     Field(
-        max_length=50,
+        max_length=MOST_FIELDS,
         description="Per column: a value, null (absent), a list (any of these) or "
         '{"from": 2019, "to": 2022}.',
         examples=[{"year": {"from": 2019}}],
@@ -239,7 +262,9 @@ class Health(BaseModel):
     status: Literal["ok", "stale"]
     papers: int
     generation: int
-    problem: str | None = Field(None, description="Why the latest library cannot be served.")
+    problem: str | None = Field(
+        None, description="Why the latest library or labels are not served."
+    )
 
 
 class Problem(BaseModel):

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scimult.errors import DataError, SciMultError
+from scimult.errors import DataError
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.library.manifest import FILE
-from scimult.progress import note, warn
+from scimult.progress import note
 from scimult.serving.batching import SharedModel
+from scimult.serving.following import Following
+from scimult.terminal import counted
 
 _T = TypeVar("_T")
-_Stamp = tuple[int, int, int]
 
 
 class Served:
@@ -39,24 +40,29 @@ class Served:
         device: str | None = None,
         **passes: Any,
     ) -> None:
-        self.path, self._device = path, device
-        self._passes, self._others = passes, list[SharedModel]()
-        self._swapping, self._reading_words = threading.Lock(), threading.Lock()
+        self.path, self._model, self._device = path, model, device
+        self._passes = passes
+        self._reading_words = threading.Lock()
         self._with_words: Library | None = None
         self._uses_words = False
-        self._stamp = _stamp_of(path)
-        self._library = self._opened(Library.open(path, model=model, device=device))
-        self.problem: str | None = None
+        self._shared: SharedModel | None = None
+        self._taggers: SharedModel | None = None
+        self._following = Following("library", path / FILE, self._read)
 
     @property
     def library(self) -> Library:
         """The latest opened state of the library."""
-        return self._library
+        return self._following.value
+
+    @property
+    def problem(self) -> str | None:
+        """Why the latest state of the library cannot be served; None if it is served."""
+        return self._following.problem
 
     @property
     def has_words(self) -> bool:
         """Whether questions that need words are answered at once."""
-        return self._with_words is self._library
+        return self._with_words is self.library
 
     def index_words(self) -> None:
         """Build the index of words that questions to the former library needed."""
@@ -69,49 +75,52 @@ class Served:
         If the library was rewritten meanwhile and its former files are gone, the question is
         repeated. The first question that needs words builds their index, and others wait for it.
         """
-        library = self._library
+        library = self.library
         try:
             return self._answer(question, library, words)
         except DataError:
-            if not self.follow() and self._library is library:
+            if not self.follow() and self.library is library:
                 raise
-            return self._answer(question, self._library, words)
+            return self._answer(question, self.library, words)
 
     def follow(self) -> bool:
         """Reopen the library if it changed on disk; return whether it did.
 
         If it cannot be opened, ``problem`` says why, and the former library stays.
         """
-        with self._swapping:
-            try:
-                stamp = _stamp_of(self.path)
-                if stamp == self._stamp:
-                    self.problem = None
-                    return False
-                self._library = self._reopened()
-                self._stamp, self.problem, self._with_words = stamp, None, None
-            except Exception as error:  # any other would end the watch silently
-                problem = _public(error)
-                if problem != self.problem:
-                    warn(f"still serving the former library: {error}")
-                self.problem = problem
-                return False
-        note(f"{self.path}: {len(self._library):,} papers now")
+        if not self._following.follow():
+            return False
+        self._with_words = None  # it would keep the former library in memory
+        note(f"{self.path}: {counted(len(self.library), 'paper')} now")
         return True
 
+    @property
+    def models(self) -> list[SharedModel]:
+        """The models in use, each once: the tagger's and the library's."""
+        used = dict.fromkeys((self._taggers, self._shared))
+        return [model for model in used if model is not None]
+
     def share(self, model: SciMult) -> SciMult:
-        """Return a model of other users than the library, with the same passes and deadlines.
+        """Return the tagger's model with the same passes and deadlines, instead of its former one.
 
         If it is the library's, its passes go on when the library changes to another one.
         """
-        shared = model if isinstance(model, SharedModel) else SharedModel(model, **self._passes)
-        self._others.append(shared)
-        return shared
+        former = self.models
+        self._taggers = (
+            model if isinstance(model, SharedModel) else SharedModel(model, **self._passes)
+        )
+        self._close_unused(former)
+        return self._taggers
 
     def close(self) -> None:
         """End the encoders' threads after all waiting requests."""
-        for model in (self._shared, *self._others):
+        for model in self.models:
             model.close()
+
+    def _close_unused(self, models: list[SharedModel]) -> None:
+        for model in models:
+            if model not in self.models:
+                model.close()
 
     def _answer(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
         if not words or self._with_words is library:
@@ -122,16 +131,17 @@ class Served:
             self._with_words = library
         return answer
 
-    def _reopened(self) -> Library:
-        """Reopen the library with the loaded model, or with a new one that encoded it."""
+    def _read(self) -> Library:
+        """Open the library with the loaded model, or with a new one that encoded it."""
+        former = self.models
+        if self._shared is None:
+            return self._opened(Library.open(self.path, model=self._model, device=self._device))
         try:
             library = Library.open(self.path, model=self._shared, device=self._device)
             return _warm(library, percentile=True)
         except DataError:
-            former = self._shared
             fresh = self._opened(Library.open(self.path, device=self._device))
-            if former not in self._others:
-                former.close()
+            self._close_unused(former)
             return fresh
 
     def _opened(self, library: Library) -> Library:
@@ -148,19 +158,3 @@ def _warm(library: Library, **options: Any) -> Library:
         if side == "candidate":
             library.search("warm", task=task, k=1, **options)
     return library
-
-
-def _stamp_of(path: Path) -> _Stamp:
-    file = path / FILE
-    if not file.is_file():
-        fix = "give the folder of a library; scimult library create makes one"
-        raise DataError("not a library", path=path, fix=fix)
-    stat = file.stat()
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
-
-
-def _public(error: Exception) -> str:
-    """Return what is wrong without paths of this machine, which ``/health`` must not show."""
-    if isinstance(error, SciMultError):
-        return error.problem
-    return (isinstance(error, OSError) and error.strerror) or type(error).__name__

@@ -13,7 +13,8 @@ import numpy as np
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
-from scimult.types import FloatArray
+from scimult.retrieval.embeddings import for_faiss
+from scimult.types import FloatArray, Similarity
 
 
 def opened(
@@ -43,8 +44,8 @@ def reference_of(
     }
 
 
-def checked_vectors(vectors: Any, papers: int, width: int) -> FloatArray:
-    """Return papers' embeddings of any floating type as float32.
+def checked_vectors(vectors: Any, papers: int, width: int, similarity: Similarity) -> FloatArray:
+    """Return papers' embeddings of any floating type as float32, for cosines of length 1.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def checked_vectors(vectors: Any, papers: int, width: int) -> FloatArray:
         problem = f"vectors are {vectors_ND.dtype} of shape {vectors_ND.shape}"
         fix = f"give a floating point array of shape {(papers, width)}, a row for each paper"
         raise DataError(problem, fix=fix)
-    return np.ascontiguousarray(vectors_ND, dtype=np.float32)
+    return for_faiss(vectors_ND, similarity)
 
 
 def _lasting(model: Path | str) -> str:

@@ -13,10 +13,12 @@ import numpy as np
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.evaluation.metrics import compute, judge
+from scimult.progress import warn
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.tagging.calibration import expected_calibration_error
 from scimult.tagging.incoming import tagged_papers
 from scimult.tagging.tagger import SuggestedTag, Tagger
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray
 
 METRICS = ("precision@5", "recall@5", "f1@5", "ndcg@10")
@@ -54,7 +56,8 @@ def evaluate_tagger(
     Returns
     -------
     dict
-        ``all``, ``seen`` and ``unseen``, each with ``papers`` and the metrics;
+        ``papers``, and ``trained_on``, how many of them the tagger was trained on; ``all``,
+        ``seen`` and ``unseen``, each with ``papers`` and the metrics;
         ``expected_calibration_error`` of the top 10; and ``at_precision``.
 
     Raises
@@ -70,6 +73,10 @@ def evaluate_tagger(
     )
     if not ids:
         raise DataError("no papers to evaluate on", fix="give papers with labels")
+    trained_on = int(tagger.was_trained_on(texts).sum())
+    if trained_on:
+        known = f"the tagger was trained on {trained_on:,} of {counted(len(ids), 'paper')}"
+        warn(f"{known}, so the numbers are too high: evaluate it on others")
     if precision is not None:
         tagger.tag([], k=None, precision=precision)  # fails early, before texts are encoded
     if vectors is None:
@@ -77,7 +84,7 @@ def evaluate_tagger(
         vectors = tagger.model.encode(texts, task=task, show_progress=show_progress)
     options: dict[str, Any] = {"evidence": False, "vectors": vectors}
     gold = [set(rows.tolist()) for rows in np.split(tags_QC.indices, tags_QC.indptr[1:-1])]
-    facts: dict[str, Any] = {"papers": len(ids)}
+    facts: dict[str, Any] = {"papers": len(ids), "trained_on": trained_on}
     names = tagger.vocabulary.ids
     everything = np.ones(len(names), dtype=bool)
     for group, members_C in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from scimult.errors import DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
 from scimult.tagging.calibration import Calibration, Curve, Suggestions
 from scimult.tagging.fusion import Fusion, Weights
+from scimult.tagging.incoming import Hashes, text_hashes
 from scimult.tagging.reading import read_vocabulary, write_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.signals import Learned
@@ -53,6 +55,8 @@ class TaggerState:
         Absent without tagged papers; suggestions are those for held-out ones.
     facts : mapping
         Numbers of papers and concepts, and the calibration error.
+    texts : array
+        Hashes of all texts that it was trained on; see `scimult.tagging.incoming.text_hashes`.
     """
 
     vocabulary: Vocabulary
@@ -65,6 +69,7 @@ class TaggerState:
     calibration: Calibration | None = None
     suggestions: Suggestions | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    texts: Hashes = field(default_factory=lambda: text_hashes(()))
 
 
 def save_state(folder: Path, state: TaggerState) -> None:
@@ -74,7 +79,7 @@ def save_state(folder: Path, state: TaggerState) -> None:
     if state.learned is not None:
         learned = state.learned
         sparse = packed(learned.tags_MC, "tags_") | packed(learned.words_MT, "words_")
-        save_arrays(folder / _PAPERS, vectors=learned.vectors_MD, **sparse)
+        save_arrays(folder / _PAPERS, vectors=learned.vectors_MD, texts=state.texts, **sparse)
         learned.words.save(folder)
         learned.linear.save(folder / _LINEAR)
     if state.suggestions is not None:
@@ -145,6 +150,7 @@ def _read(folder: Path) -> TaggerState:
 
 def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
+    papers = load_arrays(folder / _PAPERS) if (folder / _PAPERS).is_file() else {}
     curves = content["calibration"]
     return TaggerState(
         read_vocabulary(folder / VOCABULARY),
@@ -153,15 +159,15 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
         Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
         content["hierarchy"],
         content["model"],
-        learned=_load_learned(folder) if (folder / _PAPERS).is_file() else None,
+        learned=_load_learned(folder, papers) if papers else None,
         calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
         suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),
         facts=content["facts"],
+        texts=papers.get("texts", text_hashes(())),  # taggers of earlier versions have none
     )
 
 
-def _load_learned(folder: Path) -> Learned:
-    papers = load_arrays(folder / _PAPERS)
+def _load_learned(folder: Path, papers: Mapping[str, Any]) -> Learned:
     tags_MC, words_MT = unpacked(papers, "tags_"), unpacked(papers, "words_")
     linear = LinearHead.load(folder / _LINEAR)
     return Learned(tags_MC, papers["vectors"], Words.load(folder), words_MT, linear)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scimult.data.importers import ImportedPaper
 from scimult.errors import DataError
+from scimult.evaluation.name_matching import words
 from scimult.inference.texts import paper_of, rows_of
 from scimult.progress import warn
 from scimult.tagging.vocabulary import Vocabulary
+from scimult.terminal import counted
 from scimult.types import Text
 
+Hashes = NDArray[np.uint64]
 _NAMED = 3
+
+
+def text_hashes(texts: Iterable[Text]) -> Hashes:
+    """Return a hash of the words of each text; copies from other sources have the same."""
+    digests = (hashlib.sha256(words(text.joined).encode()).digest()[:8] for text in texts)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def tagged_papers(
@@ -70,7 +81,8 @@ def tagged_papers(
     if unknown:
         examples = ", ".join(repr(tag) for tag, _ in unknown.most_common(_NAMED))
         count = sum(unknown.values())
-        warn(f"ignored {count:,} tags that are not in the vocabulary, such as {examples}")
+        ignored = counted(count, "tag")
+        warn(f"ignored {ignored}, unknown to the vocabulary or ambiguous, such as {examples}")
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
         fix = "check that papers have labels, ids or names in the vocabulary, or give no papers"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
@@ -12,8 +13,9 @@ from scimult.data.tables import delimiter_of, read_delimited
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 from scimult.files import write_text
+from scimult.progress import note
 from scimult.tagging.vocabulary import Concept, Vocabulary
-from scimult.terminal import is_one_line
+from scimult.terminal import counted, is_blank, is_one_line
 
 # Names of each part of a concept in files, best first.
 FIELDS = {
@@ -95,8 +97,7 @@ def _rows(path: Path, kind: str, rejects: Rejects) -> Iterator[Record]:
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
     if kind == ".tsv" and first.startswith("<"):
         header = ("id", "label", "notation")[: first.count("\t") + 1]
-        for row in read_delimited(path, "\t", rejects, header=header, quoted=False):
-            yield Record(row.path, row.line, {**row.fields, "id": row.text("id").strip("<> ")})
+        yield from read_delimited(path, "\t", rejects, header=header, quoted=False)
         return
     yield from read_delimited(path, "\t" if kind == ".tsv" else delimiter_of(path), rejects)
 
@@ -110,7 +111,11 @@ def _vocabulary(
 ) -> Vocabulary:
     concepts: dict[str, Concept] = {}
     lines = []
-    parsed = rejects.keep(records, lambda row: (row, _concept(row, columns, language)))
+    parsed = rejects.keep(
+        records,
+        lambda row: (row, _concept(row, columns, language)),
+        lambda row: _id_if_any(row, columns, language),
+    )
     for record, concept in parsed:
         if concept.id in concepts:
             fix = "give every concept its own id, or remove the repetition"
@@ -118,16 +123,47 @@ def _vocabulary(
             continue
         concepts[concept.id] = concept
         lines.append(record.line)
-    return Vocabulary(concepts.values(), path, lines)
+    return Vocabulary(linked(concepts, rejects, path), path, lines)
+
+
+def linked(concepts: Mapping[str, Concept], rejects: Rejects, path: Path) -> list[Concept]:
+    """Return concepts by id without links to rejected ones; links elsewhere are errors later.
+
+    If a rejected one has no readable id, any unknown one may be it.
+    """
+    kept, links = [], 0
+    for concept in concepts.values():
+        gone = {name for name in concept.broader if name not in concepts}
+        if None not in rejects.left_out:
+            gone &= rejects.left_out
+        broader = tuple(name for name in concept.broader if name not in gone)
+        kept.append(replace(concept, broader=broader))
+        links += len(gone)
+    if links:
+        note(f"{path}: left out {counted(links, 'link')} to concepts that are left out")
+    return kept
+
+
+def _id_if_any(record: Record, columns: Mapping[str, str | None], language: str) -> str | None:
+    try:
+        return _id(record, columns, language)
+    except DataError:
+        return None
+
+
+def _id(record: Record, columns: Mapping[str, str | None], language: str) -> str:
+    """Return a concept's id, without the angle brackets of Annif's tables."""
+    name = record.identifier(_field(record, "id", columns, language))
+    return name[1:-1].strip() if name[0] == "<" and name[-1] == ">" else name
 
 
 def _concept(record: Record, columns: Mapping[str, str | None], language: str) -> Concept:
-    name = record.identifier(_field(record, "id", columns, language))
+    name = _id(record, columns, language)
     if not is_one_line(name):
         problem = "id has a line break or control character"
         raise record.error(problem, value=name, fix="remove it")
     label = record.text(_field(record, "label", columns, language)).strip()
-    if not label:
+    if is_blank(label):
         raise record.error("concept has no label", value=name, fix="give it a label")
     parts = {part: _field(record, part, columns, language) for part in FIELDS}
     return Concept(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.sax import SAXParseException
@@ -11,7 +10,9 @@ from scimult.data.lines import Rejects
 from scimult.data.packed import open_binary
 from scimult.errors import DataError
 from scimult.progress import note
+from scimult.tagging.reading import linked
 from scimult.tagging.vocabulary import Concept, Vocabulary
+from scimult.terminal import counted
 
 if TYPE_CHECKING:
     from rdflib import Graph, URIRef
@@ -72,8 +73,9 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
             notation=_words(graph, node, SKOS.notation, "") or "",
         )
     if old or outside:
-        note(f"{path}: left out {len(old)} deprecated concepts and {outside} links to no concept")
-    return Vocabulary(_with_known_broader(concepts), path)
+        left_out = f"{counted(len(old), 'deprecated concept')} and {counted(outside, 'link')}"
+        note(f"{path}: left out {left_out} to no concept")
+    return Vocabulary(linked(concepts, rejects, path), path)
 
 
 def _parsed(path: Path, format: str) -> Graph:
@@ -99,14 +101,6 @@ def _parsed(path: Path, format: str) -> Graph:
         problem = f"not valid RDF: {' '.join(str(error).split())}"
         raise DataError(problem, path=path, fix=fix) from None
     return graph
-
-
-def _with_known_broader(concepts: dict[str, Concept]) -> list[Concept]:
-    """Return the concepts without links to rejected ones."""
-    return [
-        replace(one, broader=tuple(name for name in one.broader if name in concepts))
-        for one in concepts.values()
-    ]
 
 
 def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:

@@ -23,17 +23,12 @@ from scimult.tagging.encoder import checked_vectors, opened, reference_of
 from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
-from scimult.tagging.incoming import tagged_papers
+from scimult.tagging.incoming import tagged_papers, text_hashes
 from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
 from scimult.tagging.signals import Signals
-from scimult.tagging.training import (
-    LEAST_PAPERS,
-    LISTED,
-    TaggedPapers,
-    blocks,
-    fit_tagger,
-)
+from scimult.tagging.training import LEAST_PAPERS, LISTED, TaggedPapers, blocks, fit_tagger
 from scimult.tagging.vocabulary import Vocabulary
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray, Similarity, Text
 
 _UNCALIBRATED = Calibration(Curve([], []), Curve([], []))
@@ -158,7 +153,7 @@ class Tagger:
                 else StoringEncoder(encoder, Path(store), encoder.fingerprint)
             )
             vectors = storing.encode(texts, task=task, role="query", show_progress=show_progress)
-        vectors = checked_vectors(vectors, len(texts), encoder.width)
+        vectors = checked_vectors(vectors, len(texts), encoder.width, encoder.similarity)
         reference = reference_of(encoder, model, overrides, task)
         common = vocabulary, labels_CD
         if not ids:
@@ -201,7 +196,8 @@ class Tagger:
         reference = state.model
         source = model if model is not None else reference.get("path")
         if source is None:
-            raise DataError("the tagger's model has no folder", path=path, fix="pass model=")
+            fix = "pass model (--model)"
+            raise DataError("the tagger's model has no folder", path=path, fix=fix)
         encoder = opened(source, device, reference["dtype"], reference["settings"])
         if encoder.fingerprint != reference["fingerprint"]:
             fix = "use the model that it was trained with, or train it again with this one"
@@ -212,7 +208,8 @@ class Tagger:
     def __repr__(self) -> str:
         facts = self.facts
         learned = f"{facts['papers']:,} tagged papers" if self.is_calibrated else "no tagged papers"
-        return f"Tagger({len(self.vocabulary):,} concepts, {learned}, by {self.model.name!r})"
+        concepts = counted(len(self.vocabulary), "concept")
+        return f"Tagger({concepts}, {learned}, by {self.model.name!r})"
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -223,6 +220,10 @@ class Tagger:
     def facts(self) -> dict[str, Any]:
         """Numbers of papers and concepts, and the calibration error."""
         return self._state.facts
+
+    def was_trained_on(self, texts: Iterable[Text]) -> BoolArray:
+        """Return which texts are among those of its training; none if it is of an old version."""
+        return np.isin(text_hashes(texts), self._state.texts)
 
     @property
     def task(self) -> str:
@@ -303,7 +304,7 @@ class Tagger:
         texts, task = as_texts(papers, "paper"), self.task
         if vectors is None:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
-        vectors = checked_vectors(vectors, len(texts), self.model.width)
+        vectors = checked_vectors(vectors, len(texts), self.model.width, self.similarity)
         by_paper: list[list[tuple[int, float]]] = []
         most = max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):

@@ -23,17 +23,21 @@ from scimult.tagging.calibration import (
 )
 from scimult.tagging.folder import TaggerState
 from scimult.tagging.fusion import Fusion, FusionSample
+from scimult.tagging.incoming import Hashes, text_hashes
 from scimult.tagging.neighbours import NearVectors, shares
 from scimult.tagging.sets import Hierarchy, best_first, raised
 from scimult.tagging.signals import Learned, Signals, similarities
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.tagging.words import Words, fit_linear
+from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity, Text
 
 LEAST_PAPERS = 50
 LISTED = 50
 """Suggestions per paper used for calibration."""
 _DEV_SHARE, _MOST_DEV = 0.2, 4000
+_MOST_COPIES = 10
+"""A text of more papers is no repeated paper but one that new papers have, such as "Editorial"."""
 _NUMBERS = 1 << 22
 _MEAN_OF = 2000
 
@@ -54,13 +58,19 @@ class TaggedPapers:
         return TaggedPapers(ids, texts, self.vectors_ND[rows], self.tags_NC[rows])
 
 
-def split_papers(ids: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
+def split_papers(ids: Sequence[str], texts_N: Hashes) -> tuple[IntArray, IntArray, IntArray]:
     """Return the rows for learning, for weighing sources and for calibration.
 
-    A fifth of the papers, at most 4,000, is held out from learning and halved. The split depends
-    only on the ids, not on their order.
+    A fifth of the papers, at most 4,000, is held out from learning and halved. Papers with the same
+    text stay together, but for those at a cut: tags of a held-out paper whose copy was learned from
+    are no measure of those of new papers. The split does not depend on the order of papers.
     """
-    order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in ids], kind="stable")
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in ids]
+    place_N = np.argsort(np.argsort(digests, kind="stable"))
+    _, group_N, counts = np.unique(texts_N, return_inverse=True, return_counts=True)
+    first = np.full(len(counts), len(ids))
+    np.minimum.at(first, group_N, place_N)
+    order = np.lexsort((place_N, np.where(counts[group_N] > _MOST_COPIES, place_N, first[group_N])))
     dev_papers = min(_MOST_DEV, int(_DEV_SHARE * len(ids)))
     return (
         np.sort(order[dev_papers:]),
@@ -87,10 +97,12 @@ def fit_tagger(
     DataError
         If only held-out papers have tags.
     """
-    learning, weighing, calibrating = (papers.part(rows) for rows in split_papers(papers.ids))
+    hashes_N = text_hashes(papers.texts)
+    parts = [papers.part(rows) for rows in split_papers(papers.ids, hashes_N)]
+    learning, weighing, calibrating = parts
     if not learning.tags_NC.nnz:
         problem, fix = "no paper to learn from has a tag", "tag more papers"
-        raise DataError(problem, value=f"{len(learning.ids)} papers", fix=fix)
+        raise DataError(problem, value=counted(len(learning.ids), "paper"), fix=fix)
     sample_ND = learning.vectors_ND[:_MEAN_OF]
     mean_C = similarities(sample_ND, labels_CD, similarity).mean(axis=0)
     learned = learn(learning, similarity, seed=seed, show_progress=show_progress)
@@ -109,6 +121,7 @@ def fit_tagger(
     return TaggerState(
         vocabulary, labels_CD, mean_C, fusion, hierarchy, model,
         learned=learned, calibration=calibration, suggestions=suggestions, facts=facts,
+        texts=hashes_N,
     )  # fmt: skip
 
 

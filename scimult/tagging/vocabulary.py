@@ -13,6 +13,7 @@ import numpy as np
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError, suggest
+from scimult.terminal import counted, is_blank, is_one_line
 from scimult.types import IntArray, Text
 
 _SHOWN = 6
@@ -71,8 +72,9 @@ class Vocabulary(Sequence[Concept]):
     Raises
     ------
     DataError
-        If there are no concepts, or a single string; one is of another type, an id is repeated, a
-        broader concept is not in the vocabulary, or broader concepts form a cycle.
+        If there are no concepts, or a single string; one is of another type, has no label or no id
+        of one line, an id is repeated, a broader concept is not in the vocabulary, or broader
+        concepts form a cycle.
     """
 
     def __init__(
@@ -91,6 +93,11 @@ class Vocabulary(Sequence[Concept]):
             raise DataError("vocabulary is empty", path=path, fix=fix)
         self._rows: dict[str, int] = {}
         for row, concept in enumerate(self._concepts):
+            if is_blank(concept.id) or not is_one_line(concept.id):
+                fix = "give every concept an id without line breaks and control characters"
+                raise self._error("concept has no id, or not one line", row, concept.id, fix)
+            if is_blank(concept.label):
+                raise self._error("concept has no label", row, concept.id, "give it a label")
             if self._rows.setdefault(concept.id, row) != row:
                 fix = "give every concept its own id"
                 raise self._error("repeated concept", row, concept.id, fix)
@@ -116,7 +123,7 @@ class Vocabulary(Sequence[Concept]):
 
     def __repr__(self) -> str:
         links = f", {len(self.parents.values):,} broader" if self.has_hierarchy else ""
-        return f"Vocabulary({len(self):,} concepts{links})"
+        return f"Vocabulary({counted(len(self), 'concept')}{links})"
 
     @property
     def ids(self) -> list[str]:

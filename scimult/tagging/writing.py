@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from scimult.errors import ConfigError
 from scimult.files import atomic_file, write_text
 from scimult.tagging.tagger import SuggestedTag
@@ -125,11 +127,13 @@ def _csv(row: dict[str, Any]) -> str:
 
 
 def _trec(row: dict[str, Any]) -> str:
+    """Return the lines of a run; equal scores are lowered a little, as trec_eval reorders them."""
     paper = quote(row["id"], safe=_SAFE)
-    return "".join(
-        f"{paper} Q0 {quote(tag['id'], safe=_SAFE)} {rank} {tag['score']:.9g} scimult\n"
-        for rank, tag in enumerate(row["tags"], start=1)
-    )
+    lines, score = [], np.float32(np.inf)
+    for rank, tag in enumerate(row["tags"], start=1):
+        score = min(np.float32(tag["score"]), np.nextafter(score, np.float32(-np.inf)))
+        lines.append(f"{paper} Q0 {quote(tag['id'], safe=_SAFE)} {rank} {score:.9g} scimult\n")
+    return "".join(lines)
 
 
 _SAFE = "".join(map(chr, range(33, 127))).replace("%", "")

@@ -78,7 +78,7 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     assert "2019" in shown
     assert "None" not in shown  # the year of a4
     result = _run("library", "remove", library, "a1", "a9")
-    assert "1 of 2 ids are not in the library" in result.stderr
+    assert "not in the library: 1 of 2 ids" in result.stderr
     assert "3 papers" in result.stdout
     assert "2 papers" in _run("library", "remove", library, "--where", "year = 2020").stdout
     facts = json.loads(_run("library", "info", library, "--json").stdout)
@@ -115,7 +115,7 @@ def test_sync_removes_nothing_if_a_bad_record_has_no_readable_id(library: Path) 
     assert "3 papers (0 added, 1 changed, 0 unchanged, 0 removed, 2 kept; " in result.output
     assert "nothing was removed: a record without a readable id was left out" in result.stderr
     papers.write_text('{"id": "a3", "title": "New"}\n{"id": "a3", "title": "Twice"}\n')
-    assert "1 papers (0 added, 0 changed, 1 unchanged, 2 removed; " in _run(*sync).output
+    assert "1 paper (0 added, 0 changed, 1 unchanged, 2 removed; " in _run(*sync).output
 
 
 def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) -> None:
@@ -152,6 +152,10 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
         "venue",
         "year",
     }
+    table = _run("search", "nets", "--library", library, "--top", 1, "--percentile").stdout
+    (best,) = _rows("search", "nets", "--library", library, "--top", 1, "--percentile")
+    cells = [str(best["rank"]), f"{best['score']:.4f}", f"{best['percentile']:.2f}", best["id"]]
+    assert cells == table.splitlines()[-2].split()[:4]
     table = _run("search", "nets", "--library", library, "--top", 1, "--words", "0.5").stdout
     assert "score (cosine and BM25, 0 to 1)" in table
     two = _rows("recommend", "--library", library, "--id", "a1", "--id", "a2")

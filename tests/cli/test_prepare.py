@@ -44,7 +44,7 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
         "prepare", *paths, "--tokenizer", minilm, "seed=3", "mining.max_negatives=2"
     )
     assert code == 0, output
-    assert "20 papers" in output
+    assert "papers: 20" in output
     data = PreparedData.open(out)
     assert data.manifest.config["seed"] == 3
     assert max(file.negatives.lengths.max() for file in data.pairs("train")) == 2
@@ -125,7 +125,7 @@ def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
     paths = ("--input", tmp_path / "in", "--raw", tmp_path / "raw")
     code, output = _run("prepare", "sentence-triples", *paths, "name=pets")
     assert code == 0, output
-    assert "2 queries" in output
+    assert "papers: 2; queries: 2" in output
     assert not (tmp_path / "out").exists()
     options = ("name=pets", "prepare.dev_fraction=0", "prepare.mining.max_negatives=1")
     code, output = _run("prepare", "sentence-triples", *paths, "--out", tmp_path / "out", *options)
@@ -162,7 +162,7 @@ def test_papers_without_pairs_are_only_converted(tmp_path: Path) -> None:
     paths = ("prepare", "table", "--input", tmp_path / "in", "papers.file=p.csv")
     code, output = _run(*paths, "--out", tmp_path / "out")
     assert code == 1
-    assert "1 papers without labels, citations, links or queries" in output
+    assert "papers without labels, citations, links or queries" in output
     assert "p.csv: columns not read: terms" in output
     assert f"--raw {tmp_path / 'out.raw'} without --out" in output
     assert not (tmp_path / "out.raw").exists()

@@ -64,6 +64,14 @@ def test_a_link_query_with_an_empty_title_is_its_text(tmp_path: Path) -> None:
     assert _read(benchmark, tmp_path).queries[2] == Text("paper", "Graphs.")
 
 
+def test_a_link_query_in_the_layout_of_a_corpus_keeps_its_text(tmp_path: Path) -> None:
+    """ICLR 2022's queries: its authors join title and text."""
+    benchmark = write_links(tmp_path)
+    changed = [*QUERY_PAPERS[:2], {"_id": "d4", "title": "Graphs", "text": "Drawn."}]
+    write_jsonl(tmp_path / "links/queries.jsonl", changed)
+    assert _read(benchmark, tmp_path).queries[2] == Text("paper", "Graphs", "Drawn.")
+
+
 def test_reranking_reads_the_listed_candidates(tmp_path: Path) -> None:
     data = _read(write_rerank(tmp_path), tmp_path)
     assert data.lists is not None
@@ -142,6 +150,12 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
         write_search,
         _jsonl("corpus.jsonl", [*CORPUS, {"_id": "d6", "title": " ", "text": ""}]),
         "corpus.jsonl:6: 'title' and 'text' are both empty",
+        3,
+    ),
+    (
+        write_search,
+        _jsonl("corpus.jsonl", [*CORPUS, {"_id": "d6", "title": "A", "abstract": "B"}]),
+        "corpus.jsonl:6: paper has text under 'abstract', which is not read here (value: 'B')",
         3,
     ),
     (

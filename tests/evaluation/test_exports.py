@@ -13,7 +13,11 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.evaluation.exports import export_results
+from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.results import Result, load_results, save_result
+from scimult.evaluation.suites import load_suite
+from scimult.evaluation.systems import BM25System
+from tests.benchmark_sets import write_search
 from tests.evaluation.reporting.scored import write_results
 
 
@@ -101,6 +105,39 @@ def test_runs_score_the_same_in_trec_eval(
     for ours in names:
         mean = sum(scores[names[ours]] for scores in found.values()) / len(qrels)
         assert entry.scores[ours] == pytest.approx(mean, abs=1e-9)
+
+
+def test_a_query_with_an_empty_list_counts_in_beirs_mean(tmp_path: Path) -> None:
+    write_search(tmp_path / "data")
+    with open(tmp_path / "data/search/queries.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"_id": "q9", "text": "zzz"}\n')
+    with open(tmp_path / "data/search/qrels/test.tsv", "a", encoding="utf-8") as file:
+        file.write("q9\td1\t1\n")
+    suite = load_suite(str(tmp_path / "data/search"))
+    sets = load_sets(suite, tmp_path)
+    result = evaluate(BM25System(), suite, sets, tmp_path / "out", save_runs=True)
+    (path,) = export_results([tmp_path / "out"], "beir", tmp_path / "theirs")
+    qrels = {"q1": {"d1": 2, "d4": 1}, "q2": {"d3": 1}, "q3": {"d2": 1}, "q9": {"d1": 1}}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"})
+    found = evaluator.evaluate(json.loads(path.read_text()))
+    mean = sum(scores["ndcg_cut_10"] for scores in found.values()) / len(found)
+    assert result.sets["search"].scores["ndcg@10"] == pytest.approx(mean, abs=1e-9)
+
+
+@pytest.mark.parametrize("score", [71.2, -1.5])
+def test_a_percentage_written_by_hand_is_no_score(
+    written: tuple[Path, Path], tmp_path: Path, score: float
+) -> None:
+    tree = _result(written[0], "words").model_dump(mode="json")
+    tree["sets"]["search"]["scores"]["ndcg@10"] = score
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "result.json").write_text(json.dumps(tree))
+    place = rf"words/result.json: .*sets.search.scores.ndcg@10: .*1.*value: {score}"
+    with pytest.raises(DataError, match=place):
+        export_results([tmp_path], "csv", tmp_path / "out")
+    tree["sets"]["search"]["scores"]["ndcg@10"] = 1 + 2**-52  # a mean of ones
+    (tmp_path / "words" / "result.json").write_text(json.dumps(tree))
+    export_results([tmp_path], "csv", tmp_path / "out")
 
 
 def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,9 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
         regression_linear(benchmark, _papers([], values), broken)
     with pytest.raises(DataError, match="embeddings of shape"):
         regression_linear(benchmark, _papers([], values), x[1:])
+    few = replace(_papers([], values), train_rows=np.arange(5))
+    with pytest.raises(DataError, match="made: 5 training papers, fewer than two for each fold"):
+        regression_linear(_benchmark(["kendall_tau"], folds=3), few, x)
     three = _papers([[str(row % 3)] for row in values], [])
     with pytest.raises(DataError, match="f1 is for two labels only"):
         classification_linear(_benchmark(["f1"]), three, x)

@@ -111,6 +111,14 @@ def test_the_generated_world_has_the_data_of_suite_demo(tmp_path: Path) -> None:
         assert entry.left_out == {}
 
 
+@pytest.mark.parametrize("name", ["../../up", "a/b", "..", "a\\tb"])
+def test_no_set_writes_its_files_elsewhere(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN.replace("  a:", f'  "{name}":'), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"(?s)own.yaml: .*cannot be the name of a set"):
+        load_suite(str(path))
+
+
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)

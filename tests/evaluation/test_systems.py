@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
-from scimult.types import FloatArray, Text
+from scimult.retrieval.shards import Space, publish, write_shard
+from scimult.types import FloatArray, Similarity, Text
 from tests.benchmark_sets import WordEncoder, write_links, write_rerank, write_search
 from tests.tiny import save_tiny_model
 
@@ -77,6 +79,33 @@ def test_stored_embeddings_rank_as_the_encoder_that_made_them(
         for side in ("queries", "candidates")
         for file in ("embeddings.npy", "ids.txt")
     }
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_stored_embeddings_are_compared_as_their_model_does(
+    tmp_path: Path, links: Dataset, similarity: Similarity
+) -> None:
+    encoder, folder = WordEncoder(similarity), tmp_path / "stored/links"
+    queries_QD = encoder.encode(links.queries, task="search", role="query")
+    candidates_CD = encoder.encode(links.candidates, task="search", role="candidate")
+    meta = {"similarity": similarity}
+    write_embeddings(folder / "candidates", links.candidate_ids, candidates_CD, meta)
+    (folder / "queries").mkdir()
+    space = Space(queries_QD.shape[1], similarity)
+    publish(
+        folder / "queries",
+        space,
+        [write_shard(folder / "queries", 0, space, links.query_ids, queries_QD)],
+    )
+    found = StoredSystem("mine", tmp_path / "stored").ranker(links).search(5)
+    _assert_same(found, DenseSystem(encoder).ranker(links).search(5))
+    assert StoredSystem("mine", tmp_path / "stored", "dot").similarity == "dot"
+    write_embeddings(tmp_path / "stored/other/queries", ["q"], queries_QD[:1], {})
+    assert StoredSystem("mine", tmp_path / "stored").similarity == similarity
+    write_embeddings(tmp_path / "stored/other/papers", ["p"], queries_QD[:1], {"similarity": "dot"})
+    both = re.escape(str(sorted([similarity, "dot"])))
+    with pytest.raises(DataError, match=f"stored: .*{both}"):
+        StoredSystem("mine", tmp_path / "stored")
 
 
 def test_stored_embeddings_must_hold_every_id(tmp_path: Path, links: Dataset) -> None:

@@ -254,9 +254,13 @@ def test_a_model_with_a_further_task_does_not_replace_the_vectors_of_another(
     assert contents(out) == before
 
 
-def test_no_text_and_impossible_parts(tmp_path: Path, model: SciMult) -> None:
-    with pytest.raises(DataError, match="no text is left"):
-        encode(tmp_path / "e", model, [])
+def test_no_text_and_impossible_parts_change_no_folder(tmp_path: Path, model: SciMult) -> None:
+    for earlier in (False, True):
+        before = contents(tmp_path)
+        with pytest.raises(DataError, match="no text is left"):
+            encode(tmp_path / "e", model, [], bulk={"overwrite": earlier})
+        assert contents(tmp_path) == before
+        encode(tmp_path / "e", model, some_texts(3))
     with pytest.raises(ConfigError, match="a shard has no rows"):
         encode(tmp_path / "e", model, some_texts(1), rows=0)
     for given_part in ("3/3", "1", "a/b", "-1/4", "1/0"):

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from scimult.data.importers import read_papers
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.inference.collection import read_collection
+from scimult.inference.texts import as_texts
 from scimult.types import Text
 
 
@@ -59,6 +61,23 @@ def test_beir_fields_labels_and_queries(tmp_path: Path) -> None:
     _write(tmp_path / "queries.jsonl", [{"_id": "a", "text": "how do graphs grow"}])
     queries = read_collection(tmp_path, "query", Rejects())
     assert queries.texts == [Text("query", "how do graphs grow")]
+
+
+def test_a_label_has_a_name(tmp_path: Path) -> None:
+    file = _write(tmp_path / "l.jsonl", [{"id": "a", "name": " ", "definition": "D"}])
+    with pytest.raises(DataError, match=r"l.jsonl:1: label has no name \(value: 'a'\)"):
+        read_collection(file, "label", Rejects())
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_a_body_under_its_second_name_is_read_where_the_first_is_empty(
+    tmp_path: Path, empty: str | None
+) -> None:
+    record = {"id": "a", "title": "T", "abstract": empty, "text": "A"}
+    file, wanted = _write(tmp_path / "x.jsonl", [record]), [Text("paper", "T", "A")]
+    assert read_collection(file, "paper", Rejects()).texts == wanted
+    assert as_texts([record], "paper") == wanted
+    assert [paper.abstract for paper in read_papers([file])] == ["A"]
 
 
 def test_titles_are_found_whatever_their_case(tmp_path: Path) -> None:

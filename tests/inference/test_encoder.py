@@ -137,6 +137,7 @@ def test_unknown_role_lists_the_known_ones(model: SciMult) -> None:
     ("texts", "message"),
     [
         (["graphs", "  "], r"text 1 \(query\) is empty"),
+        (["graphs", "\u200b\ufeff"], r"text 1 \(query\) is empty"),
         ([{"text": None}], r"text 0 \(query\) is empty"),
         ([{"name": "graphs"}], r"none of the fields text, query, title \(value: \['name'\]\)"),
         ([{"text": 3}], r"text 0 holds a int \(value: 3\)"),

@@ -385,3 +385,12 @@ def test_a_table_of_labels_is_read_by_row_and_a_string_is_no_list_of_ids(library
     assert sorted(hit.id for hit in tagged.labels) == ["Plasma", "o"]
     with pytest.raises(ConfigError, match="ids is a string"):
         library.tag(["Optics"], ids="p001")
+
+
+@pytest.mark.parametrize("name", ["", " ", "\u200b"])
+def test_a_label_needs_a_name(library: Library, name: str) -> None:
+    """Its id was the name, an empty one."""
+    with pytest.raises(DataError, match="label 1 has no name.*Of light"):
+        library.tag(["Graphs", {"name": name, "definition": "Of light"}])
+    (tagged,) = library.tag([{"id": None, "name": "Optics"}], ids=["p001"])
+    assert tagged.labels.ids == ["Optics"]

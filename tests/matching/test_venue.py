@@ -117,13 +117,14 @@ def test_a_bad_note_has_its_place(tmp_path: Path, where: str, line: str, message
 
 
 def test_authors_are_recognised_by_decomposed_and_spaced_names(tmp_path: Path) -> None:
-    """File systems decompose accents, and hands leave spaces: no author reviews their own paper."""
+    """File systems decompose accents, hands leave spaces, address books marks without width."""
     jose = "~Jos\u00e9_M1"
     folder = write_venue(tmp_path)
     line = json.dumps(note("j1", "Graphs")) + "\n"
     (folder / "archives" / f"{unicodedata.normalize('NFD', jose)}.jsonl").write_text(line)
     with (folder / "submissions.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(note("s4", "More graphs", authorids=[jose, "~Ada_L1 "])) + "\n")
+        people = [jose, "\u202a~Ada_L1\u202c "]
+        file.write(json.dumps(note("s4", "More graphs", authorids=people)) + "\n")
     venue = read_openreview(folder, Rejects())
     assert venue.authors["s4"] == [jose, "~Ada_L1"]
     assert {jose, "~Ada_L1"} <= venue.reviewers.keys()

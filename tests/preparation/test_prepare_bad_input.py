@@ -213,7 +213,9 @@ def test_pairs_that_are_all_dropped_are_counted(root: Path, tmp_path: Path) -> N
     (source,) = config.sources
     dropping = source.model_copy(update={"dangling": {"citations": "drop"}})
     config = config.model_copy(update={"sources": [dropping]})
-    with pytest.raises(DataError, match="no pair is left; dropped 2 .*ids are those of the papers"):
+    with pytest.raises(
+        DataError, match="dropped for a paper without a text: 2. .*ids are those of the"
+    ):
         build_dataset(config, tmp_path / "out")
 
 

@@ -212,7 +212,7 @@ TABLE = "paper-id\tcitations\n"
         (YEAR, papers(size=["new"] * 8), None, "papers.jsonl:1.*not a finite number.*new"),
         (YEAR | {"field": "sise"}, None, None, "no paper has a target of task 'year'.*sise"),
         (VENUE, papers(place=[*"aabbbbac"]), None, "papers.jsonl:8: only one paper.*value: 'c'"),
-        (VENUE, papers(place=["a"] * 8), None, "1 classes are left"),
+        (VENUE, papers(place=["a"] * 8), None, "classes left: 1"),
         (VENUE, papers(place=[["a"]] * 8), None, "'place' is not a string"),
         (TOPICS, papers(topics=["x"] * 8), None, "'topics' is not a list of strings"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,16 +14,15 @@ import httpx
 import pytest
 import uvicorn
 
+from scimult.cli.serve import followed_labels
 from scimult.library import Library
 from scimult.serving.annif import Project
 from scimult.serving.answers import Answers
 from scimult.serving.app import Service
 from scimult.serving.guards import Limits
-from scimult.serving.labels import LabelSpace, TaggerLabels
 from scimult.serving.metrics import Metrics
 from scimult.serving.run import listen
 from scimult.serving.served import Served
-from scimult.tagging import Tagger
 from tests.library.conftest import dated
 from tests.tiny import save_tiny_model
 
@@ -67,6 +67,13 @@ class Running:
         )
 
 
+def save_labels(folder: Path) -> Path:
+    """Write ``LABELS`` into a folder and return the file."""
+    file = folder / "labels.jsonl"
+    file.write_text("".join(f"{json.dumps(label)}\n" for label in LABELS))
+    return file
+
+
 @contextmanager
 def running(
     folder: Path,
@@ -81,10 +88,9 @@ def running(
     served = Served(
         folder, most_tokens=most_tokens, patience=limits.seconds, observe=metrics.passed
     )
-    answers = Answers(served, LabelSpace(served.library.model, LABELS))
-    if tagger is not None:
-        answers.labels = TaggerLabels(Tagger.open(tagger, model=served.library.model))
-    project = Project("labels", "Labels", answers.bounded_tags)
+    labels = None if tagger is not None else save_labels(folder.parent)
+    answers = Answers(served, followed_labels(served, labels, tagger, None, False))
+    project = Project("labels", answers.bounded_tags)
     hosts = frozenset({"127.0.0.1"}) if key is None else None
     service = Service(
         answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import pytest
 from mcp import Client, StdioServerParameters
 
+from scimult.cli.serve import followed_labels
 from scimult.library import Library
 from scimult.serving import mcp
 from scimult.serving.answers import Answers
-from scimult.serving.labels import LabelSpace
 from scimult.serving.mcp import MOST_ABSTRACT, MOST_TITLE, mcp_server
 from scimult.serving.served import Served
 from tests.library.conftest import dated
-from tests.serving.conftest import LABELS
+from tests.serving.conftest import LABELS, save_labels
 from tests.tiny import save_tiny_model
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     long = {"id": "long", "title": "t" * 9999, "abstract": "a" * 99_999, "venue": "v" * 9999}
     Library.create(root / "library", [*dated(30), long], model=model)
     served = Served(root / "library")
-    yield Answers(served, LabelSpace(served.library.model, LABELS))
+    yield Answers(served, followed_labels(served, save_labels(root), None, None, False))
     served.close()
 
 
@@ -122,10 +122,16 @@ def test_answers_are_bounded(answers: Answers) -> None:
     [
         ("search_papers", {"query": "a", "task": "serch"}, "did you mean 'search'"),
         ("search_papers", {"query": "a", "filters": {"yeer": 1}}, "did you mean 'year'"),
-        ("search_papers", {"query": "a", "k": 51}, "less than or equal to 50"),
-        ("search_papers", {}, "query"),
+        (
+            "search_papers",
+            {"query": "a", "k": 51},
+            "k: Input should be less than or equal to 50 (51). Fix: write k as the tool's",
+        ),
+        ("search_papers", {}, "the argument query is missing. Fix: give it"),
+        ("recommend_papers", {"ids": "p001"}, "ids: Input should be a valid list ('p001'). Fix"),
+        ("search_papers", {"query": "a", "filters": "year > 1"}, 'Fix: write filters as {"year"'),
         ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
-        ("recommend_papers", {"ids": [""]}, "ids: String should have at least 1 character. Fix"),
+        ("recommend_papers", {"ids": [""]}, "String should have at least 1 character (''). Fix"),
         ("tag_papers", {"title": "a", "labels": []}, "labels: List should have at least 1 item"),
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
         ("recommend_papers", {}, "nothing to search for"),
@@ -146,6 +152,7 @@ def test_errors_name_the_fix(
     assert found.is_error
     assert message in found.content[0].text
     assert "Traceback" not in found.content[0].text
+    assert "pydantic" not in found.content[0].text
 
 
 def test_a_sync_is_seen_at_the_next_call(answers: Answers) -> None:

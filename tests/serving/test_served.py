@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
-from scimult.cli.serve import known_labels
+from scimult.cli.serve import followed_labels
 from scimult.library import Library
 from scimult.library.words import WordIndex
 from scimult.serving.app import THREADS
 from scimult.serving.served import Served
-from scimult.tagging import Tagger
+from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
 from tests.library.conftest import dated
 from tests.serving.conftest import LABELS, Running, running
@@ -83,8 +83,9 @@ def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: 
     tagger = Tagger.train(tmp_path / "tagger", VOCABULARY, model=models[0])
     passes: list[int] = []
     served = Served(tmp_path / "library", observe=lambda texts, tokens: passes.append(texts))
-    labels = known_labels(served, None, tmp_path / "tagger", None, False)
-    assert labels is not None
+    followed = followed_labels(served, None, tmp_path / "tagger", None, False)
+    assert followed is not None
+    labels = followed.value
     Library.open(tmp_path / "library").migrate(models[1])
     assert served.follow()
     passes.clear()
@@ -93,6 +94,54 @@ def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: 
     assert [one.id for one in found] == [one.id for one in tagger.tag([paper], 3)[0]]
     assert passes == [1]
     served.close()
+
+
+def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
+    """The service went on with the former one, while the library followed its folder."""
+    models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
+    Library.create(tmp_path / "library", dated(30), model=models[0])
+    tagger = tmp_path / "tagger"
+    Tagger.train(tagger, VOCABULARY, model=models[0])
+    threads = threading.active_count()
+    with running(tmp_path / "library", tagger=tagger) as server:
+        own = server.served.models
+        for model, words in ((models[1], ["Walks", "Trees"]), (models[0], ["Nets", "Trees"])):
+            expected = Tagger.train(tagger, Vocabulary(words), model=model)
+            _wait_for_labels(server, words)
+            tagged = server.post("/tag", {"ids": ["p001"], "k": 2}).json()["papers"][0]["labels"]
+            (tags,) = expected.tag(dated(2)[1:], k=2)
+            assert [one["id"] for one in tagged] == [tag.id for tag in tags]
+            scores = [tag.score for tag in tags]
+            np.testing.assert_allclose([one["score"] for one in tagged], scores, atol=1e-5)
+        assert server.served.models == own
+
+        file = tagger / "tagger.json"
+        intact = file.read_bytes()
+        file.write_bytes(b"{}")
+        _wait_for(server, "status", "stale")
+        assert str(tmp_path) not in str(_health(server)["problem"])
+        assert server.post("/tag", {"ids": ["p001"]}).status_code == 200
+        file.write_bytes(intact)
+        _wait_for(server, "status", "ok")
+    assert threading.active_count() == threads
+
+
+def test_changed_labels_are_served(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(30), model=model)
+    with running(tmp_path / "library") as server:
+        (tmp_path / "labels.jsonl").write_text('{"id": "w", "name": "Walks"}\n')
+        _wait_for_labels(server, ["Walks"])
+
+
+def _wait_for_labels(server: Running, names: list[str]) -> None:
+    end = time.monotonic() + 60
+    while True:
+        tagged = server.post("/tag", {"ids": ["p001"], "k": 9}).json()["papers"][0]["labels"]
+        if sorted(one["name"] for one in tagged) == sorted(names):
+            return
+        assert time.monotonic() < end, tagged
+        time.sleep(0.05)
 
 
 @pytest.mark.long
@@ -146,7 +195,7 @@ def test_an_unforeseen_error_does_not_end_the_watch(
         raise RuntimeError(f"out of luck in {served.path}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(served, "_reopened", broken)
+        patch.setattr(served._following, "_read", broken)
         assert not served.follow()
     assert served.problem == "RuntimeError"
     assert served.follow()

@@ -16,9 +16,11 @@ from scimult.data.importers import read_papers
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
+from scimult.tagging.incoming import text_hashes
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import split_papers
 from scimult.tagging.words import load_arrays, save_arrays
+from scimult.types import Text
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -227,6 +229,8 @@ def test_embeddings_made_before_are_of_any_floating_type(tagger: Tagger, dtype: 
     vectors = tagger.model.encode(NEW, task=tagger.task).astype(dtype)
     found = tagger.tag(NEW, k=1, evidence=False, vectors=vectors)
     assert found == tagger.tag(NEW, k=1, evidence=False, vectors=vectors.astype("float32"))
+    longer = tagger.tag(NEW, k=1, evidence=False, vectors=7 * vectors.astype("float32"))
+    assert [tags[0].id for tags in longer] == [tags[0].id for tags in found]  # by cosine
     with pytest.raises(DataError, match=r"of shape \(119, 16\)"):
         tagger.tag(NEW, vectors=vectors[1:])
     with pytest.raises(DataError, match=r"give a floating point array of shape \(119, 16\)"):
@@ -251,7 +255,8 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
 
 def test_tags_only_on_held_out_papers_are_refused(model: SciMult, tmp_path: Path) -> None:
     some = papers(60)
-    held_out = split_papers([paper["id"] for paper in some])[1].tolist()
+    texts = [Text("paper", paper["title"], paper["abstract"]) for paper in some]
+    held_out = split_papers([paper["id"] for paper in some], text_hashes(texts))[1].tolist()
     for row, paper in enumerate(some):
         paper["labels"] = ["c/graph"] if row in held_out else []
     with pytest.raises(DataError, match="no paper to learn from has a tag"):

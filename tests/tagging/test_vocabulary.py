@@ -50,6 +50,21 @@ def test_a_name_is_a_concept() -> None:
         Vocabulary(["Optics", {"id": "a", "label": "b"}])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("concept", "message"),
+    [
+        (Concept("", "Optics"), "no id, or not one line"),
+        (Concept("a\nb", "Optics"), r"no id, or not one line \(value: 'a\\nb'\)"),
+        (Concept("a", "\u200b"), r"concept has no label \(value: 'a'\)"),
+        ("", "no id, or not one line"),
+    ],
+)
+def test_a_concept_without_id_or_label_is_refused(concept: Concept | str, message: str) -> None:
+    """A tagger was trained with it, whose folder could not be opened."""
+    with pytest.raises(DataError, match=message):
+        Vocabulary(["Mechanics", concept])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
 @pytest.mark.parametrize("packed", [False, True])
@@ -97,6 +112,28 @@ def test_skos_in_another_language(tmp_path: Path) -> None:
     assert [c.label for c in vocabulary] == ["No language", "Wissenschaft"]
     assert sum(rejects.counts.values()) == 2
     assert vocabulary[0].broader == ()
+
+
+def test_links_to_rejected_concepts_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``--skip-bad`` could not help: the link to what it left out was an error."""
+    lines = ['{"id": "a", "label": "A", "broader": ["b"]}', '{"id": "b"}']
+    path, rejects = write(tmp_path / "v.jsonl", "\n".join(lines)), Rejects(skip_bad=True)
+    with caplog.at_level("INFO", "scimult"):
+        assert list(read_vocabulary(path, rejects=rejects)) == [Concept("a", "A")]
+    assert caplog.messages == [f"{path}: left out 1 link to concepts that are left out"]
+    write(path, "\n".join([*lines, '{"id": "c", "label": "C", "broader": ["elsewhere"]}']))
+    with pytest.raises(DataError, match="v.jsonl:3: broader concept of 'c' is not in the voc"):
+        read_vocabulary(path, rejects=Rejects(skip_bad=True))
+
+
+def test_annif_writes_brackets_in_tables_of_both_kinds(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "uri,label_en,notation\n<http://x/1>,Optics,53\n")
+    write(tmp_path / "a.tsv", "<http://x/1>\tOptics\t53\n")
+    for name in ("a.csv", "a.tsv"):
+        (concept,) = read_vocabulary(tmp_path / name)
+        assert concept == Concept("http://x/1", "Optics", notation="53")
 
 
 def test_broken_rdf_names_the_line(tmp_path: Path) -> None:

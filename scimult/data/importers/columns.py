@@ -32,7 +32,7 @@ class Columns:
     def __init__(
         self, paths: Sequence[Path], names: Mapping[str, str], needed: Sequence[str]
     ) -> None:
-        self._paths, self._names = paths, names
+        self.paths, self.names = paths, names
         self._needed = [column for column in needed if not _MARKS.search(column)]
         self.seen: set[str] = set()
 
@@ -54,29 +54,31 @@ class Columns:
         if sql:
             from scimult.data.importers.expressions import evaluated
 
-            container = guess_format(self._paths[0]).container
-            records = evaluated(self._paths, container, rows, sql, rejects)
+            container = guess_format(self.paths[0]).container
+            records = evaluated(self.paths, container, rows, sql, rejects)
         else:
-            records = chain.from_iterable(rows(path, rejects) for path in self._paths)
+            records = chain.from_iterable(rows(path, rejects) for path in self.paths)
         yield from map(self._renamed, records)
 
     def _expressions(self) -> list[str]:
         """Return the columns that are SQL expressions."""
-        marked = [column for column in self._names.values() if _MARKS.search(column)]
+        marked = [column for column in self.names.values() if _MARKS.search(column)]
         if not marked:
             return []
-        first = next(read_rows(self._paths[0], Rejects(skip_bad=True)), None)
+        first = next(read_rows(self.paths[0], Rejects(skip_bad=True)), None)
         known = () if first is None else list(first.fields)
         return [column for column in marked if is_expression(column, known)]
 
-    def unread(self) -> list[str]:
-        """Return the seen columns that nothing reads."""
-        return sorted(name for name in self.seen if not self._is_read(name))
+    def unread(self, others: Sequence[Columns] = ()) -> list[str]:
+        """Return the seen columns that neither this table nor ``others`` read."""
+        tables = (self, *others)
+        named = filter(None, self.seen)  # pandas writes its index under no name
+        return sorted(name for name in named if not any(t._is_read(name) for t in tables))
 
     def _renamed(self, row: Record) -> Record:
         self.seen.update(row.fields)
         fields = {}
-        for name, column in self._names.items():
+        for name, column in self.names.items():
             value = at(row.fields, column)
             if value is not None or column in row.fields:
                 fields[name] = value
@@ -85,9 +87,10 @@ class Columns:
 
     def _is_read(self, name: str) -> bool:
         """Return whether a column is read, alone, on a path or in SQL."""
-        word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        # SQL does not tell names by case.
+        word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
         return any(
             column == name
             or ((_MARKS.search(column) or "." in column) and word.search(column) is not None)
-            for column in self._names.values()
+            for column in self.names.values()
         )

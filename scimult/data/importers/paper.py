@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import html
+import json
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from scimult.data.importers.doi import short_doi
 from scimult.data.lines import Record
 from scimult.errors import DataError
+from scimult.terminal import is_blank
 from scimult.types import Text
 
 FIELDS = (
@@ -41,6 +44,11 @@ _NO_TEXT = re.compile(r"\[(?:no abstract|not) available\.?\]\.?", re.I)
 _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
+)
+# A list in one text, as JSON, Python (so pandas in CSV) and numpy (without commas) write it.
+_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
+_WRITTEN_LIST = re.compile(
+    rf"\s*\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]\s*", re.DOTALL
 )
 # Tags within words; all others separate words.
 _INLINE = {
@@ -156,8 +164,8 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
 
 
 def known_text(text: str) -> str:
-    """Return ``text`` unless it says that there is none; then it is empty."""
-    return "" if _NO_TEXT.fullmatch(text) else text
+    """Return ``text`` unless it shows nothing or says that there is none; then it is empty."""
+    return "" if is_blank(text) or _NO_TEXT.fullmatch(text) else text
 
 
 def plain_text(text: str) -> str:
@@ -223,16 +231,38 @@ def id_of(record: Record) -> str | None:
 
 
 def _list(record: Record, name: str, separator: str) -> list[str]:
-    """Return a list field, or a string field split at ``separator``; persons may be objects."""
+    """Return a list field, or a string field's list; persons may be objects."""
     value = record.fields.get(name)
     if isinstance(value, str):
-        value = value.split(separator)
+        value = list_in(value, separator)
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
         value = [person(item) or item for item in value if item is not None]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
+
+
+def list_in(text: str, separator: str) -> list[Any]:
+    """Return the items of a list that is written as one text.
+
+    >>> list_in("['a;b', 'c']", ";"), list_in("a; c", ";")
+    (['a;b', 'c'], ['a', ' c'])
+    """
+    if _WRITTEN_LIST.fullmatch(text) is None:
+        return text.split(separator)
+    try:
+        items: list[Any] = json.loads(text)
+    except ValueError:
+        items = [_unescaped(item) for item in _ITEM.findall(text)]
+    return items
+
+
+def _unescaped(item: str) -> str:
+    try:
+        return str(ast.literal_eval(item))
+    except (SyntaxError, ValueError):  # an id such as 007, LaTeX whose backslashes are single
+        return item.strip("'\"")
 
 
 def first_name_first(name: str) -> str:

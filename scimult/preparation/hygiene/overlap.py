@@ -98,7 +98,8 @@ def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, st
     """Yield the ways in which another text may match, with the key it must share."""
     if key := short_doi(doi):
         yield "doi", key
-    if text.kind == "paper" and len(key := title_key(text.title)) >= config.min_title:
+    # A query may be the title of its paper, as all of BEIR's SCIDOCS are.
+    if len(key := title_key(text.title)) >= config.min_title:
         yield "title", key
     # Queries of any length: two equal short queries are the same query.
     whole = "".join(text_words(text))

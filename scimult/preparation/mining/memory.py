@@ -80,7 +80,7 @@ def within(
         raise ConfigError(
             f"too little memory: this process holds {_named(before.own + before.mapped)} already",
             value=limits.memory,
-            fix=f"give {needed / 1e9:.1f}GB or more",
+            fix=f"give {math.ceil(needed / 1e8) / 10:.1f}GB or more",
         )
     with Watch(before.mapped + mapped, [folder.resolve() for folder in folders]) as watch:
         yield replace(limits, memory=f"{left >> 20}MiB")

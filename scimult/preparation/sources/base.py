@@ -144,11 +144,9 @@ def convert(
 
 def _nothing_to_pair(source: PublicSource, conversion: Conversion, raw: Path) -> DataError:
     names = [config.name for config in conversion.configs]
-    papers = sum(conversion.counts[name].get("papers", 0) for name in names)
     notes = "".join(f"; {note}" for note in conversion.notes)
     return DataError(
-        f"{papers:,} papers without labels, citations, links or queries: there is nothing to "
-        f"train on{notes}",
+        f"papers without labels, citations, links or queries: there is nothing to train on{notes}",
         fix=f"to search them, run scimult prepare {source.name} ... --raw {raw} without --out, "
         f"then scimult search --papers {raw / names[0]}; to train, add files that pair them, or "
         f"pair titles with abstracts: 'prepare.self_supervision=[{{source: {names[0]}, view: "
@@ -168,7 +166,7 @@ def _link_sources(conversion: Conversion, target: Path) -> None:
 def _differences(source: PublicSource, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Describe each count that differs from the published one."""
     return [
-        f"{name}: {counts[name][what]:,} {what}, published {number:,}"
+        f"{name}: {what}: {counts[name][what]:,}, published {number:,}"
         for name, published in source.published.items()
         if name in counts
         for what, number in published.items()

@@ -16,6 +16,7 @@ from scimult.data.sql import literal, table_of
 from scimult.data.text_files import RAW_FORMAT
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.raw import check_id
+from scimult.preparation.unicode_forms import other_forms
 
 # Most references of a dump lead out of it, and they train nothing.
 DANGLING: Mapping[PairTable, Dangling] = {"references": "drop"}
@@ -82,30 +83,31 @@ class PairTables:
         values = (origin, record.line, query, paper, score, negative)
         self._shards[table].add(dict(zip(_COLUMNS, values, strict=True)))
 
-    def finish(self, threshold: float) -> None:
-        """Keep the pairs whose texts are known, and the queries with a positive.
+    def finish(self, threshold: float) -> list[str]:
+        """Keep the pairs whose texts are known, and the queries with a positive; return notes.
 
         A positive has a score of at least ``threshold``.
         """
         self.close()
+        notes = []
         with connected(self._folder) as engine:
             for kind, name in (("papers", "papers"), ("queries", "all.queries")):
                 path = self._folder / f"{name}.parquet"
                 ids = f"SELECT id FROM {table_of('read_parquet', [path])}"
                 engine.execute(f"CREATE TABLE {kind} AS {ids if path.exists() else _NO_IDS}")
+            notes.append(other_forms(engine, "FROM papers", "FROM papers"))
             for table in self._shards:
-                self._finish(engine, table, threshold)
+                notes.append(self._finish(engine, table, threshold))
             self._keep_answered(engine)
+        return list(filter(None, notes))
 
     def close(self) -> None:
         """Close the files."""
         for shard in self._shards.values():
             shard.close()
 
-    def _finish(
-        self, engine: duckdb.DuckDBPyConnection, table: PairTable, threshold: float
-    ) -> None:
-        """Write the pairs whose texts are known; drop or reject the others."""
+    def _finish(self, engine: duckdb.DuckDBPyConnection, table: PairTable, threshold: float) -> str:
+        """Write the pairs whose texts are known; drop or reject the others and return a remark."""
         path = self._folder / f"all.{table}.parquet"
         every = table_of("read_parquet", [path], "file_row_number=true")
         queries, rows, good = "papers", every, "pairs WHERE unknown IS NULL"
@@ -128,8 +130,11 @@ class PairTables:
         )
         cursor = engine.execute("SELECT count(*), count(unknown) FROM pairs")
         ((total, lost),) = cursor.fetchall()
+        remark = ""
         if lost:
-            self._refuse(engine, table, lost, total)
+            unknown = "SELECT unknown AS id FROM pairs WHERE unknown IS NOT NULL"
+            remark = other_forms(engine, unknown, f"FROM papers UNION ALL FROM {queries}")
+            self._refuse(engine, table, lost, total, remark)
         cursor = engine.execute(f"SELECT count(*), max(coalesce(score, 1)) FROM {good}")
         ((count, best),) = cursor.fetchall()
         if count:
@@ -142,6 +147,7 @@ class PairTables:
             left_out = self._shards[table].count - lost - count
             self._counts["judgments of queries without a positive"] += left_out
         path.unlink()
+        return remark and f"{table}: {remark}"
 
     def _keep_answered(self, engine: duckdb.DuckDBPyConnection) -> None:
         """Keep the queries that have judgments; count the others."""
@@ -168,7 +174,12 @@ class PairTables:
         )
 
     def _refuse(
-        self, engine: duckdb.DuckDBPyConnection, table: PairTable, lost: int, total: int
+        self,
+        engine: duckdb.DuckDBPyConnection,
+        table: PairTable,
+        lost: int,
+        total: int,
+        remark: str,
     ) -> None:
         """Drop and count pairs without a text, or reject them, or raise for the first."""
         self._counts[f"{table} without a text"] += lost
@@ -184,10 +195,11 @@ class PairTables:
             record = Record(origins[origin], line, {})
             if not self._rejects.skip_bad:
                 raise record.error(
-                    f"{lost:,} of {total:,} {table} name a paper or query without a text; "
+                    f"{table} that name a paper or query without a text: {lost:,} of {total:,}; "
                     "this is the first",
                     value=value,
-                    fix=f"add the texts, or drop and count such pairs with dangling.{table}=drop",
+                    fix=f"add the texts, or drop and count such pairs with dangling.{table}=drop"
+                    + (remark and f" ({remark})"),
                 )
             what = {"papers": "paper", "queries": "query"}[kind]
             problem = f"pair names a {what} without a text"

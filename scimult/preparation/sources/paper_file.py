@@ -86,7 +86,7 @@ class PaperFile:
         self._more.close()
         Path(self._more.name).unlink()
         return [
-            f"{self._counts[what]:,} {what}, such as {example}"
+            f"{what}: {self._counts[what]:,}, such as {example}"
             for what, example in self._examples.items()
         ]
 

@@ -19,6 +19,7 @@ from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
+from scimult.table import tally
 from scimult.terminal import is_one_line
 from scimult.types import Text
 
@@ -286,7 +287,7 @@ class RawSource:
         for file in self._files.values():
             file.close()
         threshold: float = choices.get("score_threshold", 1)
-        self._pairs.finish(threshold)
+        self.notes.extend(self._pairs.finish(threshold))
         papers = self.counts["papers"]
         if not papers:
             raise self._nothing_left("no paper is left")
@@ -323,14 +324,12 @@ class RawSource:
 
     def _nothing_left(self, problem: str) -> DataError:
         """Return an error that reports what was read and what was left out."""
-        read = ", ".join(f"{count:,} {what}" for what, count in self.counts.items() if count)
         left_out = self.rejects.because()
         fix = "check that the folder holds the complete data set"
         if left_out:
             fix = "correct the records left out; run without --skip-bad to stop at the first"
-        return DataError(
-            f"{problem} in {self.name!r}; read: {read or 'nothing'}{left_out}", fix=fix
-        )
+        read = tally(self.counts) or "nothing"
+        return DataError(f"{problem} in {self.name!r}; read: {read}{left_out}", fix=fix)
 
 
 def check_id(record: Record, identifier: str) -> None:

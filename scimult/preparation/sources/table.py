@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -151,12 +151,22 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
     }
 
     def fill(raw: RawSource) -> None:
+        imported = _imported(options.papers, paths["papers"], raw)
+        columns = {what: _columns(what, table, paths[what]) for what, table in tables.items()}
+
         def rows(what: str) -> Iterator[Record]:
-            return _rows(what, tables[what], paths[what], raw)
+            shared = [other for other in tables if {*paths[other]} & {*paths[what]}]
+            is_imported = imported is not None and "papers" in shared
+
+            def unread() -> list[str]:
+                # What a third-party format reads is not known here.
+                others = [columns[other] for other in shared]
+                return [] if is_imported else columns[what].unread(others)
+
+            return _rows(what, tables[what], columns[what], unread, raw)
 
         if options.labels is not None:
             raw.write("labels", rows("labels"))
-        imported = _imported(options.papers, paths["papers"], raw)
         if imported is None:
             raw.each(rows("papers"), lambda row: _own_paper(row, options, raw))
         else:
@@ -210,17 +220,27 @@ def _named(records: Iterator[Record], what: str, names: Mapping[str, str]) -> It
         ) from error
 
 
-def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) -> Iterator[Record]:
-    """Yield the rows of a table under our names; note the columns that are not read.
-
-    Required and mapped columns must exist (in JSON, in some row), and so must those in
-    ``TELLING`` if there are columns that are not read.
-    """
+def _columns(what: str, table: TableFile, paths: Sequence[Path]) -> Columns:
     # A column named references is usually prose, not ids: it is only read if it is mapped.
     own = {name: None if name == "references" else name for name in COLUMNS[what]}
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
     needed = [old for new, old in names.items() if COLUMNS[what][new] or new in table.columns]
-    columns = Columns(paths, names, needed)
+    return Columns(paths, names, needed)
+
+
+def _rows(
+    what: str,
+    table: TableFile,
+    columns: Columns,
+    find_unread: Callable[[], list[str]],
+    raw: RawSource,
+) -> Iterator[Record]:
+    """Yield the rows of a table under our names; note the columns that no table reads.
+
+    Required and mapped columns must exist (in JSON, in some row), and so must those in
+    ``TELLING`` if there are columns that are not read.
+    """
+    names = columns.names
     for record in _named(columns.read(raw.rejects), what, names):
         lacking = next((n for n in names if COLUMNS[what][n] and n not in record.fields), None)
         if lacking is None:
@@ -231,10 +251,11 @@ def _rows(what: str, table: TableFile, paths: Sequence[Path], raw: RawSource) ->
         fix = f"name the field that holds it, {hint}, or leave the record out with --skip-bad"
         problem = f"missing field {names[lacking]!r}"
         raw.rejects.reject(record.error(problem, value=others, fix=fix))
-    unread = columns.unread()
-    _check_seen(paths[0], what, table, names, columns.seen, unread)
-    if unread:
-        raw.notes.append(f"{table.file}: columns not read: {_listed(unread)}")
+    unread = find_unread()
+    _check_seen(columns.paths[0], what, table, names, columns.seen, unread)
+    note = f"{table.file}: columns not read: {_listed(unread)}"
+    if unread and note not in raw.notes:
+        raw.notes.append(note)
 
 
 def _check_seen(

@@ -22,6 +22,10 @@ function shortened(text, most) {
   return start.length > most ? `${start.slice(0, most).join("")}…` : text;
 }
 
+function counted(count, thing) {
+  return `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
+}
+
 function say(message, bad = false) {
   $("status").textContent = message;
   $("status").classList.toggle("bad", bad);
@@ -72,8 +76,8 @@ function showTask() {
 function showFacts(facts) {
   state.facts = facts;
   $("unlock").hidden = true;
-  const labels = facts.labels ? ` · ${facts.labels.toLocaleString("en")} labels` : "";
-  $("facts").textContent = `${facts.papers.toLocaleString("en")} papers by ${shortened(facts.model, 60)}${labels}`;
+  const labels = facts.labels ? ` · ${counted(facts.labels, "label")}` : "";
+  $("facts").textContent = `${counted(facts.papers, "paper")} by ${shortened(facts.model, 60)}${labels}`;
   const kinds = Object.values(facts.tasks);
   $("tasks").replaceChildren($("tasks").firstElementChild);
   Object.entries(facts.tasks).forEach(([task, kind], index) => {
@@ -172,7 +176,7 @@ async function next() {
     state.papers.push(...papers);
     const suffix = like ? ` like “${shortened(like, 80)}”` : "";
     const count = state.papers.length;
-    say(count ? `${count} papers${suffix}, by ${score}` : `No paper matches${suffix}.`);
+    say(count ? `${counted(count, "paper")}${suffix}, by ${score}` : `No paper matches${suffix}.`);
     $("more").hidden = papers.length < PAGE;
   } catch (error) {
     if (turn === state.turn) say(error.message, true);

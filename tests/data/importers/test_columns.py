@@ -137,6 +137,16 @@ def test_a_table_without_titles_is_told(tmp_path: Path, caplog: pytest.LogCaptur
     assert len(caplog.messages) == 1
 
 
+def test_a_title_without_visible_characters_is_none(tmp_path: Path) -> None:
+    """Such a paper was encoded as if it had a text."""
+    path = written(tmp_path, "a.csv", "id,title,abstract\n1,\u200b \ufeff,Of it\n")
+    (paper,) = read(path)
+    assert (paper.title, paper.abstract) == ("", "Of it")
+    path = written(tmp_path, "b.csv", "id,title,abstract\n1,\u200b,\xad\n")
+    with pytest.raises(DataError, match=r"b.csv:2: title and abstract are both empty"):
+        read(path)
+
+
 def test_scopus_and_pubmed_say_what_they_do_not_have(tmp_path: Path) -> None:
     text = "EID,Title,Abstract\n1,A,[No abstract available]\n2,B,[No abstract available] here\n"
     scopus = read(written(tmp_path, "scopus.csv", text))

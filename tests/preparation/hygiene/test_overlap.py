@@ -65,6 +65,23 @@ def test_matches_are_reported_by_role_and_way(sets: Path, tmp_path: Path) -> Non
     assert rows == {"query": [1, 3], "answer": [], "candidate": [4]}
 
 
+def test_a_query_that_is_only_the_title_of_a_paper_is_found(tmp_path: Path) -> None:
+    """The queries of BEIR's SCIDOCS are titles of papers, whose citations are the answers."""
+    write_jsonl(tmp_path / "set/corpus.jsonl", [{"_id": "a", "title": "", "text": ABSTRACT}])
+    write_jsonl(
+        tmp_path / "set/queries.jsonl", [{"_id": "q", "text": "The title of a query paper"}]
+    )
+    texts = [
+        Text("paper", "The Title of a Query-Paper", "Its abstract."),
+        Text("query", "the title of a query paper?"),
+        Text("paper", "The title of a query", "paper"),
+        Text("paper", "The title of a query paper, continued", "Another one."),
+    ]
+    (report,), rows = _overlap(tmp_path, tmp_path / "set", texts)
+    assert report.found["query"] == 1
+    assert np.flatnonzero(rows["query"]).tolist() == [0, 1, 2]
+
+
 def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> None:
     other = Text("paper", "The answer of that question", ABSTRACT)
     config = HygieneConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 import sys
 import time
 from pathlib import Path
@@ -11,25 +12,26 @@ import numpy as np
 import pytest
 
 from scimult.errors import ConfigError
+from scimult.preparation.mining import memory
 from scimult.preparation.mining.engine import Limits
-from scimult.preparation.mining.memory import bytes_of, give_back, held, within
+from scimult.preparation.mining.memory import Held, bytes_of, give_back, held, within
 
 SIZE = 48 << 20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux counts pages")
 
 
 @pytest.mark.parametrize(
-    ("memory", "expected"),
+    ("size", "expected"),
     [("4GB", 4 * 10**9), ("4 GiB", 4 << 30), ("1.5gb", 1_500_000_000), ("900MB", 9 * 10**8)],
 )
-def test_units(memory: str, expected: int) -> None:
-    assert bytes_of(memory) == expected
+def test_units(size: str, expected: int) -> None:
+    assert bytes_of(size) == expected
 
 
-@pytest.mark.parametrize("memory", ["4", "GB", "4 apples", "-1GB"])
-def test_invalid_limits(memory: str) -> None:
+@pytest.mark.parametrize("size", ["4", "GB", "4 apples", "-1GB"])
+def test_invalid_limits(size: str) -> None:
     with pytest.raises(ConfigError, match="not a valid memory limit"):
-        bytes_of(memory)
+        bytes_of(size)
 
 
 @linux
@@ -39,6 +41,18 @@ def test_too_little_memory_reports_how_much_is_needed(tmp_path: Path) -> None:
         within(Limits("50MB"), []),
     ):
         raise AssertionError
+
+
+@pytest.mark.parametrize("megabytes", [260, 293, 330, 375])
+def test_the_memory_that_is_asked_for_suffices(
+    monkeypatch: pytest.MonkeyPatch, megabytes: int
+) -> None:
+    monkeypatch.setattr(memory, "held", lambda: Held(megabytes * 10**6, 0))
+    with pytest.raises(ConfigError) as caught, within(Limits("100MB"), [], 3 / 8):
+        raise AssertionError
+    (enough,) = re.findall(r"give (\S+) or more", str(caught.value))
+    with within(Limits(enough), [], 3 / 8) as limits:
+        assert limits.memory is not None
 
 
 @linux

@@ -90,7 +90,7 @@ def test_papers_labels_metadata_and_references(tmp_path: Path) -> None:
         "references": 2,
         "references without a text": 3,
     }
-    assert "maple-mag: 3 papers in Art, published 58,373" in found.notes
+    assert "maple-mag: papers in Art: 3, published 58,373" in found.notes
 
 
 def test_references_serve_mining_and_are_not_trained(tmp_path: Path) -> None:

@@ -35,25 +35,25 @@ CASES: list[tuple[str, dict[str, Content], dict[str, Any], list[str]]] = [
         "specter",
         SPECTER,
         {"skip_bad": True},
-        ["no link is left in 'specter'; read: 2 papers", "2 queries", "left out: 3 as in", ":1: "],
+        ["no link is left in 'specter'; read: papers: 2; queries: 2", "left out: 3 as in", ":1: "],
     ),
     (
         "specter",
         {"data.json": {"a": {"e": {"count": 1}}}, "metadata.json": SPECTER["metadata.json"]},
         {},
-        ["no link has a score of 5", "1 queries without a cited paper"],
+        ["no link has a score of 5", "queries without a cited paper: 1"],
     ),
     (
         "beir",
         CORPUS,
         {},
-        ["no judgment is left in 'beir'; read: 1 papers, 1 queries without a positive"],
+        ["no judgment is left in 'beir'; read: papers: 1; queries without a positive: 1"],
     ),
     (
         "recommendation",
         {"user_study_results.tsv": STUDY, "papers.jsonl": [{"id": 5, "title": "Five"}]},
         {},
-        ["no link is left", "4 rows", "3 links without a text"],
+        ["no link is left", "rows: 4", "links without a text: 3"],
     ),
     (
         "recommendation",
@@ -81,7 +81,7 @@ CASES: list[tuple[str, dict[str, Content], dict[str, Any], list[str]]] = [
         "dpr",
         {"train.json": [{"question": "who?", "positive_ctxs": []}]},
         {},
-        ["no paper is left", "1 questions without a positive"],
+        ["no paper is left", "questions without a positive: 1"],
     ),
 ]
 

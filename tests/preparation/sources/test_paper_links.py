@@ -122,7 +122,7 @@ def test_nobody_is_told_to_download_what_is_not_distributed(
     ("source", "files", "problem"),
     [
         ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s2\n"}, "wrong number of values"),
-        ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s9 1\n"}, "1 of 1 links name a paper"),
+        ("scidocs", SCIDOCS | {"cite/val.qrel": "s1 0 s9 1\n"}, "without a text: 1 of 1"),
         ("pmc-patients", PATIENTS | {"PPR/qrels_train.tsv": "no\theader\n"}, "lacks the column"),
         (
             "pmc-patients",

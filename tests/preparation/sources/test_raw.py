@@ -114,9 +114,10 @@ def test_another_title_and_year_are_counted_and_named(tmp_path: Path) -> None:
         raw.paper(Record(PLACE.path, 7, {}), "p", "Two", "words.", year=2002)
         raw.finish()
     assert raw.notes == [
-        "1 papers with more than one title, such as made-up.jsonl:7: 'Two' for 'p', which keeps "
+        "papers with more than one title: 1, such as made-up.jsonl:7: 'Two' for 'p', which keeps "
         "'One title'",
-        "1 papers with more than one year, such as made-up.jsonl:7: 2002 for 'p', which keeps 2001",
+        "papers with more than one year: 1, such as made-up.jsonl:7: 2002 for 'p', which keeps "
+        "2001",
     ]
 
 

@@ -203,7 +203,7 @@ def test_rows_stream_from_a_data_set_in_the_layout_of_the_hub(tmp_path: Path) ->
 def test_counts_that_differ_are_notes_or_on_request_errors(tmp_path: Path) -> None:
     rows = [{"query": _text(1), "pos": _text(2), "neg": _text(3)}]
     found = _convert(tmp_path, "cite_prediction", rows)
-    note = "scirepeval-cite_prediction: 1 triples, published 819,836"
+    note = "scirepeval-cite_prediction: triples: 1, published 819,836"
     assert found.notes == [note]
     with pytest.raises(DataError, match="counts differ from the published ones"):
         _convert(tmp_path, "cite_prediction", rows, check_counts=True)

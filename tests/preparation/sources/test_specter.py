@@ -83,7 +83,7 @@ def test_an_id_without_a_text_is_named_with_the_number_of_all(tmp_path: Path) ->
     files = {"data.json": DATA | {"x": {"a": {"count": 5}, "y": {"count": 1}}}}
     with pytest.raises(DataError) as caught:
         run(tmp_path, "specter", FILES | files)
-    assert "2 of 6 links name a paper or query without a text" in str(caught.value)
+    assert "links that name a paper or query without a text: 2 of 6" in str(caught.value)
     assert "data.json:4" in str(caught.value)
     assert str(caught.value).count("Fix: ") == 1
     found = run(tmp_path, "specter", FILES | files, skip_bad=True)

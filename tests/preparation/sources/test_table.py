@@ -159,6 +159,32 @@ def test_columns_that_are_not_read_are_named_and_any_can_be_left_out(tmp_path: P
     ]
 
 
+def test_a_column_is_unread_only_if_no_table_of_its_file_reads_it(tmp_path: Path) -> None:
+    rows = ",id,title,abstract,cites,isbn\n0,1,A,T.,2|3,9\n1,2,B,T.,,9\n2,3,C,T.,1,9\n"
+    files: dict[str, Content] = {"x.csv": rows}  # with an index, as pandas writes it
+    edges = {"citing": "id", "cited": "unnest(string_split(nullif(CITES, ''), '|'))"}
+    options = {"papers": {"file": "x.csv"}, "citations": {"file": "*.csv", "columns": edges}}
+    found = run(tmp_path, "table", files, **options)
+    assert found.pairs("table", "citations") == [("1", "2"), ("1", "3"), ("3", "1")]
+    assert found.conversion.notes == [
+        "table: x.csv: columns not read: isbn",
+        "table: *.csv: columns not read: isbn",
+    ]
+    # A column that another table reads is no candidate for the abstract.
+    files["x.csv"] = "id,title,cites\n1,A,2\n2,B,1\n"
+    found = run(tmp_path, "table", files, **options)
+    assert found.conversion.notes == ["table: every abstract is empty: models see only titles"]
+
+
+def test_what_a_format_reads_of_a_shared_file_is_not_called_unread(tmp_path: Path) -> None:
+    works = [{"id": f"W{i}", "title": "A", "abstract": "T.", "edges": ["W1"]} for i in range(3)]
+    edges = {"citing": "id", "cited": "unnest(edges)"}
+    citations = {"file": "w.jsonl", "columns": edges}
+    papers = {"file": "w.jsonl", "format": "openalex"}
+    found = run(tmp_path, "table", {"w.jsonl": works}, papers=papers, citations=citations)
+    assert found.conversion.notes == []
+
+
 def test_own_tables_are_read_as_libraries_are(tmp_path: Path) -> None:
     rows = [
         {
@@ -219,7 +245,7 @@ def test_citations_that_leave_the_set_are_counted_on_request(tmp_path: Path) -> 
     with pytest.raises(DataError) as caught:
         run(tmp_path, "table", files, **options)
     message = str(caught.value)
-    assert "c.csv:3: 3 of 4 citations name a paper or query without a text" in message
+    assert "c.csv:3: citations that name a paper or query without a text: 3 of 4" in message
     assert message.count("Fix: ") == 1
     assert "dangling.citations=drop" in message
     found = run(tmp_path, "table", files, **options, dangling={"citations": "drop"})

@@ -1,0 +1,25 @@
+"""Evaluation of a tagger on tagged papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.tagging import Tagger
+from scimult.tagging.evaluating import evaluate_tagger
+from tests.tagging.made_up import papers
+
+
+def test_evaluation_on_papers_of_the_training_warns(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their scores were reported as those of new papers."""
+    tagger = Tagger.open(folder)
+    new = papers(40, seed=9)
+    assert evaluate_tagger(tagger, new)["trained_on"] == 0
+    assert caplog.messages == []
+    renamed = [{**paper, "id": f"other-{paper['id']}"} for paper in papers(400)[-30:]]
+    assert evaluate_tagger(tagger, [*new, *renamed])["trained_on"] == 30
+    (message,) = caplog.messages
+    assert message.startswith("the tagger was trained on 30 of 70 papers")
