@@ -10,6 +10,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.output import echo, print_table
+from scimult.errors import ConfigError
 from scimult.files import check_own_file
 from scimult.progress import warn
 from scimult.table import Cell, Table, label, number, texts
@@ -32,7 +33,6 @@ def runs(
     import json
     from dataclasses import asdict
 
-    from scimult.errors import ConfigError
     from scimult.training.runs import compare_runs, find_runs, summarise_all
 
     if not compare:
@@ -111,8 +111,11 @@ def curves(
     out: Annotated[Path, typer.Option(help="PNG file to write.")] = Path("curves.png"),
 ) -> None:
     """Plot dev scores and training losses over the steps of one or more runs."""
-    from scimult.training.curves import plot_curves
+    from scimult.training.curves import SOFTWARE, plot_curves
 
-    check_own_file(out, "a plot of curves", b"Matplotlib")
+    if out.suffix.lower() != ".png":
+        fix = f"write --out {out.with_suffix('.png')}"
+        raise ConfigError("a plot of curves is a PNG file", value=str(out), fix=fix)
+    check_own_file(out, "a plot of curves", SOFTWARE.encode())
     plot_curves(runs, out)
     echo(f"{len(runs)} run{'s' if len(runs) > 1 else ''} plotted in {out}")

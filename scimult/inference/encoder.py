@@ -217,8 +217,8 @@ class SciMult(Configured):
             Papers (``title``, ``abstract``), labels (``name``, ``definition``) or queries; a
             plain string is a query, title or name, depending on ``task``. Fields such as ``year``
             or ``doi`` are ignored. A table is a pandas or polars frame, an Arrow table, a
-            ``datasets`` data set or a mapping of columns to lists. An iterator is read in blocks,
-            as in `encode_blocks`.
+            ``datasets`` data set or a mapping of columns to lists or arrays. An iterator is read in
+            blocks, as in `encode_blocks`.
         task : str
             One of ``tasks``; or ``all``, which embeds papers for every task that has papers and
             runs the blocks that the tasks share once.

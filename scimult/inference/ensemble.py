@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, one_of
+from scimult.inference.texts import rows_of
 from scimult.retrieval.embeddings import unit_rows
+from scimult.tasks import ALL
 from scimult.types import (
     FloatArray,
     Role,
@@ -40,6 +42,8 @@ class Ensemble:
     ------
     ConfigError
         If there are fewer than two members, or they compare embeddings differently.
+    UnknownNameError
+        If there is no such combination.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Ensemble:
     ) -> None:
         if len(members) < 2:
             raise ConfigError("an ensemble needs at least two members", value=len(members))
+        one_of("combination", combine, get_args(Combination))
         similarities = {member.name: member.similarity for member in members}
         if len({member.similarity for member in members}) > 1:
             problem = "members of an ensemble compare embeddings differently"
@@ -94,10 +99,14 @@ class Ensemble:
         UnknownNameError
             If a member does not know ``task``.
         ConfigError
-            If the mean is requested and widths differ.
+            If the mean is requested and widths differ, or ``task`` is ``all``.
         """
+        if task == ALL:
+            raise ConfigError("an ensemble encodes for one task", value=task, fix="name the task")
         # Every member reads all texts; a generator would be empty after the first.
-        texts = list(texts) if isinstance(texts, Iterator) else texts
+        if isinstance(texts, Iterator):
+            rows: Any = rows_of(texts)
+            texts = list(texts if rows is None else rows)
         parts = [
             member.encode(texts, task=task, role=role, show_progress=show_progress)
             for member in self._members

@@ -239,8 +239,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     ----------
     table : object
         A pandas or polars frame, an Arrow table, batch or reader, or a mapping of columns to
-        lists, such as a slice of a ``datasets`` data set. (A whole such data set iterates over
-        its rows.)
+        lists or arrays, such as a slice of a ``datasets`` data set. (A whole such data set
+        iterates over its rows.)
 
     Raises
     ------
@@ -270,6 +270,8 @@ def _check_names(names: Iterable[Any]) -> None:
 
 
 def _is_column(values: Any) -> bool:
+    if isinstance(values, np.ndarray):
+        return values.ndim > 0
     return isinstance(values, (list, tuple)) or type(values).__module__.startswith("datasets.")
 
 

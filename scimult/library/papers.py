@@ -46,9 +46,13 @@ def as_ids(ids: Iterable[object]) -> list[str]:
 
     Raises
     ------
+    ConfigError
+        If ``ids`` is a single string, which would be read letter by letter.
     DataError
         If one is neither a string nor a whole number.
     """
+    if isinstance(ids, str):
+        raise ConfigError("ids is a string", value=ids, fix="pass a list")
     names = []
     for one in ids:
         name = id_of(one)

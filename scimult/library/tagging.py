@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
-from scimult.inference.texts import as_text, id_of
+from scimult.inference.texts import as_text, id_of, rows_of
 from scimult.library.results import SCORES, Hit, Hits, Tagged
 from scimult.library.state import State
 from scimult.terminal import is_blank
@@ -25,6 +25,8 @@ _BLOCK = 4096
 
 class LabelIndex:
     """Labels, encoded by ``model``: names, or mappings with ``id``, ``name`` and ``definition``.
+
+    A table of labels is read row by row.
 
     Raises
     ------
@@ -58,6 +60,8 @@ class LabelIndex:
 
 def _read(labels: Iterable[str | Mapping[str, Any]]) -> tuple[list[str], list[Text]]:
     """Return ids and texts of labels; a string is both name and id."""
+    rows = rows_of(labels)
+    labels = labels if rows is None else rows
     if isinstance(labels, (str, Mapping)):
         raise DataError("labels is a single label", value=labels, fix="pass a list of labels")
     texts: dict[str, Text] = {}

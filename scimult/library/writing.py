@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError
+from scimult.errors import DataError
 from scimult.library.encoded import PrecomputedVectors
 from scimult.library.encoding import encode_papers, spaces_of
 from scimult.library.manifest import (
@@ -26,6 +26,7 @@ from scimult.library.manifest import (
     write_manifest,
     write_removed,
 )
+from scimult.library.papers import as_ids
 from scimult.library.records import Paper, as_table, column_types
 from scimult.library.segments import write_segment
 from scimult.library.state import State, check_complete
@@ -145,12 +146,10 @@ class Writer:
 
         Raises
         ------
-        ConfigError
-            If ``ids`` is a string.
+        ConfigError, DataError
+            If they are not ids; see `as_ids`.
         """
-        if isinstance(ids, str):
-            raise ConfigError("ids is a string", value=ids, fix="pass a list")
-        names = set(ids)
+        names = set(as_ids(ids))
         lost = [row for row, name in self._lost.items() if name in names]
         stored = [self._known.pop(name) for name in names if name in self._known]
         if not lost and not stored:
@@ -164,7 +163,8 @@ class Writer:
     def remove_others(self, ids: Set[str], keep: Set[str | None]) -> None:
         """Remove all papers but these, unreadable ones included; all are kept if None is."""
         others = [name for name in (*self._known, *self._lost.values()) if name not in ids]
-        gone = [] if None in keep else [name for name in others if name not in keep]
+        kept = set(others if None in keep else as_ids(keep))
+        gone = [name for name in others if name not in kept]
         self.changes.kept += len(others) - len(gone)
         self.remove(gone)
 

@@ -44,7 +44,8 @@ class BM25Index:
     Raises
     ------
     DataError
-        If ids repeat, counts of ids and texts differ, or no text has a token.
+        If ids repeat, counts of ids and texts differ, ``texts`` is a single text, or no text has a
+        token.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class BM25Index:
         k1: float = K1,
         b: float = B,
     ) -> None:
+        _check_list(texts)
         if len(ids) != len(texts):
             raise DataError(f"{len(ids)} candidate ids for {len(texts)} texts")
         self.ids, self.order_C = ids, id_order(ids)
@@ -92,8 +94,10 @@ class BM25Index:
         Raises
         ------
         DataError
-            If ``k`` is negative, or ``exclude_Q`` has no number per query.
+            If ``queries`` is a single text, ``k`` is negative, or ``exclude_Q`` has no number per
+            query.
         """
+        _check_list(queries)
         k = min(check_length(k), len(self.ids))
         check_excluded(exclude_Q, len(queries))
         rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
@@ -133,3 +137,8 @@ class BM25Index:
             if tokens:
                 scores_BC[row] = self._model.get_scores(tokens)
         return scores_BC
+
+
+def _check_list(texts: object) -> None:
+    if isinstance(texts, str):
+        raise DataError("texts is a single text", value=texts, fix="pass a list of texts")

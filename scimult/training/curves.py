@@ -8,7 +8,10 @@ from pathlib import Path
 
 from scimult.errors import DataError
 from scimult.files import atomic_file
-from scimult.training.runs import METRICS, read_metrics
+from scimult.training.runs import METRICS, names_of, read_metrics
+
+SOFTWARE = "scimult curves"
+"""Marks our plots in their metadata."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     figure, (scores, losses) = pyplot.subplots(1, 2, figsize=(13, 6), constrained_layout=True)
     styles = ("-", "--", ":", "-.")
     colours: dict[str, str] = {}
-    for number, run in enumerate(runs):
+    for number, (run, name) in enumerate(zip(runs, names_of(runs), strict=True)):
         for curve in read_curves(run):
             is_loss = curve.metric.startswith("loss/")
             pairs = curve.metric.split("/")[1]
             colour = colours.setdefault(pairs, f"C{len(colours)}")
-            label = f"{pairs}, {run.name}" if len(runs) > 1 else pairs
+            label = f"{pairs}, {name}" if len(runs) > 1 else pairs
             style = {"color": colour, "linestyle": styles[number % 4], "label": label}
             if is_loss:
                 losses.plot(curve.steps, smoothed(curve.values), **style)
@@ -89,5 +92,5 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3)
     with atomic_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+        figure.savefig(temporary, format="png", dpi=110, metadata={"Software": SOFTWARE})
     pyplot.close(figure)

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,14 @@ def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) 
     return list(folders)
 
 
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of paths that tell runs apart: ``vanilla``, or ``seed1/vanilla``."""
+    parts = [folder.resolve().parts for folder in folders]
+    depths = range(1, 1 + max(map(len, parts), default=1))
+    ends = (["/".join(path[-depth:]) for path in parts] for depth in depths)
+    return next(names for names in ends if len(set(names)) == len(set(parts)))
+
+
 def summarise_all(paths: Sequence[Path]) -> tuple[list[RunSummary], list[SciMultError]]:
     """Summarise the runs among and below ``paths``; also return an error for each damaged one.
 
@@ -90,9 +98,10 @@ def summarise_all(paths: Sequence[Path]) -> tuple[list[RunSummary], list[SciMult
     """
     damaged: list[SciMultError] = []
     summaries = []
-    for folder in find_runs(paths, damaged):
+    folders = find_runs(paths, damaged)
+    for folder, name in zip(folders, names_of(folders), strict=True):
         try:
-            summaries.append(summarise(folder))
+            summaries.append(replace(summarise(folder), name=name))
         except SciMultError as error:
             damaged.append(error)
     return summaries, damaged
@@ -259,7 +268,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
         best_scores = [summary.dev.get(name) for summary in summaries]
         metrics[name] = [None if best is None else best.value for best in best_scores]
     return Comparison(
-        [summary.name for summary in summaries],
+        names_of(folders),
         {key: row for key, row in values.items() if any(value != row[0] for value in row)},
         metrics,
     )

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from scimult.cli.systems import _folders
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, UnknownNameError
 from scimult.inference import Ensemble, SciMult
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder
@@ -46,8 +47,10 @@ def test_texts_are_queries_unless_said_otherwise(members: list[SciMult]) -> None
 def test_every_member_reads_all_texts_of_a_generator(members: list[SciMult]) -> None:
     both = Ensemble(members, name="both")
     wanted = both.encode(TEXTS, task="search", role="candidate")
-    texts: Any = iter(TEXTS)
-    np.testing.assert_array_equal(both.encode(texts, task="search", role="candidate"), wanted)
+    table = pa.Table.from_pylist([{"title": text.title, "abstract": text.body} for text in TEXTS])
+    once: list[Any] = [iter(TEXTS), table.to_reader(max_chunksize=1)]
+    for texts in once:
+        np.testing.assert_array_equal(both.encode(texts, task="search", role="candidate"), wanted)
 
 
 def test_tokens_count_once_per_member_if_all_count_them(members: list[SciMult]) -> None:
@@ -67,6 +70,10 @@ def test_what_cannot_be_combined_is_refused(members: list[SciMult], tmp_path: Pa
     short = SciMult.from_pretrained(tmp_path / "0", dims=4)
     with pytest.raises(ConfigError, match=r"\[4, 16\] dimensions: no mean"):
         Ensemble([short, members[1]], name="mixed").encode(TEXTS, task="search", role="query")
+    with pytest.raises(UnknownNameError, match="unknown combination.*'sum'"):
+        Ensemble(members, name="both", combine="sum")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="encodes for one task"):
+        Ensemble(members, name="both").encode(TEXTS, task="all")
 
 
 def test_folder_with_a_plus_in_its_name_is_one_model(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ TABLES = {
     "Arrow reader": pa.Table.from_pandas(FRAME),
     "datasets": Dataset.from_pandas(FRAME),
     "datasets, a slice": Dataset.from_pandas(FRAME)[:2],
+    "datasets, a slice of arrays": Dataset.from_pandas(FRAME).with_format("numpy")[:2],
     "datasets, streaming": Dataset.from_pandas(FRAME).to_iterable_dataset(),
     "columns": {"title": ["graphs", "trees"], "abstract": ("drawn", None)},
     "rows": [{"title": "graphs", "abstract": "drawn"}, {"title": "trees"}],

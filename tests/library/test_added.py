@@ -44,6 +44,13 @@ def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
     assert library.add([paper(8, year=2001.0)]).added == 1
 
 
+def test_whole_numbers_are_ids_wherever_ids_are_given(make: Make) -> None:
+    library = make([{"id": number, "title": f"Paper {number}"} for number in range(12)])
+    assert library.remove([10, np.int64(11)]).removed == 2
+    assert library.sync([{"id": 3, "title": "Paper 3"}], keep={4, "5"}).removed == 7
+    assert sorted(library.ids()) == ["3", "4", "5"]
+
+
 @pytest.mark.parametrize("by_row", [False, True])
 def test_frames_and_their_rows_are_added(make: Make, by_row: bool) -> None:
     frame = pd.DataFrame(

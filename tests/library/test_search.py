@@ -379,6 +379,14 @@ def test_labels_are_a_list(library: Library) -> None:
         library.tag("Optics")
 
 
+def test_a_table_of_labels_is_read_by_row_and_a_string_is_no_list_of_ids(library: Library) -> None:
+    labels = pd.DataFrame({"id": ["o", None], "name": ["Optics", "Plasma"]})
+    (tagged,) = library.tag(labels, ids=["p001"])
+    assert sorted(hit.id for hit in tagged.labels) == ["Plasma", "o"]
+    with pytest.raises(ConfigError, match="ids is a string"):
+        library.tag(["Optics"], ids="p001")
+
+
 @pytest.mark.parametrize("name", ["", " ", "\u200b"])
 def test_a_label_needs_a_name(library: Library, name: str) -> None:
     """Its id was the name, an empty one."""

@@ -91,6 +91,13 @@ def test_listed_candidates_are_all_ranked(index: BM25Index) -> None:
     assert found[0]["d3"] == 0.0
 
 
+def test_a_single_text_is_no_list_of_its_letters(index: BM25Index) -> None:
+    with pytest.raises(DataError, match="single text.*'papers'.*Fix: pass a list"):
+        index.search("papers", 3)
+    with pytest.raises(DataError, match="single text"):
+        BM25Index(list("abc"), "xyz")
+
+
 def test_texts_without_a_token() -> None:
     with pytest.raises(DataError, match="no candidate has a token"):
         BM25Index(["a", "b"], ["", "x y"])

@@ -7,13 +7,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.training.curves import plot_curves, read_curves, smoothed
 
 
 def write_run(folder: Path) -> Path:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     lines = [{"step": 0, "metrics": {"dev/x.search/mrr": 0.1}}]
     for step in range(1, 5):
         metrics = {"dev/x.search/mrr": 0.2 * step} if step % 2 == 0 else {}
@@ -95,3 +97,30 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
         file.write('{"step": 5, "me\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl:6: damaged line of metrics"):
         read_curves(run)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    runs = [write_run(tmp_path / seed / "vanilla") for seed in ("seed0", "seed1")]
+    plot_curves(runs, tmp_path / "c.png")
+    labels = [line.get_label() for line in pyplot.gcf().axes[0].get_lines()]
+    assert labels == ["x.search, seed0/vanilla", "x.search, seed1/vanilla"]
+
+
+def test_only_our_own_plot_is_replaced(tmp_path: Path) -> None:
+    from matplotlib import pyplot
+
+    run, path = write_run(tmp_path / "run"), tmp_path / "figure.png"
+    pyplot.figure().savefig(path)
+    drawn = path.read_bytes()
+    refused = CliRunner().invoke(app, ["curves", str(run), "--out", str(path)])
+    assert "is not a plot of curves" in refused.stderr
+    assert path.read_bytes() == drawn
+    path.unlink()
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["curves", str(run), "--out", str(path)])
+        assert result.exit_code == 0, result.output
+    other = CliRunner().invoke(app, ["curves", str(run), "--out", str(tmp_path / "c.pdf")])
+    assert "is a PNG file" in other.stderr

@@ -19,7 +19,7 @@ from scimult.config import save_config
 from scimult.errors import ConfigError, DataError
 from scimult.training.config import PretrainConfig
 from scimult.training.record import recorded
-from scimult.training.runs import Best, compare_runs, find_runs, summarise
+from scimult.training.runs import Best, compare_runs, find_runs, summarise, summarise_all
 from scimult.training.stopping import StoppedError
 
 
@@ -198,6 +198,18 @@ def test_comparison_names_what_differs_and_nothing_else(tmp_path: Path) -> None:
     }
     assert found.metrics["loss"] == [2.0, 1.0]
     assert found.metrics["dev/mean/mrr"] == [0.5, 0.1]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for seed, loss in (("seed0", 2.0), ("seed1", 1.0)):
+        (tmp_path / seed).mkdir()
+        write_run(tmp_path / seed / "vanilla", [loss], {})
+    summaries, _ = summarise_all([tmp_path])
+    assert [run.name for run in summaries] == ["seed0/vanilla", "seed1/vanilla"]
+    compared = compare_runs(find_runs([tmp_path]))
+    assert compared.runs == ["seed0/vanilla", "seed1/vanilla"]
+    (alone,), _ = summarise_all([tmp_path / "seed1"])
+    assert alone.name == "vanilla"
 
 
 def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
