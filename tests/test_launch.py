@@ -113,6 +113,7 @@ def test_a_run_that_ends_by_itself_is_not_queued_again(
     assert not any("requeue" in call for call in _calls(slurm))
 
 
+@pytest.mark.long
 def test_a_run_that_is_preempted_ends_and_is_queued_again(
     repository: Path, slurm: dict[str, str]
 ) -> None:

@@ -297,6 +297,7 @@ def test_a_dry_run_of_a_tiny_run(tmp_path: Path, repository: Path) -> None:
     assert counted == {"steps": 4, "places": []}, "a CPU is never waited for"
 
 
+@pytest.mark.long
 def test_a_sweep_leaves_out_cases_beyond_its_time_limit(
     day: Day, monkeypatch: pytest.MonkeyPatch
 ) -> None:

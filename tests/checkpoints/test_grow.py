@@ -34,6 +34,7 @@ def save(folder: Path, variant: str, routing: Routing = "task") -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variant", "routing"),
     [

@@ -268,6 +268,7 @@ def test_a_model_of_ours_compared_by_cosine_has_unit_vectors_in_every_form(tmp_p
     np.testing.assert_allclose(theirs(tmp_path / "f"), found, atol=1e-5)
 
 
+@pytest.mark.long
 def test_minilm_is_read_and_written_as_it_is(minilm: Path, tmp_path: Path) -> None:
     model = SciMult.from_pretrained(minilm, device="cpu")
     assert (model.similarity, model.unit_vectors) == ("cosine", True)

@@ -82,6 +82,7 @@ def test_help_shows_the_whole_launcher_command() -> None:
     assert "--config FILE key=value ..." in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", [["--help"], ["prepare", "--list"]])
 def test_help_and_lists_load_nothing_heavy(verb: list[str]) -> None:
     heavy = {"torch", "transformers", "deepspeed", "datasets", "duckdb", "pyarrow", "numpy"}

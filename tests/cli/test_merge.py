@@ -22,6 +22,7 @@ from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.tiny import save_tiny_model
 
 
+@pytest.mark.long
 def test_the_command_and_its_gate(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     other = save_tiny_model(tmp_path / "other", seed=5)

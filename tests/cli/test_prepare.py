@@ -178,6 +178,7 @@ def test_papers_without_pairs_are_only_converted(tmp_path: Path) -> None:
     assert (tmp_path / "out.raw" / "table" / "papers.parquet").is_file()
 
 
+@pytest.mark.long
 def test_all_removes_the_cap_of_labels(config: Path, tmp_path: Path) -> None:
     paths = ("prepare", "--config", config, "--root", tmp_path / "raw", "--out", tmp_path / "out")
     assert _run(*paths, "max_pairs_per_label=2")[0] == 0
@@ -198,6 +199,7 @@ def test_the_list_names_every_source() -> None:
     assert all(f"{name}: {SOURCES[name].title}" in output for name in SOURCES)
 
 
+@pytest.mark.long
 def test_the_list_loads_nothing_heavy_and_a_conversion_no_torch(tmp_path: Path) -> None:
     write_files(tmp_path, {"p.csv": "id,title,abstract\n1,A,Text.\n"})
     words = [["--list"], ["table", "--input", f"{tmp_path}", "--raw", f"{tmp_path / 'raw'}"]]

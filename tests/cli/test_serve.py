@@ -113,6 +113,7 @@ def test_a_tagger_of_another_model_keeps_the_services_deadlines(
         assert not thread.is_alive()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [".", "labels.jsonl", "../mesh.v2", "../labels.jsonl.gz"])
 def test_labels_are_a_project_named_after_their_file_or_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str

@@ -83,6 +83,7 @@ def test_models_joined_end_to_end(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors.vectors_NE[:, :16], vectors.vectors_NE[:, 16:])
 
 
+@pytest.mark.long
 def test_a_sentence_transformers_model(folder: Path, tmp_path: Path, minilm: Path) -> None:
     spec = f"theirs=minilm,model={minilm}"
     result = run(folder, "--out", tmp_path / "out", "--encoder", spec)

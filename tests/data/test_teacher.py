@@ -68,6 +68,7 @@ def scored_clicks(root: Path, score: str = "{}") -> None:
     write_tsv(root / "clicks.tsv", ("query-id", "paper-id", "clicked", "teacher"), rows)
 
 
+@pytest.mark.long
 def test_a_column_of_the_answers_becomes_scores(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     plain = build_dataset(raw_config(root), tmp_path / "plain")[0]

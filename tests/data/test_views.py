@@ -103,6 +103,7 @@ def _prepared(folder: Path, **choice: object) -> PreparedData:
     return build_dataset(config, folder / "out")[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["paper", "year"])
 def test_texts_that_are_held_out_are_not_cut(tmp_path: Path, by: SplitBy) -> None:
     tree = raw_config(write_raw(tmp_path / "raw")).model_dump(mode="json", exclude_unset=True)

@@ -84,6 +84,7 @@ def test_our_encoder_takes_the_listed_routes(model: SciMult) -> None:
     assert encoder.route(metadata("New", "Retrieval", "ndcg_at_10"))[0] == "search"
 
 
+@pytest.mark.long
 def test_groups_languages_and_unknown_names() -> None:
     chosen = find_tasks(["small", "CUREv1", "NanoSciFactRetrieval"], ["eng"])
     names = [task.metadata.name for task in chosen]
@@ -271,6 +272,7 @@ def test_documents_without_words_are_ranked_too(model: SciMult) -> None:
     assert encoder.work["Empty"].empty == 1
 
 
+@pytest.mark.long
 def test_the_verb_scores_names_failures_and_can_be_reported(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_fingerprint_is_that_of_the_model(tmp_path: Path, dtype: str) -> Non
     assert QueryEncoder(other, dtype=dtype).fingerprint != model.fingerprint
 
 
+@pytest.mark.long
 def test_minilm_of_sentence_transformers(minilm: Path, tmp_path: Path) -> None:
     model = SciMult.from_pretrained(minilm)
     model.save_tokenizer(tmp_path)

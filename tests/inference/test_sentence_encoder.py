@@ -341,6 +341,7 @@ def test_settings_around_equal_weights_are_part_of_the_fingerprint(
     assert rows.shape != changed.shape or not np.allclose(rows, changed, atol=1e-4)
 
 
+@pytest.mark.long
 def test_the_side_on_which_texts_are_cut_is_part_of_the_fingerprint(
     minilm: Path, tmp_path: Path
 ) -> None:
@@ -355,6 +356,7 @@ def test_the_side_on_which_texts_are_cut_is_part_of_the_fingerprint(
     assert found[0][0] != found[1][0]
 
 
+@pytest.mark.long
 def test_the_scale_of_an_adapter_is_part_of_the_fingerprint(minilm: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
@@ -370,6 +372,7 @@ def test_the_scale_of_an_adapter_is_part_of_the_fingerprint(minilm: Path, tmp_pa
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.long
 def test_the_fingerprint_does_not_change_with_use(minilm: Path) -> None:
     used, fresh = (SentenceEncoder(_spec(minilm), name="own", device="cpu") for _ in range(2))
     used.encode([Text("paper", "A title")], task="search", role="query")

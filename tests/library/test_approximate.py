@@ -42,6 +42,7 @@ def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
             assert (np.diff(scores) <= 0).all()
 
 
+@pytest.mark.long
 def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
     space, vectors_ND = Space(384, "cosine"), np.random.default_rng(0).random((4000, 384))
     shard = write_shard(tmp_path, 0, space, [str(i) for i in range(4000)], vectors_ND)

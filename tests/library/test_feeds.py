@@ -37,6 +37,7 @@ def _vectors(library: Library) -> dict[str, np.ndarray[Any, Any]]:
     return dict(zip(library.state.papers.ids_of(rows), vectors_ND, strict=True))
 
 
+@pytest.mark.long
 def test_qdrant_finds_what_the_library_finds(library: Library, tmp_path: Path) -> None:
     client = pytest.importorskip("qdrant_client")
     where = str(tmp_path / "qdrant")

@@ -94,6 +94,7 @@ def test_gradients_equal_those_of_transformers(pair: tuple[Encoder, PreTrainedMo
         assert (parameter.grad - expected[name]).abs().max() <= scale, name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["mha_expert", "ffn_expert"])
 def test_warm_start_keeps_the_embeddings(
     pair: tuple[Encoder, PreTrainedModel], variant: str

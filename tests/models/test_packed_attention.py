@@ -199,6 +199,7 @@ def embeddings_and_gradients(model: Encoder) -> tuple[Tensor, dict[str, Tensor]]
     return embedded.detach(), gradients
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "changes"), [*((case, {}) for case in WITHOUT_CONTEXT), ("mha_expert", MODERN)]
 )

@@ -105,6 +105,7 @@ def test_warm_start_from_vanilla_changes_no_embedding(case: str) -> None:
             assert torch.equal(weight, own[copied.removeprefix("instruction_encoder.")]), name
 
 
+@pytest.mark.long
 @every_case
 def test_saved_and_loaded_again_embeds_the_same(case: str, tmp_path: Path) -> None:
     tokenizer, tasks = tiny_tokenizer(), list(default_tasks())
@@ -123,6 +124,7 @@ def test_saved_and_loaded_again_embeds_the_same(case: str, tmp_path: Path) -> No
         assert np.array_equal(embed_tokens(again.model, rows, route=route), expected)
 
 
+@pytest.mark.long
 @every_case
 def test_texts_longer_than_the_limit_are_cut(case: str, tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()

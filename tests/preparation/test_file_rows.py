@@ -154,6 +154,7 @@ def test_other_than_json_lines_is_left_to_python(
     assert not by_sql(engine, text_rows(path, "query"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("longest", [3_000_000, 9_000_000])
 def test_long_lines_and_a_mark_of_byte_order(
     engine: FileEngine, tmp_path: Path, longest: int
@@ -218,6 +219,7 @@ def test_a_compressed_file_that_is_cut_off_is_reported(
         rows_by(engine, edge_rows(path), Rejects())
 
 
+@pytest.mark.long
 def test_what_is_written_depends_neither_on_memory_nor_on_threads(tmp_path: Path) -> None:
     """Lines of files with several blocks, read by several threads, stay in order."""
     count = 30_000

@@ -138,6 +138,7 @@ def test_manifest_counts_and_names_every_file(data: PreparedData) -> None:
     assert len(on_disk) == 4 + 6
 
 
+@pytest.mark.long
 def test_the_same_input_gives_the_same_folder_and_another_seed_another(
     root: Path, data: PreparedData, tmp_path: Path
 ) -> None:

@@ -219,6 +219,7 @@ def test_pairs_that_are_all_dropped_are_counted(root: Path, tmp_path: Path) -> N
         build_dataset(config, tmp_path / "out")
 
 
+@pytest.mark.long
 def test_a_split_that_leaves_nothing_to_train_on_is_told(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -315,6 +316,7 @@ def _disk_full_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(pa.ipc, "new_file", new_file)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [r"texts\.arrow", r"metadata\.arrow", r"shown\.arrow", r"search\.dev", r"\.dev.*\.tmp"]
 )

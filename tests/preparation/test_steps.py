@@ -172,6 +172,7 @@ def test_only_changed_steps_are_repeated(
     assert PreparedData.open(tmp_path / "first").fingerprint == first.fingerprint
 
 
+@pytest.mark.long
 def test_moved_evaluation_sets_are_the_same_but_others_are_not(tmp_path: Path) -> None:
     root, steps = write_raw(tmp_path / "raw"), tmp_path / "steps"
     sets = tmp_path / "sets"
@@ -230,6 +231,7 @@ def _content(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "tokens.bin").read_bytes(), (folder / "offsets.npy").read_bytes()
 
 
+@pytest.mark.long
 def test_an_interrupted_build_goes_on_and_ends_the_same(
     texts: TextStore, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ def test_unfinished_tokens_of_other_texts_are_not_resumed(tmp_path: Path) -> Non
     assert np.fromfile(tmp_path / "t" / "tokens.bin", np.uint16).tolist() == [5, 6, 7]
 
 
+@pytest.mark.long
 def test_a_store_that_another_process_builds_is_waited_for(
     texts: TextStore,
     minilm: Path,

@@ -184,6 +184,7 @@ def test_dev_papers_with_targets_are_held_out(tmp_path: Path) -> None:
 TABLE = "paper-id\tcitations\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("target", "rows", "table", "message"),
     [

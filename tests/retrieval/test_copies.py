@@ -19,6 +19,7 @@ def _vectors(rows: int, seed: int) -> FloatArray:
     return np.random.default_rng(seed).normal(size=(rows, _WIDTH)).astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize("queries", [1, 2, 5, 32])
 @pytest.mark.parametrize("block_rows", [None, 4])
@@ -37,6 +38,7 @@ def test_copies_of_one_vector_are_listed_by_descending_id(
         assert (ranking.scores_QK == ranking.scores_QK[:, :1]).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [3, 10, 40])
 @pytest.mark.parametrize(("count", "block_rows"), [(1001, None), (1001, 1000), (9001, None)])
 def test_copies_among_others_are_those_that_a_stable_sort_of_float64_lists(

@@ -46,6 +46,7 @@ def _lists(ranking: Ranking) -> list[list[int]]:
     return [[int(row) for row in rows if row >= 0] for rows in ranking.rows_QK]
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**16),

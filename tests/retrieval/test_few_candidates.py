@@ -43,6 +43,7 @@ def test_best_columns_are_a_stable_sort(
     assert np.array_equal(found_QK, np.take_along_axis(scores_QC, wanted_QK, axis=1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
 @pytest.mark.parametrize(
     ("count", "queries", "k"),

@@ -133,6 +133,7 @@ def test_bad_input_says_so(tmp_path: Path) -> None:
         write_pruned_bm25(tmp_path, ["a", "b"], [["xx"]], longest=1)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_windows_of_real_papers_are_those_of_the_exact_index(
     scimult_data: Path, tmp_path: Path

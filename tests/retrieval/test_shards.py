@@ -216,6 +216,7 @@ def test_shards_are_opened_by_name_in_the_requested_order(tmp_path: Path) -> Non
         Shards(tmp_path, ["000000", "000007"])
 
 
+@pytest.mark.long
 def test_many_processes_may_create_a_folder_at_once(tmp_path: Path) -> None:
     """Ranks of a launcher start together: none may see another's half-created folder."""
     for attempt in range(50):

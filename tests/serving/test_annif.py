@@ -85,6 +85,7 @@ def test_labels_are_encoded_beside_the_event_loop(
     assert on_loop == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("similarity", ["dot", "l2"])
 def test_scores_are_cosines_whatever_the_library_compares_by(
     tmp_path: Path, similarity: Similarity

@@ -190,6 +190,7 @@ def test_closing_answers_all_waiting_jobs(gate: Gate) -> None:
     np.testing.assert_array_equal(passes.encode(_text(), [0]), _sums(_text(), [0]))
 
 
+@pytest.mark.long
 def test_a_shared_model_is_the_model(tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model", similarity="cosine")
     alone, shared = SciMult.from_pretrained(folder), None

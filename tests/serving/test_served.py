@@ -96,6 +96,7 @@ def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: 
     served.close()
 
 
+@pytest.mark.long
 def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
     """The service went on with the former one, while the library followed its folder."""
     models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
@@ -126,6 +127,7 @@ def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
     assert threading.active_count() == threads
 
 
+@pytest.mark.long
 def test_changed_labels_are_served(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model", similarity="cosine")
     Library.create(tmp_path / "library", dated(30), model=model)

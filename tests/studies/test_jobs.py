@@ -48,6 +48,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     assert log_of(tmp_path / "logs", "b").read_text().startswith("$ sh -c")
 
 
+@pytest.mark.long
 def test_a_failure_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     jobs = [
         Shell("bad", tmp_path, "echo; echo 'error: no such thing' >&2; echo bye; exit 3"),

@@ -35,6 +35,7 @@ def run(max_length: int = 64, **model: object) -> PretrainConfig:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["vanilla", "mha_expert", "ffn_expert"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_first_embeddings_are_those_of_the_base(tmp_path: Path, family: str, variant: str) -> None:

@@ -12,6 +12,7 @@ from scimult.training.run import pretrain
 from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
 
 
+@pytest.mark.long
 def test_a_large_step_is_clipped_and_a_small_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.training.corpus import write_corpus
 MAX_LENGTH = 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("view", ["title_to_abstract", "independent_crop"])
 @pytest.mark.parametrize("routes", [(0, 0), (0, 2)])
 def test_a_query_of_a_view_finds_its_own_paper(

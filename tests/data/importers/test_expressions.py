@@ -66,6 +66,7 @@ FILES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("skip_bad", [False, True])
 @pytest.mark.parametrize("name", FILES)
 def test_other_columns_are_the_same_with_an_expression(

@@ -64,6 +64,7 @@ def test_languages_of_long_texts(tmp_path: Path) -> None:
     assert text_statistics(data.texts, sample=100).languages == {"en": 15, "de": 5}
 
 
+@pytest.mark.long
 def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) -> None:
     path = tmp_path / "cards" / "toy.md"
     result = CliRunner().invoke(app, ["card", str(data.folder), "--out", str(path)])
@@ -129,6 +130,7 @@ def test_examples_are_drawn_from_all_that_a_rule_gave(
         assert set(examples) <= set(everything[rule])
 
 
+@pytest.mark.long
 def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) -> None:
     title = "A | pipe, *stars*, `code`, <b>tags</b>, [a](b), $x_1$ and\nlines"
     root = write_raw(tmp_path / "raw")

@@ -91,6 +91,7 @@ def test_refused_duplicates_stop_the_work_or_are_counted(root: Path, tmp_path: P
     assert (data.folder / "rejects.jsonl").read_text().count("repeats another one") == 2
 
 
+@pytest.mark.long
 def test_decontamination_leaves_no_such_text(root: Path, tmp_path: Path) -> None:
     sets = tmp_path / "eval"
     papers = [{"id": "x", "title": TITLE, "abstract": ""}, {"id": "y", "title": "New one"}]
@@ -120,6 +121,7 @@ def test_removing_every_paper_is_an_error(root: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_judged_links_and_their_scores_follow_their_papers(root: Path, tmp_path: Path) -> None:
     # p2 and p9 are merged into p1, with their links, scores and references.
     rows = [("p2", "p3", 1, 0.5), ("p9", "p3", 1, 1.5), ("p9", "p4", 0, 3), ("p2", "p1", 0, 4)]

@@ -60,6 +60,7 @@ def _config(by: SplitBy) -> SplitConfig:
     return SplitConfig(by=by, dev_from_year=2005 if by == "year" else None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["query", "paper", "year", "component"])
 @given(parts=_parts(), seed=st.integers(0, 5), fraction=st.sampled_from([0.0, 0.2, 0.5]))
 @settings(deadline=None, max_examples=25)

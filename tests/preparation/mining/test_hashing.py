@@ -16,6 +16,7 @@ KNOWN = [0, 2261973619, 229111015, 2578835075]
 ROWS = st.integers(0, (1 << 32) - 1)
 
 
+@pytest.mark.long
 @settings(max_examples=30)
 @given(st.integers(0, 1 << 40), st.lists(st.tuples(ROWS, ROWS, ROWS), min_size=1, max_size=50))
 def test_python_numpy_and_sql_agree(seed: int, rows: list[tuple[int, int, int]]) -> None:

@@ -77,6 +77,7 @@ def test_few_candidates_are_searched_exactly(texts: TextStore, tmp_path: Path) -
     assert isinstance(indexes.dense("a", rows[:LEAST], few, "l2"), CodedIndex)
 
 
+@pytest.mark.long
 def test_pools_of_an_ample_search_are_those_of_the_exact_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

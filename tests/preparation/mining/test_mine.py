@@ -68,6 +68,7 @@ def test_rules_that_find_nothing_are_named_once_for_both_splits(
     assert "venue" in lines[0].partition("(")[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("relation", ["cited", "author", "venue"])
 def test_each_label_relation_by_itself(data: PreparedData, relation: str) -> None:
     mine_again(data.folder, MiningConfig(labels=[relation]))
@@ -126,6 +127,7 @@ def test_labels_of_another_label_space_are_no_candidates(tmp_path: Path) -> None
         assert {label.split("/")[0] for label in positives | pool} == {space}
 
 
+@pytest.mark.long
 def test_rules_for_judged_links(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     judged = [("p0", "p7", 1), ("p0", "p8", 0), ("p0", "p9", 0), ("p1", "p9", 1)]
@@ -218,6 +220,7 @@ def test_any_mix_of_rules(data: PreparedData) -> None:
     assert PreparedData.open(data.folder).fingerprint == data.fingerprint
 
 
+@pytest.mark.long
 def test_shares_go_into_pair_files_and_what_they_give_into_the_manifest(
     data: PreparedData, capsys: pytest.CaptureFixture[str]
 ) -> None:

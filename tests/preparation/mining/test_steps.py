@@ -137,6 +137,7 @@ def test_only_what_inputs_changed_is_mined_again(tmp_path: Path, mined: list[str
     assert mined_by("b", max_negatives=2) == everything
 
 
+@pytest.mark.long
 def test_mining_again_keeps_what_stays_the_same(tmp_path: Path, mined: list[str]) -> None:
     out, steps = tmp_path / "out", tmp_path / "steps"
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out, steps=steps)

@@ -54,6 +54,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.long
 def test_only_what_changed_is_converted_again(tmp_path: Path) -> None:
     write_files(tmp_path / "in", FILES)
     _convert(tmp_path)
@@ -69,6 +70,7 @@ def test_only_what_changed_is_converted_again(tmp_path: Path) -> None:
     assert _again(tmp_path, skip_bad=True, band={"pub_year": 5}) == {"fos"}
 
 
+@pytest.mark.long
 def test_the_path_of_a_file_is_no_pattern_and_gives_no_column(tmp_path: Path) -> None:
     def prepared(folder: Path) -> str:
         folder.mkdir(exist_ok=True)

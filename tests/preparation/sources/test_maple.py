@@ -141,6 +141,7 @@ def test_definitions_from_a_table(tmp_path: Path) -> None:
     assert definition == {"11": "Paper, of reed", "12": ""}
 
 
+@pytest.mark.long
 def test_coarse_papers_are_a_sample_that_the_seed_decides(tmp_path: Path) -> None:
     many = [_paper(number, ["11"]) for number in range(100, 130)]
 

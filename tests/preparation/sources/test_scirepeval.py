@@ -209,6 +209,7 @@ def test_counts_that_differ_are_notes_or_on_request_errors(tmp_path: Path) -> No
         _convert(tmp_path, "cite_prediction", rows, check_counts=True)
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_the_real_sample_files(tmp_path: Path, scimult_data: Path) -> None:
     samples = scimult_data / "formats" / "scirepeval"

@@ -376,6 +376,7 @@ def test_empty_files_are_named(tmp_path: Path, name: str) -> None:
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz", "rows.csv.gz"])
 def test_what_can_be_read_before_a_cut_is_kept(tmp_path: Path, name: str) -> None:
     lines = [{"id": str(i), "note": f"{i * 7919 % 1000}" * 5} for i in range(30_000)]

@@ -149,6 +149,7 @@ def test_a_generated_folder_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "world" / "train" / "thesis.tex").is_file()
 
 
+@pytest.mark.long
 def test_prepare_reads_it_without_a_special_case(folder: Path, tmp_path: Path) -> None:
     config = REPOSITORY / "configs" / "data" / "world.yaml"
     settings = load_config(DatasetConfig, config, [f"root={folder / 'train'}"])
@@ -175,6 +176,7 @@ class _RandomEncoder:
         return np.stack([rng.standard_normal(32, dtype=np.float32) for rng in rows])
 
 
+@pytest.mark.long
 def test_bm25_does_not_solve_it_but_beats_chance(folder: Path, tmp_path: Path) -> None:
     """Measured main metrics x 100: BM25 67.7, 80.0, 28.9, 54.1, 62.1; random vectors 5.9, 16.7,
     0.6, 25.9, 0.4.

@@ -58,6 +58,7 @@ def test_every_concept_has_several_forms_of_its_own(world: World) -> None:
         assert sum(concept.usage) == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_citing_and_cited_paper_often_use_different_forms(world: World) -> None:
     """Measured: of 24,890 citations' shared concepts, 53 % are written in no common form."""
     different = [
@@ -199,6 +200,7 @@ def test_words_are_new_and_never_the_templates(world: World) -> None:
     assert len(set(blends)) == 20
 
 
+@pytest.mark.long
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32), papers=st.integers(300, 500), years=st.integers(1, 3))
 def test_any_seed_makes_a_world(seed: int, papers: int, years: int) -> None:

@@ -15,6 +15,7 @@ from scimult.training.interference.gradients import Location
 TASKS = ("one", "two")
 
 
+@pytest.mark.long
 def test_verdicts_hold_for_all_cells_at_once() -> None:
     """Pure noise: few of 60 maps of unrelated gradients report a conflict."""
     rng = np.random.default_rng(0)

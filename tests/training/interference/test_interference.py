@@ -178,6 +178,7 @@ def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
             assert np.abs(one.products_PGG[row] - wanted).max() <= 1e-9 * max(1, wanted.max())
 
 
+@pytest.mark.long
 def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
     model = tiny_encoder("vanilla").double()
     chosen = ["blocks.1.feed_forward.experts.0.output", "blocks.2.feed_forward.experts.0.output"]
@@ -307,6 +308,7 @@ def test_the_command_writes_a_report(folder: Path) -> None:
     assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
 
 
+@pytest.mark.long
 def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
     config = run_config(
         folder,
