@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -136,11 +136,6 @@ def number(value: float | None, form: str, factor: float = 1, **style: object) -
 def texts(*values: object) -> list[Cell]:
     """Return a row of text cells."""
     return [Cell(str(value)) for value in values]
-
-
-def tally(counts: Mapping[str, int]) -> str:
-    """Return the counts that are not zero, by what they count."""
-    return "; ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
 
 
 def to_rich(table: Table) -> RichTable:

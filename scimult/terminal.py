@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 
 # Control characters except tab and line feed, line and paragraph separators, directional marks
 # and overrides, and lone surrogates (undecodable bytes of file names).
@@ -14,7 +15,6 @@ _UNSAFE = re.compile(
 # Characters that break lines of a file or steer a terminal; other invisible ones, as a no-break
 # space or the joiners of Persian, are part of a word.
 _BREAKING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-
 
 _BLANK = ("Cc", "Cf", "Zl", "Zp", "Zs")
 _Y = re.compile("(?<![aeiou])y$")
@@ -53,6 +53,15 @@ def counted(count: int, thing: str) -> str:
     if count != 1:
         thing = _Y.sub("ie", thing) + ("es" if thing.endswith("s") else "s")
     return f"{count:,} {thing}"
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """Return the counts that are not zero, after what they count: nouns of several words, too.
+
+    >>> tally({"papers": 1, "labels": 0, "hard negatives of one link": 1200})
+    'papers: 1; hard negatives of one link: 1,200'
+    """
+    return "; ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
 
 
 def visible(text: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import configparser
+import doctest
 import os
 import re
 import shlex
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,18 @@ def _documented_commands(repository: Path) -> list[list[str]]:
                 shlex.split(line, comments=True) for line in lines if line[:8] == "scimult "
             ]
     return commands
+
+
+def test_examples_in_docstrings_are_true(repository: Path) -> None:
+    examples = failures = 0
+    for path in (repository / "scimult").rglob("*.py"):
+        if ">>> " in path.read_text(encoding="utf-8"):
+            name = ".".join(path.relative_to(repository).with_suffix("").parts)
+            found = doctest.testmod(import_module(name))
+            examples += found.attempted
+            failures += found.failed
+    assert examples
+    assert not failures
 
 
 def test_documented_commands_exist(repository: Path) -> None:

@@ -13,6 +13,7 @@ from scimult.cli import options as opt
 from scimult.cli.checks import named_values, only_with
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
+from scimult.terminal import counted
 
 RESAMPLES = 10_000
 
@@ -172,4 +173,4 @@ def export_results(
     written = exports.export_results(
         results, to, out, systems=systems or [], sets=sets or [], names=mteb_names
     )
-    echo(f"{len(written):,} file{'s' if len(written) > 1 else ''} in {out}")
+    echo(f"{counted(len(written), 'file')} in {out}")

@@ -19,8 +19,8 @@ from rich.text import Text
 from tqdm import tqdm
 
 from scimult.errors import SciMultError
-from scimult.table import Table, tally, texts, to_rich
-from scimult.terminal import visible
+from scimult.table import Table, texts, to_rich
+from scimult.terminal import tally, visible
 
 if TYPE_CHECKING:
     from scimult.data.prepared import PreparedData

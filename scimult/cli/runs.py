@@ -14,6 +14,7 @@ from scimult.errors import ConfigError
 from scimult.files import check_own_file
 from scimult.progress import warn
 from scimult.table import Cell, Table, label, number, texts
+from scimult.terminal import counted
 
 if TYPE_CHECKING:
     from scimult.training.runs import Comparison, RunSummary
@@ -118,4 +119,4 @@ def curves(
         raise ConfigError("a plot of curves is a PNG file", value=str(out), fix=fix)
     check_own_file(out, "a plot of curves", SOFTWARE.encode())
     plot_curves(runs, out)
-    echo(f"{len(runs)} run{'s' if len(runs) > 1 else ''} plotted in {out}")
+    echo(f"{counted(len(runs), 'run')} plotted in {out}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from scimult.terminal import visible
+from scimult.terminal import counted, visible
 from scimult.types import Text
 
 SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
@@ -123,7 +123,7 @@ class Hits(Sequence[Hit]):
 
     def __repr__(self) -> str:
         how = "" if self.exact else ", approximate"
-        head = f"{len(self)} {'paper' if len(self) == 1 else 'papers'} by {self.score}{how}"
+        head = f"{counted(len(self), 'paper')} by {self.score}{how}"
         if not self._hits:
             return head
         width = max(len(visible(hit.id)) for hit in self._hits[:_SHOWN])

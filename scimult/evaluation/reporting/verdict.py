@@ -9,6 +9,7 @@ from pathlib import Path
 from scimult.evaluation.comparison import Comparison, Difference, compare
 from scimult.evaluation.reporting.leaderboard import main_rows, mark_of
 from scimult.table import Mark
+from scimult.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _lead(best: str, scores: Mapping[str, float], against_best: Comparison) -> s
     for row in against_best.rows:
         systems_of.setdefault(row.name, set()).add(row.system)
     sets = sum(len(systems) == len(against_best.systems) for systems in systems_of.values())
-    start = f"{best} has the highest average, {100 * scores[best]:.2f} over {_count(sets, 'set')}"
+    start = f"{best} has the highest average, {100 * scores[best]:.2f} over {counted(sets, 'set')}"
     # Rows are other systems minus the best; sentences state the lead of the best.
     near = [row for row in rows if row.high >= 0]
     first = (near or rows)[0]
@@ -140,7 +141,7 @@ def _against_baseline(best: str, rows: Sequence[Difference], comparison: Compari
     names = f" ({_join(worse)})" if 0 < len(worse) <= 3 else ""
     return (
         f"Compared with {baseline}, it gains {100 * row.difference:+.2f} "
-        f"({_ends(row.low, row.high)}): of {_count(len(marks), 'set')}, better on {len(better)}, "
+        f"({_ends(row.low, row.high)}): of {counted(len(marks), 'set')}, better on {len(better)}, "
         f"worse on {len(worse)}{names}, undecided on {len(undecided)}, by tests corrected for "
         f"multiple comparisons (p ≤ {level:g})."
     )
@@ -206,10 +207,6 @@ def scale_of(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def _ends(low: float, high: float) -> str:
     return f"{100 * low:+.2f} to {100 * high:+.2f}".replace("-", "−")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def _join(names: Sequence[str]) -> str:

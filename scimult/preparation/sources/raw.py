@@ -19,8 +19,7 @@ from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig
 from scimult.progress import progress
-from scimult.table import tally
-from scimult.terminal import is_one_line
+from scimult.terminal import is_one_line, tally
 from scimult.types import Text
 
 T = TypeVar("T")

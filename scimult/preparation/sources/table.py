@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
@@ -156,14 +156,11 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
 
         def rows(what: str) -> Iterator[Record]:
             shared = [other for other in tables if {*paths[other]} & {*paths[what]}]
-            is_imported = imported is not None and "papers" in shared
-
-            def unread() -> list[str]:
-                # What a third-party format reads is not known here.
+            others = None
+            # What a third-party format reads is not known here.
+            if imported is None or "papers" not in shared:
                 others = [columns[other] for other in shared]
-                return [] if is_imported else columns[what].unread(others)
-
-            return _rows(what, tables[what], columns[what], unread, raw)
+            return _rows(what, tables[what], columns[what], others, raw)
 
         if options.labels is not None:
             raw.write("labels", rows("labels"))
@@ -232,11 +229,12 @@ def _rows(
     what: str,
     table: TableFile,
     columns: Columns,
-    find_unread: Callable[[], list[str]],
+    others: Sequence[Columns] | None,
     raw: RawSource,
 ) -> Iterator[Record]:
     """Yield the rows of a table under our names; note the columns that no table reads.
 
+    ``others`` are the tables of the same files; None if it is unknown what else reads them.
     Required and mapped columns must exist (in JSON, in some row), and so must those in
     ``TELLING`` if there are columns that are not read.
     """
@@ -246,12 +244,12 @@ def _rows(
         if lacking is None:
             yield record
             continue
-        others = columns.unread()
-        hint = f"{what}.columns.{lacking}=...{suggest(names[lacking], others)}"
+        left = columns.unread()
+        hint = f"{what}.columns.{lacking}=...{suggest(names[lacking], left)}"
         fix = f"name the field that holds it, {hint}, or leave the record out with --skip-bad"
         problem = f"missing field {names[lacking]!r}"
-        raw.rejects.reject(record.error(problem, value=others, fix=fix))
-    unread = find_unread()
+        raw.rejects.reject(record.error(problem, value=left, fix=fix))
+    unread = [] if others is None else columns.unread(others)
     _check_seen(columns.paths[0], what, table, names, columns.seen, unread)
     note = f"{table.file}: columns not read: {_listed(unread)}"
     if unread and note not in raw.notes:
