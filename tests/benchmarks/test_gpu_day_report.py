@@ -99,7 +99,7 @@ def test_a_range_is_missed_beyond_half_as_much_again() -> None:
 
 
 def test_the_documents_state_every_prediction(repository: Path) -> None:
-    page = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (repository / "docs" / "gpu_machine.md").read_text(encoding="utf-8")
     for prediction in PREDICTIONS:
         assert f"| {prediction.what} | {prediction.range} |" in page
 
