@@ -39,7 +39,9 @@ S2ORC = {
     "abstract": "Text.",
     "authors": [{"first": "Ana", "middle": ["B."], "last": "Núñez", "suffix": ""}],
     "year": 2012,
-    "venue": "ACL",
+    # Both are texts (https://github.com/allenai/s2orc), and journals' papers have no venue.
+    "venue": "",
+    "journal": "ACL",
     "doi": "10.1234/abc.1",
     "mag_field_of_study": ["Computer Science"],
     "outbound_citations": ["78"],
