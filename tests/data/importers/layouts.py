@@ -36,7 +36,7 @@ OPENALEX: list[dict[str, Any]] = [
 S2ORC = {
     "paper_id": "77",
     "title": "Old S2ORC",
-    "abstract": "Text.",
+    "abstract": "AIM:::Text.",  # its mark for a line break
     "authors": [{"first": "Ana", "middle": ["B."], "last": "Núñez", "suffix": ""}],
     "year": 2012,
     # Both are texts (https://github.com/allenai/s2orc), and journals' papers have no venue.
