@@ -61,13 +61,18 @@ def semantic_scholar(paper: Fields) -> dict[str, Any]:
         kind = "paperId" if paper.get("paperId") else "corpusId"
         cited = at(paper, f"references.{kind}")
     fields = first(paper, "fieldsOfStudy", "mag_field_of_study")
-    venues = first(paper, "venue", "journalName") or at(paper, "journal.name")
+    # An object, or in S2ORC of 2020 the name, where "venue" is usually empty.
+    journal = paper.get("journal")
+    name = journal.get("name") if isinstance(journal, Mapping) else journal
+    abstract = first(paper, "abstract", "paperAbstract")
+    if isinstance(abstract, str):
+        abstract = abstract.replace(":::", "\n")  # S2ORC's mark for a line break
     return {
         "id": first(paper, "corpusid", "paperId", "corpusId", "paper_id", "id"),
         "title": paper.get("title"),
-        "abstract": first(paper, "abstract", "paperAbstract"),
+        "abstract": abstract,
         "authors": _names(paper.get("authors")),
-        "venue": venues,
+        "venue": first(paper, "venue", "journalName") or name,
         "year": year_in(first(paper, "year", "publicationdate", "publicationDate")),
         "doi": first(ids, "DOI", "doi") or paper.get("doi"),
         "references": cited,

@@ -3,9 +3,10 @@
 ``DORIS-MAE_dataset_v1.json`` is one object: ``Corpus`` (a list of abstracts, whose positions are
 their ids), ``Query`` (``query_text``, ``candidate_pool``, ``aspects``: aspect to its sub-aspects)
 and ``Annotation`` (``aspect_id``, ``abstract_id``, ``score`` from 0 to 2). The grade of an
-abstract is the sum of its scores over a query's aspects and sub-aspects. ``split`` is ``graded``,
-or ``relevant``: 1 if the mean score is at least 1, as in the authors' recall, R-precision and MAP,
-which leave out queries without such an abstract.
+abstract is the sum of its scores over a query's aspects and sub-aspects. The authors rank abstracts
+alone, so titles are not read. ``split`` is ``graded``, or ``relevant``: 1 if the mean score is at
+least 1, as in the authors' recall, R-precision and MAP, which leave out queries without such an
+abstract.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def read(source: Source) -> Dataset:
     answered = {query: sums for query, sums in judgments.items() if any(sums.values())}
     listed = {abstract for sums in answered.values() for abstract in sums}
     documents = {
-        str(index): Text("paper", str(entry.get("title") or ""), entry["original_abstract"])
+        str(index): Text("paper", "", entry["original_abstract"])
         for index, entry in enumerate(tree["Corpus"])
         if str(index) in listed
     }

@@ -27,7 +27,7 @@ from scimult.preparation.steps import Steps
 
 MANIFEST = "conversion.json"
 SOURCES_FILE = "sources.yaml"
-VERSION = 3
+VERSION = 4
 
 
 def _is_raw(folder: Path) -> bool:

@@ -55,7 +55,8 @@ def _convert(conversion: Conversion, options: InParsOptions) -> None:
         rows = _rows(paths, raw)
         if options.keep_top is not None:
             rows = _best(rows, options.keep_top, raw)
-        raw.each(rows, lambda row: _write(row, options, raw))
+        texts: dict[str, str] = {}
+        raw.each(rows, lambda row: _write(row, options, texts, raw))
 
     conversion.write(options.name, [*corpus, *paths], fill, ["judgments"])
 
@@ -89,7 +90,8 @@ def _mean_log_probability(record: Record) -> float:
     return sum(number.number("log_probs") for number in numbers) / len(values)
 
 
-def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
+def _write(record: Record, options: InParsOptions, texts: dict[str, str], raw: RawSource) -> None:
+    """Write a query and its document; ``texts`` has a hash of each document's text, by its id."""
     name = next((name for name in QUERY_FIELDS if name in record.fields), QUERY_FIELDS[0])
     question = record.text(name)
     if options.corpus is None:
@@ -98,6 +100,11 @@ def _write(record: Record, options: InParsOptions, raw: RawSource) -> None:
         document = record.identifier("doc_id") if has_id else text_id(text)
         if not raw.has_paper(document):
             raw.paper(record, document, "", text)
+            texts[document] = text_id(text)
+        elif texts[document] != text_id(text):
+            # BEIR's sets number their documents alike.
+            fix = "convert the files of each document collection by themselves, with a name=NAME"
+            raise record.error("doc_id has two texts", value=document, fix=fix)
     else:
         document = record.identifier("doc_id")
         if not raw.has_paper(document):

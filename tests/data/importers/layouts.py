@@ -36,10 +36,12 @@ OPENALEX: list[dict[str, Any]] = [
 S2ORC = {
     "paper_id": "77",
     "title": "Old S2ORC",
-    "abstract": "Text.",
+    "abstract": "AIM:::Text.",  # its mark for a line break
     "authors": [{"first": "Ana", "middle": ["B."], "last": "Núñez", "suffix": ""}],
     "year": 2012,
-    "venue": "ACL",
+    # Both are texts (https://github.com/allenai/s2orc), and journals' papers have no venue.
+    "venue": "",
+    "journal": "ACL",
     "doi": "10.1234/abc.1",
     "mag_field_of_study": ["Computer Science"],
     "outbound_citations": ["78"],

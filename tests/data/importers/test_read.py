@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         lines(layouts.S2ORC),
         {
             "id": "77",
+            "abstract": "AIM Text.",
             "authors": ["Ana B. Núñez"],
             "venue": "ACL",
             "references": ["78"],

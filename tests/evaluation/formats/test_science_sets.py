@@ -130,7 +130,7 @@ def doris_mae(tmp_path: Path) -> Path:
         for paper in query["candidate_pool"]
     ]
     tree = {
-        "Corpus": [{"original_abstract": _sentence(draw)} for _ in range(60)],
+        "Corpus": [{"title": "T", "original_abstract": _sentence(draw)} for _ in range(60)],
         "Query": queries,
         "Annotation": annotations,
     }
@@ -162,6 +162,9 @@ def test_doris_mae_adds_up_the_scores_of_aspects(doris_mae: Path) -> None:
     wanted = [gain(some[:cut]) / gain(sorted(some, reverse=True)[:cut]) for some in ranked]
     assert scores["ndcg_doris_mae%10"] == pytest.approx(float(np.mean(wanted)), abs=1e-12)
     assert list(data.remarks.values()) == [1]  # the last query has nothing
+    # As get_text_list of github.com/kwang927/Doris-Mae-Dataset has them.
+    abstracts = [entry["original_abstract"] for entry in tree["Corpus"]]
+    assert {text.joined for text in data.candidates} <= set(abstracts)
 
 
 def test_doris_mae_takes_a_mean_score_of_one_as_relevant(doris_mae: Path) -> None:

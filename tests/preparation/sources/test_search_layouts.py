@@ -234,6 +234,15 @@ def test_inpars_counts_a_row_that_it_cannot_score_once(tmp_path: Path) -> None:
     assert found.counts("inpars")["rows below keep_top"] == 1
 
 
+def test_inpars_of_two_collections_that_share_ids_are_not_mixed(tmp_path: Path) -> None:
+    # Files as in github.com/zetaalphavector/InPars; FiQA and SciFact both have a document 11.
+    row = {"query": "what is a split", "doc_id": "11", "doc_text": "Shares.", "log_probs": [-0.1]}
+    other = {**row, "query": "does zinc bind insulin", "doc_text": "Zinc."}
+    files: dict[str, Content] = {"fiqa/queries.jsonl": [row, row], "scifact/queries.jsonl": [other]}
+    with pytest.raises(DataError, match=r"scifact/queries\.jsonl:1: doc_id has two texts"):
+        run(tmp_path, "inpars", files, files=sorted(files))
+
+
 def test_inpars_finds_documents_in_a_corpus(tmp_path: Path) -> None:
     files = {"queries.jsonl": INPARS, "corpus.jsonl": BEIR["corpus.jsonl"]}
     found = run(tmp_path, "inpars", files, corpus="corpus.jsonl")
