@@ -57,7 +57,7 @@ class RunSummary:
 
 
 def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) -> list[Path]:
-    """Return the run folders among and below ``paths``, sorted, each once.
+    """Return the run folders among and below ``paths``, sorted, each once, also if linked.
 
     Errors about single runs are appended to ``damaged``, if given, instead of raised.
 
@@ -68,7 +68,7 @@ def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) 
     ConfigError
         If a run's configuration is damaged.
     """
-    folders: dict[Path, None] = {}
+    folders: dict[Path, Path] = {}
     for path in paths:
         before = len(damaged or ())
         below = sorted(_runs_below(path, damaged))
@@ -76,8 +76,9 @@ def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) 
             raise DataError(
                 "no run here", path=path, fix="name runs' output folders, or a folder above them"
             )
-        folders |= dict.fromkeys(below)
-    return list(folders)
+        for folder in below:
+            folders.setdefault(folder.resolve(), folder)
+    return list(folders.values())
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
