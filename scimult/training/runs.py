@@ -255,7 +255,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     The output folder is omitted. Metrics are those of `RunSummary`: steps, loss of the last
     steps, tokens per second, and the best value of each dev score.
     """
-    configs = [_flat(read_yaml(folder / _CONFIG)) for folder in folders]
+    configs = [flat(read_yaml(folder / _CONFIG)) for folder in folders]
     keys = dict.fromkeys(key for config in configs for key in config if key != "output")
     values = {key: [config.get(key) for config in configs] for key in keys}
     summaries = [summarise(folder) for folder in folders]
@@ -275,12 +275,12 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     )
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a tree to dotted keys; lists are values."""
-    flat: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            keys |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            keys[f"{prefix}{key}"] = value
+    return keys
