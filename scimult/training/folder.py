@@ -267,7 +267,8 @@ class RunFolder:
             callbacks.append(Console(first_step, steps, config.log.every))
             callbacks.append(MetricsFile(self.path / METRICS, first_step))
             if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
+                board = self.path / "tensorboard"
+                callbacks.append(TensorBoard(board, first_step, config.log.every, steps))
             if config.log.tracker is not None:
                 tracker = Tracker(
                     config.log.tracker,
