@@ -16,6 +16,7 @@ from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.checkpoints import Pretrained
+    from scimult.evaluation.growing import Earlier
 
 
 MERGED = "merged"
@@ -70,6 +71,7 @@ def merge(
         ),
     ] = None,
     results: Annotated[Path | None, typer.Option(help="Folder for these results.")] = None,
+    dtype: opt.Dtype = "auto",
     device: opt.Device = None,
 ) -> None:
     """Average or interpolate models, average a model's experts, or turn models into experts."""
@@ -97,7 +99,7 @@ def merge(
         only_with("--expert", {"--variant": variant})
     _check_gate(suite, data, results, not_worse_than or [])
     if not suite:
-        only_with("--suite", {"--sets": sets, "--device": device})
+        only_with("--suite", {"--sets": sets, "--dtype": dtype != "auto", "--device": device})
     for path in [*(models or []), *experts.values(), *([base] if base else [])]:
         check_model(path)
     from scimult.checkpoints import merge as merging
@@ -112,7 +114,8 @@ def merge(
         depth = None if by_depth is None else _depth(by_depth)
         merged = merging.merge(models or [], share or [], method=method, base=base, by_depth=depth)
     if suite and data and results:
-        _gate(merged, not_worse_than or [], suite, data, sets or [], results, device)
+        loading = {"device": device, "dtype": dtype}
+        _gate(merged, out, not_worse_than or [], suite, data, sets or [], results, loading)
     save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
     echo(f"{out}: {_described(merged.config.provenance['merged'])}")
 
@@ -174,34 +177,44 @@ def _shares_of_tasks(model: Path, shares: list[float] | None) -> dict[str, float
 
 def _gate(
     merged: Pretrained,
+    out: Path,
     others: list[Path],
     suite: str,
     data: Path,
     sets: list[str],
     results: Path,
-    device: str | None,
+    loading: Mapping[str, Any],
 ) -> None:
-    """Evaluate, and raise if the merged model lacks a score or is worse than another model."""
+    """Evaluate, and raise if the merged model lacks a score or is worse than another model.
+
+    Systems have the settings that ``scimult evaluate`` gives them: it may share the results.
+    """
     from scimult.cli.output import print_table
     from scimult.evaluation.comparison import Settings, compare
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import update_table
+    from scimult.evaluation.results import folder_of
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
+    from scimult.files import only_writer
     from scimult.hardware import usable_device
     from scimult.inference import SciMult
 
     config = load_suite(suite)
     loaded = load_sets(config, data, sets)
-    encoders = [SciMult(merged, name=MERGED, device=device)]
-    encoders += [SciMult.from_pretrained(path, device=device) for path in others]
+    on = str(usable_device(loading["device"]))
+    encoders = [SciMult(merged, name=MERGED, **loading)]
+    encoders += [SciMult.from_pretrained(path, **loading) for path in others]
     not_scored: list[str] = []
     testable = False
-    for encoder in encoders:
-        identity = {"fingerprint": encoder.fingerprint}
-        on = str(usable_device(device))
-        system = DenseSystem(encoder, identity, device=on, show_progress=True)
-        scores = evaluate(system, config, loaded, results, earlier="replace")
+    for folder, encoder in zip([out, *others], encoders, strict=True):
+        facts: dict[str, Any] = {"fingerprint": encoder.fingerprint, "folder": str(folder)}
+        facts |= {"unit_vectors": encoder.unit_vectors, "dtype": encoder.dtype}
+        system = DenseSystem(encoder, facts, device=on, show_progress=True)
+        # An earlier merged model's scores are of no use; another model's other sets are.
+        earlier: Earlier = "replace" if encoder.name == MERGED else "merge"
+        with only_writer(folder_of(results, encoder.name)):
+            scores = evaluate(system, config, loaded, results, earlier=earlier)
         not_scored += [f"{encoder.name} on {name}: {why}" for name, why in scores.failed.items()]
         testable |= any(entry.has_samples for entry in scores.sets.values())
     print_table(update_table(results)[0])

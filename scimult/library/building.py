@@ -80,7 +80,7 @@ def extend(
 
 
 class Parts:
-    """The parts of an index that several processes fill, in a folder that merging removes.
+    """The parts of an index that several processes fill, in a folder of their own.
 
     Raises
     ------
@@ -116,7 +116,7 @@ class Parts:
         return [number for number in range(self._count) if not self._path(number).is_file()]
 
     def merge(self, path: Path) -> IndexFacts:
-        """Write all parts as one index, and remove them."""
+        """Write all parts as one index."""
         library = faiss_library()
         index = library.read_index(str(self._path(0)))
         for number in range(1, self._count):
@@ -124,7 +124,6 @@ class Parts:
             library.extract_index_ivf(index).merge_from(library.extract_index_ivf(part), 0)
             index.ntotal = library.extract_index_ivf(index).ntotal
         _write(index, path)
-        self.remove()
         return IndexFacts(self._kind, path.name, len(self._live_N), int(self._live_N.sum()))
 
     def remove(self) -> None:

@@ -94,10 +94,13 @@ def make_index(
         state = current
         check_model(state, model)
         if parts.missing():
-            # Another process saw all parts too, and has merged them.
+            # Another process saw all parts too, and has published the index.
             return IndexFacts(**state.manifest.indexes[task])
         path = _path(state, task)
-        return _tuned(state, path, parts.merge(path), model, task, target)
+        facts = _tuned(state, path, parts.merge(path), model, task, target)
+        # Not before the index is published: a killed process would lose what all have filled.
+        parts.remove()
+        return facts
 
 
 def keep_up(state: State) -> None:

@@ -146,9 +146,12 @@ class _Scalars(Callback, ABC):
 
 
 class TensorBoard(_Scalars):
-    """Writes dev scores and means over the last ``every`` steps for TensorBoard."""
+    """Writes dev scores and means over the last ``every`` steps for TensorBoard.
 
-    def __init__(self, folder: Path, every: int, steps: int) -> None:
+    Steps that a resumed run repeats replace those of before, as in `MetricsFile`.
+    """
+
+    def __init__(self, folder: Path, first_step: int, every: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(every, steps)
@@ -156,7 +159,8 @@ class TensorBoard(_Scalars):
         if not isinstance(threading.excepthook, _WithoutDiskErrors):
             threading.excepthook = _WithoutDiskErrors(threading.excepthook)
         with self._naming_the_folder():
-            self._writer: Any = SummaryWriter(str(folder))
+            repeated = first_step + 1 if first_step else 0
+            self._writer: Any = SummaryWriter(str(folder), purge_step=repeated)
 
     def _write(self, scalars: dict[str, float], step: int) -> None:
         with self._naming_the_folder():

@@ -23,6 +23,12 @@ _DECISIVE = (
     "zero_optimization bf16 fp16 data_types gradient_clipping gradient_accumulation_steps "
     "train_batch_size train_micro_batch_size_per_gpu optimizer scheduler"
 ).split()
+# Values of ``zero_optimization`` that spoil a run in silence.
+_SPOILING = {
+    "compute_grad_norm": (False, "would hide non-finite gradients"),
+    # Up to 0.19 DeepSpeed reorders weights, but not the map by which it gives them back.
+    "round_robin_gradients": (True, "would save weights under the names of others"),
+}
 _DEEPSPEED_BUCKET = 500_000_000
 
 
@@ -204,12 +210,10 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
                 fix=f"remove it and set the section {section!r} of the run's config",
             )
     zero = given.get("zero_optimization", {})
-    if zero.get("compute_grad_norm", True) is False:
-        raise ConfigError(
-            "zero_optimization.compute_grad_norm false would hide non-finite gradients",
-            path=path,
-            fix="leave it out",
-        )
+    for key, (value, effect) in _SPOILING.items():
+        if zero.get(key) == value:
+            problem = f"zero_optimization.{key} {str(value).lower()} {effect}"
+            raise ConfigError(problem, path=path, fix="leave it out")
     stage = zero.get("stage", 0)
     if stage not in range(4):
         problem = "zero_optimization.stage is not 0, 1, 2 or 3"
@@ -221,6 +225,10 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
         )
+    _refuse_offload(zero, stage, path)
+
+
+def _refuse_offload(zero: dict[str, Any], stage: int, path: str | None) -> None:
     for section, lowest in _OFFLOADS_FROM.items():
         offload = zero.get(section) or {}
         if not isinstance(offload, dict):

@@ -14,7 +14,7 @@ from scimult.checkpoints.pretrained import MODEL
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
 from scimult.disk_space import require_room
-from scimult.errors import CheckpointError, ConfigError
+from scimult.errors import CheckpointError, ConfigError, shown
 from scimult.files import check_replaceable, folder_bytes, only_writer
 from scimult.models import Encoder
 from scimult.progress import note, warn
@@ -35,7 +35,7 @@ from scimult.training.module import TrainModule
 from scimult.training.origin import Origin, differing, reading_of
 from scimult.training.record import FILE as RUN_FILE
 from scimult.training.record import read_record
-from scimult.training.runs import METRICS
+from scimult.training.runs import METRICS, flat
 from scimult.training.selection import Selection
 from scimult.training.state import Checkpoint, CheckpointStore, step_folders
 
@@ -62,18 +62,22 @@ def check_same_config(saved: Path, config: PretrainConfig) -> PretrainConfig:
     Raises
     ------
     ConfigError
-        Naming the sections that differ, or a key that no longer exists.
+        Naming the keys that differ, or one that no longer exists.
     """
     before = load_config(PretrainConfig, saved)
     # The embedding cache gives the gradient of one pass.
     batch = before.batch.model_copy(update={"chunk_tokens": config.batch.chunk_tokens})
     same = before.model_copy(update={"batch": batch})
-    changed = [name for name in _FIXED_AT_RESUME if getattr(same, name) != getattr(config, name)]
+    fixed = set(_FIXED_AT_RESUME)
+    was, now = (flat(one.model_dump(mode="json", include=fixed)) for one in (same, config))
+    changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
     if changed:
         raise ConfigError(
             f"the run here was started with a different {', '.join(changed)}",
             path=saved,
-            fix="resume with the saved config, or choose another output",
+            value={key: now.get(key) for key in changed},
+            fix=f"resume with {shown({key: was.get(key) for key in changed})}, or choose another "
+            "output",
         )
     return before
 
@@ -263,7 +267,8 @@ class RunFolder:
             callbacks.append(Console(first_step, steps, config.log.every))
             callbacks.append(MetricsFile(self.path / METRICS, first_step))
             if config.log.tensorboard:
-                callbacks.append(TensorBoard(self.path / "tensorboard", config.log.every, steps))
+                board = self.path / "tensorboard"
+                callbacks.append(TensorBoard(board, first_step, config.log.every, steps))
             if config.log.tracker is not None:
                 tracker = Tracker(
                     config.log.tracker,

@@ -57,7 +57,7 @@ class RunSummary:
 
 
 def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) -> list[Path]:
-    """Return the run folders among and below ``paths``, sorted, each once.
+    """Return the run folders among and below ``paths``, sorted, each once, also if linked.
 
     Errors about single runs are appended to ``damaged``, if given, instead of raised.
 
@@ -68,7 +68,7 @@ def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) 
     ConfigError
         If a run's configuration is damaged.
     """
-    folders: dict[Path, None] = {}
+    folders: dict[Path, Path] = {}
     for path in paths:
         before = len(damaged or ())
         below = sorted(_runs_below(path, damaged))
@@ -76,8 +76,9 @@ def find_runs(paths: Sequence[Path], damaged: list[SciMultError] | None = None) 
             raise DataError(
                 "no run here", path=path, fix="name runs' output folders, or a folder above them"
             )
-        folders |= dict.fromkeys(below)
-    return list(folders)
+        for folder in below:
+            folders.setdefault(folder.resolve(), folder)
+    return list(folders.values())
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -254,7 +255,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     The output folder is omitted. Metrics are those of `RunSummary`: steps, loss of the last
     steps, tokens per second, and the best value of each dev score.
     """
-    configs = [_flat(read_yaml(folder / _CONFIG)) for folder in folders]
+    configs = [flat(read_yaml(folder / _CONFIG)) for folder in folders]
     keys = dict.fromkeys(key for config in configs for key in config if key != "output")
     values = {key: [config.get(key) for config in configs] for key in keys}
     summaries = [summarise(folder) for folder in folders]
@@ -274,12 +275,12 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     )
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten a tree to dotted keys; lists are values."""
-    flat: dict[str, Any] = {}
+    keys: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            keys |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            keys[f"{prefix}{key}"] = value
+    return keys

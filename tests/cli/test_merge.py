@@ -16,7 +16,7 @@ from scimult import SciMult
 from scimult.checkpoints import load_pretrained
 from scimult.cli.main import app
 from scimult.evaluation import harness
-from scimult.evaluation.results import SetResult
+from scimult.evaluation.results import SetResult, load_result
 from scimult.evaluation.systems import System
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.tiny import save_tiny_model
@@ -119,6 +119,36 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out").is_dir()
     assert (tmp_path / "results" / "table.md").is_file()
+
+
+@pytest.mark.parametrize("words", [[], ["dtype=float32"]])
+def test_the_gate_scores_as_evaluate_does_and_keeps_its_results(
+    words: list[str], tmp_path: Path
+) -> None:
+    model, other = (save_tiny_model(tmp_path / name) for name in ("model", "other"))
+    suite = _suite_that_prefers(model, tmp_path / "data")
+    tree = yaml.safe_load(suite.read_text())
+    tree["benchmarks"]["second"] = tree["benchmarks"]["own"]
+    suite.write_text(yaml.safe_dump(tree))
+    shutil.copytree(tmp_path / "data/own", tmp_path / "data/second")
+    results = tmp_path / "results"
+    scored = ["--suite", str(suite), "--data", str(tmp_path / "data")]
+    evaluated = ["evaluate", *scored, "--out", str(results), "--model"]
+    runner = CliRunner()
+    result = runner.invoke(app, [*evaluated, ",".join([f"model={model}", *words])])
+    assert result.exit_code == 0, result.output
+    before = load_result(results / "model/result.json")
+    gate = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *scored]
+    gate += ["--sets", "own", "--not-worse-than", str(model), "--results", str(results)]
+    gate += [f"--{word.replace('=', ' ')}" for word in words]
+    result = runner.invoke(app, " ".join(gate))
+    assert result.exit_code == 0, result.output
+    after = load_result(results / "model/result.json")
+    assert after.settings == before.settings
+    assert after.sets.keys() == {"own", "second"}
+    assert after.sets["own"].scores == before.sets["own"].scores
+    merged = load_result(results / "merged/result.json")
+    assert merged.settings["dtype"] == before.settings["dtype"]
 
 
 def test_a_set_that_could_not_be_scored_lets_nothing_through(

@@ -14,7 +14,7 @@ import pytest
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.inference import SciMult
 from scimult.inference.bulk import Part
-from scimult.library import Library, approximate, searching
+from scimult.library import Library, approximate, building, indexing, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind
 from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
@@ -162,7 +162,6 @@ def test_merged_parts_are_the_index_of_one_process(
     assert not parts[0].fill(Part(0, 3))
     assert parts[1].fill(Part(1, 3))
     merged = parts[1].merge(tmp_path / "merged.faiss")
-    assert not (tmp_path / "parts").exists()
     assert replace(merged, file="") == replace(facts, file="")
     exact = ExactSearch(shards, 100.0, ids_of)
     found = []
@@ -227,6 +226,21 @@ def test_parts_that_another_process_merged_are_not_merged_again(
     monkeypatch.setattr(Parts, "fill", fill)
     facts = library.index(kind="pq", part=Part(1, 2))
     assert facts == IndexFacts(**library.state.manifest.indexes["search"])
+    assert [path.name for path in (library.path / "indexes").iterdir()] == [facts.file]
+
+
+def test_a_process_killed_after_merging_loses_no_part(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes wait for the lock with the parts, and take them over."""
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing, "tuned", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            library.index(kind="pq", part=Part(1, 2))
+    monkeypatch.setattr(building, "_fill", Mock(side_effect=AssertionError("filled again")))
+    facts = library.index(kind="pq", part=Part(0, 2))
+    assert isinstance(facts, IndexFacts)
     assert [path.name for path in (library.path / "indexes").iterdir()] == [facts.file]
 
 

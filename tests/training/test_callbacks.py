@@ -101,7 +101,7 @@ def play(callback: Callback) -> None:
 
 
 def test_tensorboard_holds_the_windows_and_the_scores(tmp_path: Path) -> None:
-    play(TensorBoard(tmp_path, every=3, steps=3))
+    play(TensorBoard(tmp_path, 0, every=3, steps=3))
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
@@ -112,13 +112,29 @@ def test_tensorboard_holds_the_windows_and_the_scores(tmp_path: Path) -> None:
     assert {tag: event.value for tag, (event,) in found.items()} == pytest.approx(EXPECTED)
 
 
+@pytest.mark.parametrize(("first_step", "losses"), [(2, [1.0, 1.0, 9.0]), (0, [9.0, 9.0, 9.0])])
+def test_tensorboard_shows_a_repeated_step_once(
+    first_step: int, losses: list[float], tmp_path: Path
+) -> None:
+    """A run killed after step 3 continues from a checkpoint, or starts over without one."""
+    for first, loss in ((0, 1.0), (first_step, 9.0)):
+        callback = TensorBoard(tmp_path, first, every=1, steps=4)
+        for step in range(first + 1, 4):
+            callback.on_step(report(step, "a", loss))
+        callback.on_end()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert found == list(zip([1, 2, 3], losses, strict=True))
+
+
 def test_a_full_disk_under_tensorboard_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
     monkeypatch.setattr("threading.excepthook", shown.append)
     with small_disk(10), pytest.raises(StorageError, match="cannot write: File too large.*Fix"):
-        callback = TensorBoard(tmp_path, every=1, steps=3)
+        callback = TensorBoard(tmp_path, 0, every=1, steps=3)
         for _ in range(3):
             play(callback)
             time.sleep(0.1)

@@ -69,6 +69,10 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             {"zero_optimization": {"stage": 1, "compute_grad_norm": False}},
             "hide non-finite gradients",
         ),
+        (
+            {"zero_optimization": {"stage": 2, "round_robin_gradients": True}},
+            "round_robin_gradients true would save weights under the names of others",
+        ),
         ({"zero_optimization": {"stage": 0}}, "without float32 master weights.*stage 1, 2 or 3"),
         (
             {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},

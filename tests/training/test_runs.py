@@ -131,6 +131,13 @@ def test_runs_are_found_below_folders_once(tmp_path: Path) -> None:
         find_runs([a, tmp_path / "empty"])
 
 
+def test_a_linked_run_is_listed_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "one", [3.0], {})
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    summaries, _ = summarise_all([tmp_path / "runs", tmp_path / "link", tmp_path / "link/one"])
+    assert [summary.folder for summary in summaries] == [str(run)]
+
+
 def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [1.0], {})
     for name, content in (("a", "model: bert-base\n"), ("b", "model:\ndata: {}\n"), ("c", "")):
