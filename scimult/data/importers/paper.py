@@ -43,6 +43,15 @@ _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
+# CDATA, which IOP also writes as an instruction; instructions such as its <?MML ...?> are no text.
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?[A-Za-z].*?\?>", re.DOTALL)
+# JATS gives one formula as TeX and as MathML; some TeX is a whole document.
+_FORMULA = re.compile(
+    r"<((?:\w+:)?(?:alternatives|inline-formula|disp-formula))\b[^<>]*>"
+    r"(?:(?!</\1>).)*?<((?:\w+:)?tex-math)\b[^<>]*>(.*?)</\2>.*?</\1>",
+    re.DOTALL,
+)
+_PREAMBLE = re.compile(r"\\documentclass.*?\\begin\s*\{document\}|\\end\s*\{document\}", re.DOTALL)
 # A list in one text, as JSON, Python (so pandas in CSV) and numpy (without commas) write it.
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
 _WRITTEN_LIST = re.compile(
@@ -174,7 +183,8 @@ def known_text(text: str) -> str:
 def plain_text(text: str) -> str:
     """Return ``text`` on one line, without HTML, JATS or MathML tags and with entities decoded.
 
-    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means.
+    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means. Of a
+    formula that is there as TeX and as MathML, the TeX stays.
 
     >>> plain_text("<p>H<sub>2</sub>O &amp;amp; <i>E. coli</i>.</p><p>At <E> if a<b, c>d.</p>")
     'H2O & E. coli. At <E> if a<b, c>d.'
@@ -182,6 +192,8 @@ def plain_text(text: str) -> str:
     while "&" in text and (decoded := html.unescape(text)) != text:
         text = decoded
     if "<" in text:
+        text = _CDATA.sub(lambda data: data[1] or data[2] or "", text)
+        text = _FORMULA.sub(lambda formula: f" {_PREAMBLE.sub('', formula[3])} ", text)
         closed = {tag[2].lower() for tag in _TAG.finditer(text) if tag[1] or tag[4]}
         text = _TAG.sub(lambda tag: _in_place(tag, closed | _NEVER_CLOSED), text)
     return " ".join(text.split())
@@ -341,9 +353,9 @@ def person(author: Any) -> str | None:
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these fields that is not empty, or ``None``."""
+    """Return the first of these fields that is neither empty nor a blank text, or ``None``."""
     for name in names:
         value = fields.get(name)
-        if value not in (None, "", [], {}):
+        if value not in (None, "", [], {}) and not (isinstance(value, str) and is_blank(value)):
             return value
     return None

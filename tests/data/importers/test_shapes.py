@@ -65,3 +65,20 @@ def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: li
     work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
     (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
     assert paper.year is None
+
+
+@pytest.mark.parametrize("blank", ["", " \n", "\u200b", None])
+def test_a_blank_value_of_a_table_counts_as_none(tmp_path: Path, blank: str | None) -> None:
+    row = {"id": blank, "key": "k", "title": blank, "display_name": "T", "abstract": blank}
+    row |= {"summary": "S", "authors": blank, "author": "A", "year": blank, "date": "2020-05"}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(row)))
+    assert (paper.id, paper.title, paper.abstract) == ("k", "T", "S")
+    assert (paper.authors, paper.year) == (["A"], 2020)
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_abstract_does_not_hide_the_inverted_index(tmp_path: Path, blank: str) -> None:
+    index = {"of": [1], "Layouts": [0], "graphs": [2]}
+    work = {"id": "W1", "title": "T", "abstract": blank, "abstract_inverted_index": index}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.abstract == "Layouts of graphs"
