@@ -142,7 +142,8 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
     DataError
         If a field is of the wrong type, the year is not one, or title and abstract are empty.
     """
-    fields = record.fields
+    fields = {name: None if is_missing(value) else value for name, value in record.fields.items()}
+    record = Record(record.path, record.line, fields)
     title, abstract, venue = (
         known_text(plain_text(_line(record, name))) for name in ("title", "abstract", "venue")
     )
@@ -253,9 +254,14 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
-        value = [person(item) or item for item in value if item is not None]
+        # Dumps have persons whose every field is empty.
+        value = [person(item) or item for item in value if not _is_void(item)]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
+
+
+def _is_void(item: Any) -> bool:
+    return is_missing(item) or (isinstance(item, Mapping) and first(item, *item) is None)
 
 
 def list_in(text: str, separator: str) -> list[Any]:
@@ -322,7 +328,7 @@ def year_of(record: Record) -> int | None:
         If the field holds anything else.
     """
     value = record.fields.get("year")
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None:
         return None
     year = year_in(value)
     if year is not None:
@@ -356,6 +362,12 @@ def first(fields: Mapping[str, Any], *names: str) -> Any:
     """Return the first of these fields that is neither empty nor a blank text, or ``None``."""
     for name in names:
         value = fields.get(name)
-        if value not in (None, "", [], {}) and not (isinstance(value, str) and is_blank(value)):
+        is_empty = is_blank(value) if isinstance(value, str) else value in ([], {})
+        if not is_empty and not is_missing(value):
             return value
     return None
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None or, as arrays and frames write it, NaN."""
+    return value is None or (isinstance(value, float) and value != value)

@@ -67,8 +67,8 @@ def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: li
     assert paper.year is None
 
 
-@pytest.mark.parametrize("blank", ["", " \n", "\u200b", None])
-def test_a_blank_value_of_a_table_counts_as_none(tmp_path: Path, blank: str | None) -> None:
+@pytest.mark.parametrize("blank", ["", " \n", "\u200b", None, float("nan")])
+def test_a_blank_value_of_a_table_counts_as_none(tmp_path: Path, blank: object) -> None:
     row = {"id": blank, "key": "k", "title": blank, "display_name": "T", "abstract": blank}
     row |= {"summary": "S", "authors": blank, "author": "A", "year": blank, "date": "2020-05"}
     (paper,) = read(written(tmp_path, "a.jsonl", lines(row)))
@@ -82,3 +82,13 @@ def test_a_blank_abstract_does_not_hide_the_inverted_index(tmp_path: Path, blank
     work = {"id": "W1", "title": "T", "abstract": blank, "abstract_inverted_index": index}
     (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
     assert paper.abstract == "Layouts of graphs"
+
+
+def test_nan_and_authors_without_a_name_cost_no_paper(tmp_path: Path) -> None:
+    """As frames write a column in which everything is missing, and dumps an unknown author."""
+    authors = [{"name": "A", "id": None}, {"name": None, "id": ""}, None]
+    row = {"id": 1, "title": "T", "abstract": float("nan"), "authors": authors, "body": None}
+    path = written(tmp_path, "a.jsonl", lines(row))
+    for columns in ({}, {"abstract": "abstract", "venue": "abstract", "year": "abstract"}):
+        (paper,) = read(path, columns=columns)
+        assert (paper.abstract, paper.authors, paper.year) == ("", ["A"], None)
