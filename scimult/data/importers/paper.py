@@ -43,8 +43,8 @@ _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
-# CDATA, which IOP also writes as an instruction; instructions such as its <?MML ...?> are no text.
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?[A-Za-z].*?\?>", re.DOTALL)
+# CDATA, which IOP also writes as an instruction, beside the same formula in another, <?MML ...?>.
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?MML\s.*?\?>", re.DOTALL)
 # JATS gives one formula as TeX and as MathML; some TeX is a whole document.
 _FORMULA = re.compile(
     r"<((?:\w+:)?(?:alternatives|inline-formula|disp-formula))\b[^<>]*>"
