@@ -92,3 +92,10 @@ def test_nan_and_authors_without_a_name_cost_no_paper(tmp_path: Path) -> None:
     for columns in ({}, {"abstract": "abstract", "venue": "abstract", "year": "abstract"}):
         (paper,) = read(path, columns=columns)
         assert (paper.abstract, paper.authors, paper.year) == ("", ["A"], None)
+
+
+def test_columns_that_differ_in_case_alone_hide_nothing(tmp_path: Path) -> None:
+    """As in two tables put together, such as one of Scopus and one of OpenAlex."""
+    text = "id,Title,DOI,title,doi,abstract\n1,A,10.1/a,,,x\n2,,,B,10.1/b,y\n"
+    papers = read(written(tmp_path, "a.csv", text))
+    assert [(paper.title, paper.doi) for paper in papers] == [("A", "10.1/a"), ("B", "10.1/b")]
