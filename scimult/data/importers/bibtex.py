@@ -26,7 +26,7 @@ _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
 # A piece without them: a number, or the name of a string.
 _BARE = re.compile(r"[^{}\"=]*")
 # What should be an entry, and is a comment for bibtexparser: "@ article{", "@online-resource{".
-_ODD_ENTRY = re.compile(r"^[ \t]*@.*", re.MULTILINE)
+_ODD_ENTRY = re.compile(r"^[ \t]*@(?!\s*comment\b).*", re.MULTILINE | re.IGNORECASE)
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
