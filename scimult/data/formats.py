@@ -198,8 +198,8 @@ def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
     The index lists the positions of every word: ``{"of": [1, 5], ...}``. In tables made of OpenAlex
     it is JSON in a string, or a map, which Arrow gives as pairs.
     """
-    index = fields.get(_INDEX)
-    if not index or fields.get("abstract") is not None:
+    index, given = fields.get(_INDEX), fields.get("abstract")
+    if not index or (given is not None and not (isinstance(given, str) and not given.strip())):
         return fields
     try:
         abstract = text_of_index(dict(json.loads(index) if isinstance(index, str) else index))

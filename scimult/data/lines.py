@@ -130,12 +130,8 @@ class Record:
 
     def identifier(self, name: str) -> str:
         """Return a non-empty id; an integer, also as 1.0, becomes its decimal digits."""
-        value = self._value(name, None)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        identifier = self.text(name).strip()
+        value = digits_of(self._value(name, None))
+        identifier = Record(self.path, self.line, {name: value}).text(name).strip()
         if not identifier:
             raise self.error(f"field {name!r} is empty", fix="give every record an id")
         return identifier
@@ -152,10 +148,10 @@ class Record:
         return list(value)
 
     def identifiers(self, name: str) -> list[str]:
-        """Return a list of ids; an integer becomes its decimal digits, null an empty list."""
+        """Return a list of ids, as ``identifier`` reads them; null is an empty list."""
         values = self.fields.get(name)
         if isinstance(values, list):
-            values = [str(item) if type(item) is int else item for item in values]
+            values = list(map(digits_of, values))
         found = Record(self.path, self.line, {name: values}).strings(name, ())
         return [item.strip() for item in found]
 
@@ -212,6 +208,13 @@ class Record:
         return self.error(
             f"field {name!r} is not {wanted}", value=value, fix=f"write {name!r} as {wanted}"
         )
+
+
+def digits_of(value: Any) -> Any:
+    """Return the decimal digits of an integer, also as 1.0; other values as they are."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        value = int(value)
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def read_jsonl(path: Path | str, rejects: Rejects, *, arrays: bool = False) -> Iterator[Record]:

@@ -9,12 +9,53 @@ import lzma
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scimult.errors import DataError
 
 _BLOCK = 1 << 16
+
+
+class _Streams:
+    """Bytes of a file of one or more compressed streams; zero bytes may stand between them.
+
+    ``bz2.open`` and ``lzma.open`` take the rest of a file for no data, in silence, where no stream
+    starts: after such padding, and where the start of a stream is damaged.
+    """
+
+    def __init__(self, path: Path, start: Callable[[], Any]) -> None:
+        self._file, self._start = path.open("rb"), start
+        self._stream: Any = None
+        self._rest = b""
+
+    def read1(self, size: int) -> bytes:
+        """Return at most ``size`` bytes, none at the end."""
+        data = b""
+        while not data:
+            if self._stream is None:
+                if not (packed := self._after_padding()):
+                    return b""
+                self._stream = self._start()
+            elif not self._stream.needs_input:
+                packed = b""
+            elif not (packed := self._file.read(_BLOCK)):
+                raise EOFError("the last stream has no end")
+            data = self._stream.decompress(packed, size)
+            if self._stream.eof:
+                self._rest, self._stream = self._stream.unused_data, None
+        return data
+
+    def _after_padding(self) -> bytes:
+        packed = self._rest.lstrip(b"\0")
+        while not packed and (block := self._file.read(_BLOCK)):
+            packed = block.lstrip(b"\0")
+        return packed
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def _open_zst(path: Path) -> Any:
@@ -25,8 +66,8 @@ def _open_zst(path: Path) -> Any:
 
 UNPACK: Mapping[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
+    ".bz2": partial(_Streams, start=bz2.BZ2Decompressor),
+    ".xz": partial(_Streams, start=lzma.LZMADecompressor),
     ".zst": _open_zst,
 }
 """Functions that open compressed files, by the last suffix of a name."""

@@ -239,8 +239,7 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     ----------
     table : object
         A pandas or polars frame, an Arrow table, batch or reader, or a mapping of columns to
-        lists or arrays, such as a slice of a ``datasets`` data set. (A whole such data set
-        iterates over its rows.)
+        lists or arrays, such as a slice of a ``datasets`` data set; or a whole such data set.
 
     Raises
     ------
@@ -257,8 +256,10 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     if library == "pyarrow" and hasattr(table, "schema"):
         _check_names(table.schema.names)
         return _of_arrow(table)
-    if isinstance(table, Mapping) and table and all(map(_is_column, table.values())):
-        return _of_columns(table)
+    if isinstance(table, Mapping):
+        return _of_columns(table) if table and all(map(_is_column, table.values())) else None
+    if library == "datasets" and hasattr(table, "with_format"):
+        return _of_data_set(table)
     return None
 
 
@@ -288,6 +289,16 @@ def _of_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
         batches = [table] if hasattr(table, "num_rows") else table
     for batch in batches:
         yield from batch.to_pylist()
+
+
+def _of_data_set(data_set: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield rows as Python's values: in other formats they are frames, or hold arrays."""
+    chosen = getattr(data_set, "format", {})
+    if chosen.get("type") == "custom":  # the user's own function makes the rows
+        return iter(data_set)
+    columns = {"columns": chosen["columns"]} if chosen else {}
+    rows: Iterator[Mapping[str, Any]] = iter(data_set.with_format(None, **columns))
+    return rows
 
 
 def _of_columns(columns: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

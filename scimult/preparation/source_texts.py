@@ -35,10 +35,11 @@ _PAPER = [
 _SQL = {
     "label": "json_id(f[1]) AS id, json_text(f[2]) AS title, json_optional(f[3]) AS body",
     "query": "json_id(f[1]) AS id, json_text(f[2]) AS title, '' AS body",
-    # A null abstract counts as empty, unless an OpenAlex work has an inverted index instead.
+    # A null abstract counts as empty; Python reads the inverted index that OpenAlex has instead.
     "paper": """
         json_id(f[1]) AS id, json_text(f[2]) AS title,
-        CASE WHEN f[3] = 'null' AND f[9] IS NULL THEN '' ELSE json_text(f[3]) END AS body,
+        CASE WHEN given(f[9]) AND blank(json_optional(f[3])) THEN error('unusual')
+            WHEN f[3] = 'null' THEN '' ELSE json_text(f[3]) END AS body,
         list_transform(json_list(f[4], ['["VARCHAR"]']), lambda name: stripped(name)) AS authors,
         stripped(json_optional(f[5])) AS venue, json_year(f[6]) AS year,
         json_list(f[7], ['["VARCHAR"]', '["UBIGINT"]', '["BIGINT"]']) AS labels,

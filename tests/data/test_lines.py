@@ -94,10 +94,26 @@ def test_a_truncated_gzip(tmp_path: Path, keep: int) -> None:
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
     "zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
 }
+
+
+@pytest.mark.parametrize("name", PACK)
+def test_compressed_streams_may_follow_each_other(tmp_path: Path, name: str) -> None:
+    path, pack = tmp_path / f"f.jsonl.{name}", PACK[name]
+    texts = [b"".join(b'{"id": %d}\n' % (1000 * k + i) for i in range(1000)) for k in range(3)]
+    padding = b"" if name == "zst" else bytes(8)
+    packed = [pack(b""), *map(pack, texts[:2]), padding, pack(b""), pack(texts[2]), padding]
+    path.write_bytes(b"".join(packed))
+    assert [record.fields["id"] for record in read_jsonl(path, Rejects())] == list(range(3000))
+    for damage in (b"\xff" + packed[-2][1:], packed[-2][:3], b"no stream"):
+        path.write_bytes(b"".join([*packed[:-2], damage]))
+        rejects = Rejects(skip_bad=True)
+        assert len(list(read_jsonl(path, rejects))) <= 2000
+        assert "compressed file is cut off or damaged" in rejects.counts
 
 
 @pytest.mark.parametrize("name", PACK)
@@ -253,3 +269,12 @@ def test_a_number_beyond_all_floats(tmp_path: Path) -> None:
     record = Record(tmp_path / "f", 7, {"n": 10**400})
     with pytest.raises(DataError, match="is not a finite number"):
         record.number("n")
+
+
+def test_whole_numbers_are_ids_alone_and_in_lists(tmp_path: Path) -> None:
+    """As arrays and frames give them: a column with a missing value holds 12.0."""
+    record = Record(tmp_path / "f", 1, {"one": 12.0, "several": [1, 2.0, "3"]})
+    assert (record.identifier("one"), record.identifiers("several")) == ("12", ["1", "2", "3"])
+    for values in ([1.5], [True], [1e300]):
+        with pytest.raises(DataError, match="is not a list of strings"):
+            Record(tmp_path / "f", 1, {"bad": values}).identifiers("bad")

@@ -35,6 +35,20 @@ TABLES = {
     "datasets, a slice": Dataset.from_pandas(FRAME)[:2],
     "datasets, a slice of arrays": Dataset.from_pandas(FRAME).with_format("numpy")[:2],
     "datasets, streaming": Dataset.from_pandas(FRAME).to_iterable_dataset(),
+    **{
+        f"datasets, {kind} of {name}": table.with_format(kind)
+        for kind in ("numpy", "torch", "pandas", "arrow", "polars")
+        for name, table in {
+            "a set": Dataset.from_pandas(FRAME),
+            "a stream": Dataset.from_pandas(FRAME).to_iterable_dataset(),
+        }.items()
+    },
+    "datasets, own function": Dataset.from_dict({"text": ["graphs", "trees"]}).with_transform(
+        lambda rows: {
+            "title": rows["text"],
+            "abstract": ["drawn" if text == "graphs" else None for text in rows["text"]],
+        }
+    ),
     "columns": {"title": ["graphs", "trees"], "abstract": ("drawn", None)},
     "rows": [{"title": "graphs", "abstract": "drawn"}, {"title": "trees"}],
 }

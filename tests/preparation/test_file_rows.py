@@ -42,6 +42,7 @@ VALUE = st.one_of(
 )
 PLAIN = {"id": "1", "title": "T", "abstract": "A", "text": "Q", "name": "N"}
 FIELDS = ("id", "title", "abstract", "authors", "venue", "year", "labels", "doi", "text", "name")
+FIELDS += ("abstract_inverted_index",)
 
 
 class _LeftToPythonError(Exception):
@@ -247,3 +248,14 @@ def test_what_is_written_depends_neither_on_memory_nor_on_threads(tmp_path: Path
     table = pa.ipc.open_file(pa.memory_map(str(folder / "citations.arrow"))).read_all()
     columns = (table.column(name).to_pylist() for name in ("citing", "cited"))
     assert list(zip(*columns, strict=True)) == expected
+
+
+@pytest.mark.parametrize("abstract", ["", " ", None, "x"])
+@pytest.mark.parametrize("index", [None, {}, {"a": [0], "b": [1]}])
+def test_an_inverted_index_stands_in_for_a_blank_abstract(
+    engine: FileEngine, tmp_path: Path, abstract: str | None, index: dict[str, list[int]] | None
+) -> None:
+    path = tmp_path / "papers.jsonl"
+    write_jsonl(path, [{**PLAIN, "abstract": abstract, "abstract_inverted_index": index}])
+    (row,) = rows_by(engine, text_rows(path, "paper"), Rejects())
+    assert row["body"].strip() == ("x" if abstract == "x" else "a b" if index else "")

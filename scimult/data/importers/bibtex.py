@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,11 @@ _DATES = ("year", "date")
 _KEYWORDS = ("author_keywords", "keywords", "keyword", "mendeley-tags", "keywords-plus")
 # What encloses or joins the pieces of a value; bibtexparser also lets a backslash escape.
 _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
+# A piece without them: a number, or the name of a string.
+_BARE = re.compile(r"[^{}\"=]*")
+# What should be an entry, and is a comment for bibtexparser: "@ article{", "@online-resource{".
+_ODD_ENTRY = re.compile(r"^[ \t]*@(?!\s*comment\b).*", re.MULTILINE | re.IGNORECASE)
+_INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
 _NAME_PART = re.compile(
@@ -73,7 +79,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     # Its middleware for strings knows no "#": values are resolved here.
     library = parse_string(text, parse_stack=[])
     _refuse_failed(library, path, rejects)
-    _resolve_values(library)
+    strings = _strings(library)
     # Properties of ``library`` search all blocks at every use.
     entries = [block for block in library.blocks if isinstance(block, Entry)]
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
@@ -82,13 +88,16 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         start = (entry.start_line or 0) + 1
         if any(start <= number <= start + (entry.raw or "").count("\n") for number in unread):
             continue  # one of its lines is no UTF-8, and was rejected
-        fields = _with_parents(_fields(entry), by_key)
-        record = Record(path, start, fields)
+        problem, fix = _INVALID
         try:
-            yield Record(path, record.line, {**fields, **_bibtex_paper(fields, decode)})
-        except ValueError as error:
+            fields = _with_parents(entry, by_key, strings)
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
-            rejects.reject(record.error(problem, value=str(error), fix=fix), fields["key"] or None)
+            paper = _bibtex_paper(fields, decode)
+        except ValueError as error:
+            bad = DataError(problem, path=path, line=start, value=str(error), fix=fix)
+            rejects.reject(bad, entry.key or None)
+        else:
+            yield Record(path, start, {**fields, **paper})
     if not entries and not library.failed_blocks:
         rejects.reject(empty_file(path, "BibTeX entry"))
 
@@ -97,12 +106,17 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
     from bibtexparser.model import (
         DuplicateBlockKeyBlock,
         DuplicateFieldKeyBlock,
+        ImplicitComment,
         ParsingFailedBlock,
     )
 
     for block in library.blocks:
         number = (block.start_line or 0) + 1
-        if isinstance(block, ParsingFailedBlock):
+        if isinstance(block, ImplicitComment) and (start := _ODD_ENTRY.search(block.comment)):
+            problem, fix = _INVALID
+            number += block.comment[: start.start()].count("\n")
+            rejects.refuse(problem, path, number, value=start[0].strip(), fix=fix)
+        elif isinstance(block, ParsingFailedBlock):
             key = getattr(block.ignore_error_block, "key", None)
             if isinstance(block, DuplicateBlockKeyBlock):
                 problem = "key occurs twice in one file"
@@ -112,32 +126,32 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
                 problem, fix = "entry has a field twice", "remove one of them"
                 value = ", ".join(sorted(block.duplicate_keys))
             else:
-                problem, fix = "entry is not valid BibTeX", "check its braces and commas"
+                problem, fix = _INVALID
                 error = getattr(block, "error", None)
                 value = getattr(error, "abort_reason", str(error))
             rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix), key)
 
 
-def _resolve_values(library: Library) -> None:
-    """Replace the value of every field by the text that it stands for.
+def _strings(library: Library) -> dict[str, str]:
+    """Return the strings that a file defines.
 
     Unlike BibTeX, which reads once, fields may use strings that are defined after them.
     """
-    from bibtexparser.model import Entry, String
+    from bibtexparser.model import String
 
     strings: dict[str, str] = {}
     for block in library.blocks:
         if isinstance(block, String):
-            strings[block.key.lower()] = _joined(block.value, strings)
-    for block in library.blocks:
-        for field in block.fields if isinstance(block, Entry) else ():
-            field.value = _joined(str(field.value), strings)
+            with suppress(ValueError):
+                strings[block.key.lower()] = _joined(block.value, strings)
+    return strings
 
 
 def _joined(value: str, strings: Mapping[str, str]) -> str:
     """Return the text of a value: its pieces between ``#``, of which bare ones name strings.
 
-    A name that the file does not define, such as a style's journal, stands for itself.
+    A name that the file does not define, such as a style's journal, stands for itself. Anything
+    between two pieces but ``#``, as where a comma is missing, is a ValueError.
 
     >>> _joined('nips # { 12} # ": C{#}"', {"nips": "Advances"})
     'Advances 12: C{#}'
@@ -158,27 +172,40 @@ def _joined(value: str, strings: Mapping[str, str]) -> str:
 
 def _piece(piece: str, strings: Mapping[str, str]) -> str:
     """Return a piece of a value without what encloses it, or the string that it names."""
-    if len(piece) > 1 and (piece[0], piece[-1]) in (("{", "}"), ('"', '"')):
-        return piece[1:-1]
-    return strings.get(piece.lower(), piece)
+    if _BARE.fullmatch(piece):
+        return strings.get(piece.lower(), piece)
+    depth = 0
+    for mark in _VALUE_MARK.finditer(piece, 1):
+        if depth == 0 and mark[0] == ("}" if piece[0] == "{" else piece[0]):
+            if mark.end() < len(piece):
+                break
+            return piece[1:-1]
+        depth += {"{": 1, "}": -1}.get(mark[0], 0)
+    raise ValueError(piece)
 
 
-def _fields(entry: Entry) -> dict[str, str]:
-    # Last, as ``key`` may also be a field, by which BibTeX sorts.
-    return {field.key.lower(): field.value for field in entry.fields} | {"key": entry.key}
+def _fields(entry: Entry, strings: Mapping[str, str]) -> dict[str, str]:
+    # A comment may stand above a field. The key is last, as it may also be a field, by which
+    # BibTeX sorts.
+    names = (field.key.rpartition("\n")[2].strip().lower() for field in entry.fields)
+    values = (_joined(str(field.value), strings) for field in entry.fields)
+    return {**dict(zip(names, values, strict=True)), "key": entry.key}
 
 
-def _with_parents(fields: dict[str, str], by_key: Mapping[str, Entry]) -> dict[str, str]:
+def _with_parents(
+    entry: Entry, by_key: Mapping[str, Entry], strings: Mapping[str, str]
+) -> dict[str, str]:
     """Return an entry's fields with the venue and year of its ``crossref``, where it has none.
 
     As in BibLaTeX, a parent without ``booktitle`` gives its ``title``. Other fields of the parent,
     such as its DOI or editors, describe the volume and not the paper.
     """
+    fields = _fields(entry, strings)
     above, seen = fields, {fields["key"].lower()}
     # Proceedings may have a parent too, such as a series; a circle ends where it began.
     while (key := above.get("crossref", "").strip().lower()) in by_key and key not in seen:
         seen.add(key)
-        above = _fields(by_key[key])
+        above = _fields(by_key[key], strings)
         if first(fields, *_VENUES) is None:
             fields["booktitle"] = first(above, "booktitle", *_VENUES, "title") or ""
         if first(fields, *_DATES) is None:

@@ -43,6 +43,15 @@ _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
+# CDATA, which IOP also writes as an instruction, beside the same formula in another, <?MML ...?>.
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?MML\s.*?\?>", re.DOTALL)
+# JATS gives one formula as TeX and as MathML; some TeX is a whole document.
+_FORMULA = re.compile(
+    r"<((?:\w+:)?(?:alternatives|inline-formula|disp-formula))\b[^<>]*>"
+    r"(?:(?!</\1>).)*?<((?:\w+:)?tex-math)\b[^<>]*>(.*?)</\2>.*?</\1>",
+    re.DOTALL,
+)
+_PREAMBLE = re.compile(r"\\documentclass.*?\\begin\s*\{document\}|\\end\s*\{document\}", re.DOTALL)
 # A list in one text, as JSON, Python (so pandas in CSV) and numpy (without commas) write it.
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
 _WRITTEN_LIST = re.compile(
@@ -133,7 +142,8 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
     DataError
         If a field is of the wrong type, the year is not one, or title and abstract are empty.
     """
-    fields = record.fields
+    fields = {name: None if is_missing(value) else value for name, value in record.fields.items()}
+    record = Record(record.path, record.line, fields)
     title, abstract, venue = (
         known_text(plain_text(_line(record, name))) for name in ("title", "abstract", "venue")
     )
@@ -174,7 +184,8 @@ def known_text(text: str) -> str:
 def plain_text(text: str) -> str:
     """Return ``text`` on one line, without HTML, JATS or MathML tags and with entities decoded.
 
-    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means.
+    A name in angle brackets that nothing closes stays: physics writes <p> and <E> for means. Of a
+    formula that is there as TeX and as MathML, the TeX stays.
 
     >>> plain_text("<p>H<sub>2</sub>O &amp;amp; <i>E. coli</i>.</p><p>At <E> if a<b, c>d.</p>")
     'H2O & E. coli. At <E> if a<b, c>d.'
@@ -182,6 +193,8 @@ def plain_text(text: str) -> str:
     while "&" in text and (decoded := html.unescape(text)) != text:
         text = decoded
     if "<" in text:
+        text = _CDATA.sub(lambda data: data[1] or data[2] or "", text)
+        text = _FORMULA.sub(lambda formula: f" {_PREAMBLE.sub('', formula[3])} ", text)
         closed = {tag[2].lower() for tag in _TAG.finditer(text) if tag[1] or tag[4]}
         text = _TAG.sub(lambda tag: _in_place(tag, closed | _NEVER_CLOSED), text)
     return " ".join(text.split())
@@ -241,9 +254,14 @@ def _list(record: Record, name: str, separator: str) -> list[str]:
     if isinstance(value, tuple):
         value = list(value)
     if isinstance(value, list):
-        value = [person(item) or item for item in value if item is not None]
+        # Dumps have persons whose every field is empty.
+        value = [person(item) or item for item in value if not _is_void(item)]
     items = _with_value(record, name, value).identifiers(name)
     return [text for item in items if (text := " ".join(item.split()))]
+
+
+def _is_void(item: Any) -> bool:
+    return is_missing(item) or (isinstance(item, Mapping) and first(item, *item) is None)
 
 
 def list_in(text: str, separator: str) -> list[Any]:
@@ -310,7 +328,7 @@ def year_of(record: Record) -> int | None:
         If the field holds anything else.
     """
     value = record.fields.get("year")
-    if value is None or (isinstance(value, float) and value != value):
+    if value is None:
         return None
     year = year_in(value)
     if year is not None:
@@ -341,9 +359,15 @@ def person(author: Any) -> str | None:
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these fields that is not empty, or ``None``."""
+    """Return the first of these fields that is neither empty nor a blank text, or ``None``."""
     for name in names:
         value = fields.get(name)
-        if value not in (None, "", [], {}):
+        is_empty = is_blank(value) if isinstance(value, str) else value in ([], {})
+        if not is_empty and not is_missing(value):
             return value
     return None
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None or, as arrays and frames write it, NaN."""
+    return value is None or (isinstance(value, float) and value != value)

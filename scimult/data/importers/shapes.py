@@ -243,7 +243,11 @@ def plain(record: Fields) -> dict[str, Any]:
 
     References must be lists: in tables they are prose more often than ids.
     """
-    lower = {name.casefold().strip(): value for name, value in record.items()}
+    lower: dict[str, Any] = {}
+    for name, value in record.items():
+        # Of "Title" and "title", as in two tables put together, the filled one counts.
+        key = name.casefold().strip()
+        lower[key] = value if first(lower, key) is None else lower[key]
     fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
     authors = fields["authors"]
     if isinstance(authors, str) and "journal/book" in lower:  # PubMed: "Doe J, Roe K."

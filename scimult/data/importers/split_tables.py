@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from scimult.data.importers.engine import connected, rows_of, run
+from scimult.data.importers.paper import first
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import is_whole
 from scimult.data.sql import literal, table_of
@@ -66,8 +67,9 @@ def read_split_tables(files: Sequence[Path], rejects: Rejects) -> Iterator[Recor
             silent = Rejects(skip_bad=True)  # the first reading has reported them
             for record, _ in _rows("papers", file, silent):
                 abstract, cited = next(added)
-                fields = {"abstract": abstract, **record.fields, "outbound_citations": cited}
-                yield Record(file, record.line, fields)
+                own = first(record.fields, "abstract")
+                joined = {"abstract": own or abstract, "outbound_citations": cited}
+                yield Record(file, record.line, record.fields | joined)
 
 
 def _table_of(path: Path) -> str:

@@ -84,8 +84,9 @@ LAYOUTS: Mapping[str, Layout] = {
             "title": "TI, T1, TT, BT",
             "abstract": "AB N2",
             "authors": "AU A1 A2",
-            # Zotero writes the title of proceedings as C3.
-            "venue": "JO T2 J2 JF JA C3 BT",
+            # JF is a journal's full name; JO, J2 and JA may be abbreviations. Zotero writes the
+            # title of proceedings as C3.
+            "venue": "JF T2 JO J2 JA C3 BT",
             "year": "PY, Y1, DA",
             "doi": "DO, M3",
             "labels": "KW",

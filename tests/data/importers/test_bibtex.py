@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scimult.data.importers import read_papers
 from scimult.data.importers.bibtex import _joined
+from scimult.data.lines import Rejects
 from tests.data.importers.written import read, written
 
 STRINGS = {"nips": "Advances in Systems", "ai": "Artificial Intelligence"}
@@ -156,3 +158,35 @@ def test_keywords_of_scopus_and_web_of_science(
 ) -> None:
     (paper,) = read(written(tmp_path, "a.bib", f"@misc{{a, title = {{A}}, {fields}}}"))
     assert paper.labels == labels
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("@online-resource{k, title = {A}}", "@online-resource{k"),
+        ("some text\n@ article{k, title = {A}}", "@ article{k"),
+        ("@article\n{k, title = {A}}", "@article"),
+        ("@articlek, title = {A}}", "@articlek"),
+        # Without its comma, the title would be "A year = 2000", and the year unknown.
+        ("@article{k, title = {A}\n year = 2000}", "{A}\n year = 2000"),
+        ('@article{k, title = "A" author = "B"}', '"A" author = "B"'),
+        ("@article{k, year = 2000 title = {A}}", "2000 title = {A}"),
+    ],
+)
+def test_an_entry_that_is_none_is_told(tmp_path: Path, entry: str, value: str) -> None:
+    path = written(
+        tmp_path, "a.bib", f"@misc{{a, title = {{B}}}}\n{entry}\n@misc{{b, title={{C}}}}"
+    )
+    rejects = Rejects(skip_bad=True)
+    assert [paper.id for paper in read_papers(path, rejects=rejects)] == ["a", "b"]
+    assert dict(rejects.counts) == {"entry is not valid BibTeX": 1}
+    ((example,),) = rejects.examples.values()
+    line = 1 + f"\n{entry}".partition("@")[0].count("\n")
+    assert f"a.bib:{line}: " in example
+    assert repr(value)[1:-1] in example
+
+
+def test_a_comment_above_a_field_hides_nothing(tmp_path: Path) -> None:
+    text = "@misc{a, title = {A},\n  % the year of the proceedings\n  year = 2000}"
+    (paper,) = read(written(tmp_path, "a.bib", text))
+    assert paper.year == 2000

@@ -18,7 +18,9 @@ from tests.data.importers.written import lines, read, written
 
 def test_split_tables_are_joined_by_corpusid(tmp_path: Path) -> None:
     third = {**layouts.S2AG_PAPERS[1], "corpusid": 12}
-    written(tmp_path, "papers-0.gz", lines(*layouts.S2AG_PAPERS))
+    # Added columns without a value hide nothing.
+    papers = [{**paper, "abstract": None} for paper in layouts.S2AG_PAPERS]
+    written(tmp_path, "papers-0.gz", lines(*papers))
     written(tmp_path, "papers-1.gz", lines(third))
     written(tmp_path, "abstracts-0.gz", lines(*layouts.S2AG_ABSTRACTS))
     written(tmp_path, "citations-0.gz", lines(*layouts.S2AG_CITATIONS))

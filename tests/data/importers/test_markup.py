@@ -29,6 +29,33 @@ def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | N
     assert paper.abstract == (plain or "CO2 rose. It fell.")
 
 
+TEX = r"$$k_{\bot}$$"
+_MATHML = "<mml:math xmlns:mml='http://www.w3.org/1998/Math/MathML'><mml:mi>k</mml:mi></mml:math>"
+_DOCUMENT = r"\documentclass[12pt]{minimal} \usepackage{amsmath}" "\n"
+_DOCUMENT += rf"\begin{{document}}{TEX}\end{{document}}"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        f"<jats:alternatives><jats:tex-math>{TEX}</jats:tex-math>{_MATHML}</jats:alternatives>",
+        f"<jats:alternatives>{_MATHML}<jats:tex-math>{TEX}</jats:tex-math></jats:alternatives>",
+        f"{_MATHML}\n<jats:tex-math id='a'>{TEX}</jats:tex-math>",
+        f"<jats:tex-math><![CDATA[{_DOCUMENT}]]></jats:tex-math>{_MATHML}",
+        f"<jats:tex-math><?CDATA {TEX}?></jats:tex-math><?MML {_MATHML}?>",
+        TEX,
+    ],
+)
+def test_a_formula_is_there_once(tmp_path: Path, formula: str) -> None:
+    """Springer gives it as TeX and MathML, IOP in instructions."""
+    inline = f"by <jats:inline-formula>{formula}</jats:inline-formula>"
+    maths = f"<jats:inline-formula>{_MATHML}</jats:inline-formula>"
+    text = f"<jats:p>A {maths}, {inline} and {inline}.</jats:p>"
+    work = {"id": "https://openalex.org/W1", "title": "T", "abstract": text}
+    (paper,) = read(written(tmp_path, "part.gz", lines(work)))
+    assert paper.abstract == f"A k , by {TEX} and by {TEX} ."
+
+
 LATEX = [
     r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
     r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \dots{} \url{http://a_b c} 5\% of a~b",

@@ -65,3 +65,37 @@ def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: li
     work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
     (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
     assert paper.year is None
+
+
+@pytest.mark.parametrize("blank", ["", " \n", "\u200b", None, float("nan")])
+def test_a_blank_value_of_a_table_counts_as_none(tmp_path: Path, blank: object) -> None:
+    row = {"id": blank, "key": "k", "title": blank, "display_name": "T", "abstract": blank}
+    row |= {"summary": "S", "authors": blank, "author": "A", "year": blank, "date": "2020-05"}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(row)))
+    assert (paper.id, paper.title, paper.abstract) == ("k", "T", "S")
+    assert (paper.authors, paper.year) == (["A"], 2020)
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_abstract_does_not_hide_the_inverted_index(tmp_path: Path, blank: str) -> None:
+    index = {"of": [1], "Layouts": [0], "graphs": [2]}
+    work = {"id": "W1", "title": "T", "abstract": blank, "abstract_inverted_index": index}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.abstract == "Layouts of graphs"
+
+
+def test_nan_and_authors_without_a_name_cost_no_paper(tmp_path: Path) -> None:
+    """As frames write a column in which everything is missing, and dumps an unknown author."""
+    authors = [{"name": "A", "id": None}, {"name": None, "id": ""}, None]
+    row = {"id": 1, "title": "T", "abstract": float("nan"), "authors": authors, "body": None}
+    path = written(tmp_path, "a.jsonl", lines(row))
+    for columns in ({}, {"abstract": "abstract", "venue": "abstract", "year": "abstract"}):
+        (paper,) = read(path, columns=columns)
+        assert (paper.abstract, paper.authors, paper.year) == ("", ["A"], None)
+
+
+def test_columns_that_differ_in_case_alone_hide_nothing(tmp_path: Path) -> None:
+    """As in two tables put together, such as one of Scopus and one of OpenAlex."""
+    text = "id,Title,DOI,title,doi,abstract\n1,A,10.1/a,,,x\n2,,,B,10.1/b,y\n"
+    papers = read(written(tmp_path, "a.csv", text))
+    assert [(paper.title, paper.doi) for paper in papers] == [("A", "10.1/a"), ("B", "10.1/b")]

@@ -33,10 +33,11 @@ ABSTRACT = (
 
 
 def test_an_abbreviated_journal_is_the_venue_if_there_is_no_other(tmp_path: Path) -> None:
-    text = "TY  - JOUR\nT1  - A\nJA  - J. Abbr.\nER  - \n"
-    text += "TY  - JOUR\nT1  - B\nJA  - J. Abbr.\nJF  - Journal\nER  - \n"
+    """As Zotero reads it: JF is the full name, JO may be short."""
+    journals = ["JA  - J. Abbr.", "JO  - J. Abbr.\nJF  - Journal", "JO  - J. Abbr.\nT2  - Journal"]
+    text = "".join(f"TY  - JOUR\nT1  - A\n{journal}\nER  - \n" for journal in journals)
     venues = [paper.venue for paper in read(written(tmp_path, "a.ris", text))]
-    assert venues == ["J. Abbr.", "Journal"]
+    assert venues == ["J. Abbr.", "Journal", "Journal"]
 
 
 def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
