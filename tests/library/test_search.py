@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -350,6 +351,25 @@ def test_words_follow_papers_that_a_rewrite_renumbers(make: Callable[..., Librar
     library.add(PAPERS[:1])
     library.compact()
     assert library.search("network 7", words=1.0).as_dicts() == wanted.as_dicts()
+
+
+def test_a_pickled_library_opens_its_folder(
+    make: Callable[..., Library],
+    model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """One that had answered held a connection to DuckDB, which no other process takes."""
+    folder = make(dated(20)).path
+    monkeypatch.chdir(folder.parent)
+    library = Library.open(folder.name, model=model_folder, light=True)
+    question = {"text": "graph", "where": {"year": (2003, None)}, "words": 0.5}
+    wanted, stored = library.search(**question), pickle.dumps(library)
+    assert len(stored) < 1000
+    monkeypatch.chdir(tmp_path.parent)
+    copy = pickle.loads(stored)  # as in a process that was started elsewhere
+    assert copy.search(**question).as_dicts() == wanted.as_dicts()
+    assert type(copy._opened.encoder) is type(library._opened.encoder)
 
 
 def test_columns_named_like_scores_hide_no_score(make: Callable[..., Library]) -> None:
