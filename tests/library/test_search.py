@@ -143,6 +143,19 @@ def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
     assert found.score == "reciprocal ranks"
 
 
+def test_the_last_paper_with_a_word_ranks_before_those_without(
+    make: Callable[..., Library],
+) -> None:
+    """Of two papers with a rare word, the longer one had the points of those that lack it."""
+    papers = [{"id": f"p{i}", "title": f"graph {i}"} for i in range(20)]
+    papers[3]["title"] += " yttrium"
+    papers[4]["title"] += " of much yttrium"
+    library = make(papers)
+    assert library.search("yttrium", words=1, k=2).ids == ["p3", "p4"]
+    hits = library.search("yttrium", words=1, k=20)
+    assert hits.scores[0] == 1 > hits.scores[1] > 0.5 > hits.scores[2] == 0
+
+
 @pytest.mark.parametrize("words", [0.7, "rank"])
 def test_pages_beyond_the_fused_lists_repeat_nothing(
     library: Library, monkeypatch: pytest.MonkeyPatch, words: Any
