@@ -69,18 +69,21 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
         raise StorageError("output exists already", path=out, fix=fix)
 
 
-def check_output_folder(out: Path, kind: FolderKind | None = None) -> None:
-    """Check that a folder may be written; see `scimult.files.check_replaceable`.
+def check_output_folder(out: Path, kind: FolderKind, overwrite: bool) -> None:
+    """Check that a folder may be written: one of ``kind`` only on request.
 
     What a killed process left next to a complete output is removed.
 
     Raises
     ------
     StorageError
-        If it may not.
+        If it may not; see also `scimult.files.check_replaceable`.
     """
     try:
         check_replaceable(out, kind)
+        if not overwrite and out.is_dir() and any(out.iterdir()):
+            fix = "choose another folder, or --overwrite to replace this one"
+            raise StorageError("output exists already", path=out, fix=fix)
     except StorageError:
         remove_strays(out)
         raise

@@ -79,7 +79,7 @@ def train(
     from scimult.tagging.folder import TAGGER
     from scimult.unfinished import unfinished
 
-    check_output_folder(folder, TAGGER if overwrite else None)
+    check_output_folder(folder, TAGGER, overwrite)
     fields = columns_of(field)
     with rejecting(skip_bad) as rejects:
         terms = read_vocabulary(vocabulary, columns=fields, language=language, rejects=rejects)

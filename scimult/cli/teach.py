@@ -12,7 +12,6 @@ from scimult.cli import options as opt
 from scimult.cli.checks import check_inputs, check_output_folder, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, one_of
-from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.evaluation.systems import DenseSystem
@@ -73,14 +72,12 @@ def teach(
     if vectors is not None:
         options = {"--task": task, "--store": store, "--device": device}
         only_with("--model or --encoder", options)
-    if not overwrite:
-        check_output_folder(out)
     from scimult.data.prepared import PreparedData
     from scimult.retrieval.embeddings import EMBEDDINGS, read_embeddings, read_vector_file
     from scimult.retrieval.teacher_vectors import write_encoded, write_imported
     from scimult.unfinished import unfinished
 
-    check_replaceable(out, EMBEDDINGS)
+    check_output_folder(out, EMBEDDINGS, overwrite)
     texts = PreparedData.open(folder).texts
     if vectors is not None:
         stored = read_embeddings(vectors) if ids is None else read_vector_file(vectors, ids)

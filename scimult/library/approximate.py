@@ -24,7 +24,7 @@ import numpy as np
 
 from scimult.errors import ConfigError, DataError
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
-from scimult.retrieval.embeddings import for_faiss
+from scimult.retrieval.embeddings import queries_for
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
@@ -135,11 +135,10 @@ class ApproximateSearch:
         # A graph's queue is as long as the list of candidates in any case.
         most = effort if self.facts.kind == "hnsw" else self._most_effort
         wanted = min(k, int(covered_N.sum()))
+        asked_QD = queries_for(self._index, queries_QD, self._similarity)
         while True:
-            options = parameters(self.facts.kind, effort, selector, count)
-            rows_QR: IntArray = self._index.search(
-                for_faiss(queries_QD, self._similarity), count, params=options
-            )[1]
+            options = parameters(self._index, self.facts.kind, effort, selector, count)
+            rows_QR: IntArray = self._index.search(asked_QD, count, params=options)[1]
             fewest = np.count_nonzero(rows_QR >= 0, axis=1).min(initial=wanted)
             if fewest >= wanted or effort >= most:
                 return rows_QR
@@ -246,7 +245,7 @@ def tuned(
     return best
 
 
-def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
+def parameters(index: faiss.Index, kind: Kind, effort: int, selector: Any, count: int) -> Any:
     """Return faiss's options for one search of an index."""
     library = faiss_library()
     if kind == "hnsw":
@@ -258,8 +257,9 @@ def parameters(kind: Kind, effort: int, selector: Any, count: int) -> Any:
         options.nprobe, options.qb = effort, 4
     if selector is not None:
         options.sel = selector
-    if kind == "rabitq":
-        return library.SearchParametersPreTransform(index_params=options)
+    while isinstance(index, library.IndexPreTransform):
+        options = library.SearchParametersPreTransform(index_params=options)
+        index = library.downcast_index(index.index)
     return options
 
 

@@ -22,7 +22,7 @@ from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
 from scimult.library.approximate import IndexFacts, Kind, faiss_library
 from scimult.progress import note
-from scimult.retrieval.embeddings import for_faiss, metric_for
+from scimult.retrieval.embeddings import for_faiss, new_index
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray
 
@@ -155,7 +155,7 @@ def _trained(
     count = lists or max(1, min(4 * round(math.sqrt(len(rows))), len(rows) // _TRAINED_ON))
     parts = max(part for part in range(1, width // 4 + 1) if width % part == 0)
     text = FACTORIES[kind].format(width=width, lists=count, parts=parts)
-    index: faiss.Index = library.index_factory(width, text, metric_for(shards.space.similarity))
+    index = new_index(width, text, shards.space.similarity)
     if kind != "hnsw":
         clusters = library.extract_index_ivf(index).cp
         clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON

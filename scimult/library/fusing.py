@@ -47,7 +47,9 @@ def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> 
     if share == "rank":
         points, weights = [reciprocal_ranks(one) for one in rankings], [1.0, 1.0]
     else:
-        points, weights = [scaled_scores(one) for one in rankings], [1.0 - share, share]
+        # Papers without any of the words score 0; the last that has one is not like these.
+        points = [scaled_scores(rankings[0]), scaled_scores(rankings[1], 0.0)]
+        weights = [1.0 - share, share]
     ranking = fuse(rankings, points, weights, place_U)
     first = rows_U[ranking.rows_QK[0]], ranking.scores_QK[0]
     return continued(first, others, len(first[0]) + len(others[0]))

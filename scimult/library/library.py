@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -49,8 +49,7 @@ class Library:
     device : str, optional
         Where to encode texts.
     light : bool
-        Encode queries without torch, in float32, if `scimult.models.one_text` covers the model:
-        for a process that answers a single question.
+        Encode queries without torch, in float32, where possible: for a process of one question.
 
     Attributes
     ----------
@@ -106,10 +105,8 @@ class Library:
             Tasks to encode papers for, in one pass; default: all that have papers.
         precision : {"float32", "float16"}
             Number type on disk.
-        device, dtype
-            As in ``SciMult.from_pretrained``.
-        settings : mapping, optional
-            Its ``pooling``, ``similarity``, ``normalise`` and ``dims``.
+        device, dtype, settings
+            As in ``SciMult.from_pretrained``, which also takes the settings ``pooling`` and others.
         vectors : path, optional
             Vectors to reuse, as in `add`.
 
@@ -139,6 +136,11 @@ class Library:
     def __len__(self) -> int:
         return int(self.state.live_N.sum())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the folder again where a copy is unpickled, with the model if it was an object."""
+        given, device, light = self._given, self._device, self._is_light
+        return partial(Library, self.path.absolute(), model=given, device=device, light=light), ()
+
     @property
     def model(self) -> SciMult:
         """The model, opened on first use.
@@ -166,10 +168,8 @@ class Library:
 
         Parameters
         ----------
-        text : str
-            Words to search for.
-        task : str
-            Task whose vectors are searched.
+        text, task : str
+            Words to search for, and the task whose vectors are searched.
         **options
             ``k``, ``where``, ``min_score`` and others: the fields of
             `scimult.library.request.Request`, which documents them.

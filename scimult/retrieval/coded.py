@@ -20,7 +20,7 @@ import numpy as np
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.embeddings import for_faiss, metric_for
+from scimult.retrieval.embeddings import for_faiss, new_index, queries_for
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
@@ -67,7 +67,7 @@ def write_codes(
     count, width = vectors_CD.shape
     lists = min(lists or round(math.sqrt(count)), max(1, count // _TRAINED_ON))
     parts = max(part for part in range(1, max(1, width // 4) + 1) if width % part == 0)
-    index = faiss.index_factory(width, f"IVF{lists},PQ{parts}x4fs", metric_for(similarity))
+    index = new_index(width, f"IVF{lists},PQ{parts}x4fs", similarity)
     clusters = faiss.extract_index_ivf(index).cp
     clusters.niter, clusters.max_points_per_centroid = _ROUNDS, _TRAINED_ON
     some = np.random.default_rng(0).permutation(count)[: max(_TRAINED_ON * lists, _LEAST_TRAINED)]
@@ -94,7 +94,8 @@ class CodedIndex:
             self._index = cast(Any, faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC))
         except RuntimeError as error:
             raise DataError("damaged index", path=path, fix="delete it") from error
-        self._index.nprobe = min(self._effort.probes, self._index.nlist)
+        lists = faiss.extract_index_ivf(self._index)
+        lists.nprobe = min(self._effort.probes, lists.nlist)
 
     def search(
         self, queries_QD: FloatArray, k: int, *, exclude_Q: IntArray | None = None
@@ -107,7 +108,8 @@ class CodedIndex:
         for start in range(0, len(queries_QD), _QUERIES):
             some = slice(start, start + _QUERIES)
             queries_BD = queries_QD[some]
-            near_BR = self._index.search(for_faiss(queries_BD, self._exact.similarity), count)[1]
+            asked_BD = queries_for(self._index, queries_BD, self._exact.similarity)
+            near_BR = self._index.search(asked_BD, count)[1]
             valid_BR = near_BR >= 0
             if exclude_Q is not None:
                 valid_BR &= near_BR != exclude_Q[some, None]

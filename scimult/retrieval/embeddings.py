@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from scimult.files import (
     write_text,
 )
 from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
+
+if TYPE_CHECKING:
+    import faiss
 
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
@@ -164,21 +167,39 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
 
 
 def for_faiss(embeddings_ND: FloatArray, similarity: Similarity) -> FloatArray:
-    """Return contiguous float32 vectors that `metric_for` ranks by ``similarity``."""
+    """Return contiguous float32 vectors to train `new_index` with, or to add to it."""
     x_ND = np.ascontiguousarray(embeddings_ND, dtype=np.float32)
     return unit_rows(x_ND) if similarity == "cosine" else x_ND
 
 
-def metric_for(similarity: Similarity) -> int:
-    """Return faiss's metric of the vectors of `for_faiss`.
+def new_index(width: int, text: str, similarity: Similarity) -> faiss.Index:
+    """Return an untrained index that ranks vectors of `for_faiss`, given faiss's ``text`` for it.
 
     Unit vectors are ranked alike by distance and product, but the products of their codes, which
-    have other lengths, are far off where all vectors point one way.
+    have other lengths, are far off where all vectors point one way. Where products are asked for,
+    inverted lists hold vectors less their mean: what all vectors share changes no order, but would
+    make all lists alike.
     """
     import faiss  # few callers need it
 
-    metric: int = faiss.METRIC_INNER_PRODUCT if similarity == "dot" else faiss.METRIC_L2
-    return metric
+    metric = faiss.METRIC_INNER_PRODUCT if similarity == "dot" else faiss.METRIC_L2
+    index = faiss.index_factory(width, text, metric)
+    if similarity != "dot" or "IVF" not in text:
+        return index
+    return faiss.IndexPreTransform(faiss.CenteringTransform(width), index)
+
+
+def queries_for(index: faiss.Index, queries_QD: FloatArray, similarity: Similarity) -> FloatArray:
+    """Return queries for an index of `new_index`, or one of an earlier version."""
+    import faiss
+
+    x_QD = for_faiss(queries_QD, similarity)
+    if isinstance(index, faiss.IndexPreTransform):
+        first = faiss.downcast_VectorTransform(cast(Any, index.chain).at(0))
+        if isinstance(first, faiss.CenteringTransform):
+            # The index takes it away from queries, too, whose products then rank otherwise.
+            x_QD = x_QD + faiss.vector_to_array(first.mean)
+    return x_QD
 
 
 def write_embeddings(

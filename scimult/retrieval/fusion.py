@@ -24,14 +24,15 @@ def reciprocal_ranks(ranking: Ranking) -> Points:
     return np.where(ranking.rows_QK >= 0, 1.0 / (RANK_CONSTANT + ranks_K), 0.0)
 
 
-def scaled_scores(ranking: Ranking) -> Points:
-    """Scale each list's scores to 0 for its last and 1 for its first; 0 for padding.
+def scaled_scores(ranking: Ranking, lowest: float = np.inf) -> Points:
+    """Scale each list's scores to 1 for its first, and 0 for ``lowest`` or its last; 0 for padding.
 
-    Lists of equal scores get 1 throughout.
+    ``lowest`` is the score of candidates that are not listed, if all have the same. Lists of equal
+    scores get 1 throughout.
     """
     listed_QK = ranking.rows_QK >= 0
     scores_QK = ranking.scores_QK.astype(np.float64)
-    lowest_Q1 = np.where(listed_QK, scores_QK, np.inf).min(axis=1, initial=np.inf)[:, None]
+    lowest_Q1 = np.where(listed_QK, scores_QK, np.inf).min(axis=1, initial=lowest)[:, None]
     highest_Q1 = np.where(listed_QK, scores_QK, -np.inf).max(axis=1, initial=-np.inf)[:, None]
     with np.errstate(invalid="ignore"):
         spread_Q1 = highest_Q1 - lowest_Q1

@@ -94,9 +94,10 @@ def expected_calibration_error(
 class Suggestions:
     """A tagger's suggestions for held-out papers, and whether each is right.
 
-    Papers are given by number, concepts by row (unknown in taggers of earlier versions), ranks
-    within a paper's list from 1. `scimult.tagging.sets.as_selected` makes each entry a change of a
-    paper's list: by ``added_P`` tags, of which ``right_P`` are right.
+    Papers are given by number, concepts by row, ranks within a paper's list from 1. Copies of a
+    paper are one work. Taggers of earlier versions know neither concepts nor works.
+    `scimult.tagging.sets.as_selected` makes each entry a change of a paper's list: by ``added_P``
+    tags, of which ``right_P`` are right.
     """
 
     probabilities_P: Numbers
@@ -105,6 +106,7 @@ class Suggestions:
     ranks_P: IntArray
     concepts_P: IntArray | None = None
     added_P: IntArray | None = None
+    works_P: IntArray | None = None
 
     def threshold(self, precision: float, k: int | None, confidence: float = 0.95) -> float | None:
         """Return the lowest threshold with a guaranteed precision; None if there is none.
@@ -139,32 +141,33 @@ class Suggestions:
         order = np.flatnonzero(listed_P)
         order = order[np.argsort(-self.probabilities_P[order], kind="stable")]
         added_P = np.ones_like(self.papers_P) if self.added_P is None else self.added_P
-        arrays = (self.probabilities_P, self.right_P, self.papers_P, added_P)
+        works_P = self.papers_P if self.works_P is None else self.works_P
+        arrays = (self.probabilities_P, self.right_P, works_P, added_P)
         return [array_P[order] for array_P in arrays]
 
 
 def _bound(listed: Sequence[NDArray[Any]], stop: int, confidence: float) -> float:
-    right_P, papers_P, added_P = (array_P[:stop] for array_P in listed)
-    return precision_bound(right_P, papers_P, confidence, added_P)
+    right_P, works_P, added_P = (array_P[:stop] for array_P in listed)
+    return precision_bound(right_P, works_P, confidence, added_P)
 
 
 def precision_bound(
     right_P: BoolArray | IntArray,
-    papers_P: IntArray,
+    works_P: IntArray,
     confidence: float = 0.95,
     added_P: IntArray | None = None,
 ) -> float:
     """Return a lower confidence bound of the precision on similar papers.
 
-    Suggestions for one paper are correlated, so papers are the sampling units: the precision is a
-    ratio of two sums over papers, with the variance of the residuals ``right - precision ·
-    suggested`` (Cochran 1977, section 2.11), widened by Student's t. The bound never exceeds that
-    of as many papers with one suggestion each (Clopper and Pearson 1934), which matters where all
-    are right.
+    Suggestions for a paper and its copies are correlated, so works are the sampling units: the
+    precision is a ratio of two sums over works, with the variance of the residuals
+    ``right - precision · suggested`` (Cochran 1977, section 2.11), widened by Student's t. The
+    bound never exceeds that of as many works with one suggestion each (Clopper and Pearson 1934),
+    which matters where all are right.
     """
     from scipy.stats import beta, t
 
-    _, owners = np.unique(papers_P, return_inverse=True)
+    _, owners = np.unique(works_P, return_inverse=True)
     count = int(owners.max(initial=-1)) + 1
     if count < 2:
         return 0.0

@@ -124,5 +124,6 @@ def as_selected(
             before = counts
     entries_P, added_P, right_P = np.array(changes, dtype=np.int64).reshape(-1, 3).T
     ranks_P = np.ones_like(entries_P)
+    works_P = None if suggestions.works_P is None else suggestions.works_P[entries_P]
     of_entries = suggestions.probabilities_P[entries_P], right_P, suggestions.papers_P[entries_P]
-    return Suggestions(*of_entries, ranks_P, added_P=added_P)
+    return Suggestions(*of_entries, ranks_P, added_P=added_P, works_P=works_P)

@@ -58,19 +58,26 @@ class TaggedPapers:
         return TaggedPapers(ids, texts, self.vectors_ND[rows], self.tags_NC[rows])
 
 
-def split_papers(ids: Sequence[str], texts_N: Hashes) -> tuple[IntArray, IntArray, IntArray]:
+def works_of(texts_N: Hashes) -> IntArray:
+    """Return the number of each paper's work, which is also that of its copies."""
+    _, work_N, counts = np.unique(texts_N, return_inverse=True, return_counts=True)
+    own_N = len(counts) + np.arange(len(texts_N))
+    works_N: IntArray = np.where(counts[work_N] > _MOST_COPIES, own_N, work_N)
+    return np.unique(works_N, return_inverse=True)[1]
+
+
+def split_papers(ids: Sequence[str], work_N: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return the rows for learning, for weighing sources and for calibration.
 
-    A fifth of the papers, at most 4,000, is held out from learning and halved. Papers with the same
-    text stay together, but for those at a cut: tags of a held-out paper whose copy was learned from
-    are no measure of those of new papers. The split does not depend on the order of papers.
+    A fifth of the papers, at most 4,000, is held out from learning and halved. Copies stay
+    together, but for those at a cut: tags of a held-out paper whose copy was learned from are no
+    measure of those of new papers. The split does not depend on the order of papers.
     """
     digests = [hashlib.sha256(name.encode()).hexdigest() for name in ids]
     place_N = np.argsort(np.argsort(digests, kind="stable"))
-    _, group_N, counts = np.unique(texts_N, return_inverse=True, return_counts=True)
-    first = np.full(len(counts), len(ids))
-    np.minimum.at(first, group_N, place_N)
-    order = np.lexsort((place_N, np.where(counts[group_N] > _MOST_COPIES, place_N, first[group_N])))
+    first = np.full(len(ids), len(ids))
+    np.minimum.at(first, work_N, place_N)
+    order = np.lexsort((place_N, first[work_N]))
     dev_papers = min(_MOST_DEV, int(_DEV_SHARE * len(ids)))
     return (
         np.sort(order[dev_papers:]),
@@ -98,8 +105,9 @@ def fit_tagger(
         If only held-out papers have tags.
     """
     hashes_N = text_hashes(papers.texts)
-    parts = [papers.part(rows) for rows in split_papers(papers.ids, hashes_N)]
-    learning, weighing, calibrating = parts
+    work_N = works_of(hashes_N)
+    split = split_papers(papers.ids, work_N)
+    learning, weighing, calibrating = [papers.part(rows) for rows in split]
     if not learning.tags_NC.nnz:
         problem, fix = "no paper to learn from has a tag", "tag more papers"
         raise DataError(problem, value=counted(len(learning.ids), "paper"), fix=fix)
@@ -109,8 +117,9 @@ def fit_tagger(
     signals = Signals(vocabulary, labels_CD, mean_C, similarity, learned)
     fusion = weigh(signals, weighing, seed=seed, show_progress=show_progress)
     calibration, suggestions, error = calibrate(
-        signals, fusion, calibrating, vocabulary, hierarchy, show_progress=show_progress
-    )
+        signals, fusion, calibrating, work_N[split[2]], vocabulary, hierarchy,
+        show_progress=show_progress,
+    )  # fmt: skip
     facts = {
         "papers": len(papers.ids),
         "papers_by_use": [len(part.ids) for part in (learning, weighing, calibrating)],
@@ -156,6 +165,7 @@ def calibrate(
     signals: Signals,
     fusion: Fusion,
     papers: TaggedPapers,
+    work_N: IntArray,
     vocabulary: Vocabulary,
     hierarchy: Hierarchy,
     *,
@@ -163,8 +173,8 @@ def calibrate(
 ) -> tuple[Calibration, Suggestions, float]:
     """Fit curves to papers held out from learning and weighing; return them with suggestions.
 
-    The number is the expected calibration error of curves fitted to one half of these papers and
-    measured on the other, averaged over both directions.
+    Papers with one number in ``work_N`` are copies. The float is the expected calibration error of
+    curves fitted to one half of the works and measured on the other, averaged over both directions.
     """
     parts = []
     for rows in blocks(len(papers.ids), len(vocabulary), "calibrating", show_progress):
@@ -178,7 +188,8 @@ def calibrate(
             owners = np.full(len(concepts), paper)
             parts.append((owners, concepts, logits_BC[row, concepts], tags_BC[row, concepts]))
     papers_P, concepts_P, logits_P, right_P = (np.concatenate(x) for x in zip(*parts, strict=True))
-    seen_P, half_P = signals.seen_C[concepts_P], papers_P % 2 == 0
+    works_P = np.unique(work_N, return_inverse=True)[1][papers_P]
+    seen_P, half_P = signals.seen_C[concepts_P], works_P % 2 == 0
     errors = []
     for fitted_P in (half_P, ~half_P):
         curves = _curves(logits_P[fitted_P], right_P[fitted_P], seen_P[fitted_P])
@@ -189,7 +200,9 @@ def calibrate(
     order = np.lexsort((-probabilities_P, papers_P))
     ranks_P = np.empty_like(order)
     ranks_P[order] = rank_in_runs(papers_P[order]) + 1
-    suggestions = Suggestions(probabilities_P, right_P, papers_P, ranks_P, concepts_P)
+    suggestions = Suggestions(
+        probabilities_P, right_P, papers_P, ranks_P, concepts_P, works_P=works_P
+    )
     return calibration, suggestions, float(np.mean(errors))
 
 

@@ -268,7 +268,7 @@ def test_what_a_kill_in_the_last_step_left_is_removed(
 @pytest.mark.parametrize(
     ("verb", "arguments", "message"),
     [
-        ("train", ["T", *GIVEN, "model"], "output exists already"),
+        ("train", ["T", *GIVEN, "model"], "--overwrite to replace this one"),
         ("train", ["n", *ABSENT, "model"], "no.csv: file does not exist"),
         ("train", ["n", *GIVEN, "no"], "folder does not exist"),
         ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),

@@ -51,7 +51,7 @@ def test_a_model_of_ours(folder: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
     again = run(folder, "--out", out, "--model", spec)
     assert again.exit_code == 1
-    assert "output exists already" in again.stderr
+    assert "--overwrite to replace this one" in again.stderr
     assert run(folder, "--out", out, "--model", spec, "--overwrite").exit_code == 0
     assert vectors_of(folder, out)[0].vectors_NE.dtype == np.float16
 

@@ -149,7 +149,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rabitq", "pq"])
-@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+@pytest.mark.parametrize("similarity", ["cosine", "l2", "dot"])
 def test_merged_parts_are_the_index_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, similarity: Similarity
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -140,6 +141,19 @@ def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
     assert found.scores == pytest.approx(sorted(points.values(), reverse=True), abs=1e-7)
     assert dict(zip(found.ids, found.scores, strict=True)) == pytest.approx(points, abs=1e-7)
     assert found.score == "reciprocal ranks"
+
+
+def test_the_last_paper_with_a_word_ranks_before_those_without(
+    make: Callable[..., Library],
+) -> None:
+    """Of two papers with a rare word, the longer one had the points of those that lack it."""
+    papers = [{"id": f"p{i}", "title": f"graph {i}"} for i in range(20)]
+    papers[3]["title"] += " yttrium"
+    papers[4]["title"] += " of much yttrium"
+    library = make(papers)
+    assert library.search("yttrium", words=1, k=2).ids == ["p3", "p4"]
+    hits = library.search("yttrium", words=1, k=20)
+    assert hits.scores[0] == 1 > hits.scores[1] > 0.5 > hits.scores[2] == 0
 
 
 @pytest.mark.parametrize("words", [0.7, "rank"])
@@ -350,6 +364,25 @@ def test_words_follow_papers_that_a_rewrite_renumbers(make: Callable[..., Librar
     library.add(PAPERS[:1])
     library.compact()
     assert library.search("network 7", words=1.0).as_dicts() == wanted.as_dicts()
+
+
+def test_a_pickled_library_opens_its_folder(
+    make: Callable[..., Library],
+    model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """One that had answered held a connection to DuckDB, which no other process takes."""
+    folder = make(dated(20)).path
+    monkeypatch.chdir(folder.parent)
+    library = Library.open(folder.name, model=model_folder, light=True)
+    question = {"text": "graph", "where": {"year": (2003, None)}, "words": 0.5}
+    wanted, stored = library.search(**question), pickle.dumps(library)
+    assert len(stored) < 1000
+    monkeypatch.chdir(tmp_path.parent)
+    copy = pickle.loads(stored)  # as in a process that was started elsewhere
+    assert copy.search(**question).as_dicts() == wanted.as_dicts()
+    assert type(copy._opened.encoder) is type(library._opened.encoder)
 
 
 def test_columns_named_like_scores_hide_no_score(make: Callable[..., Library]) -> None:

@@ -57,8 +57,14 @@ def test_scanning_all_lists_is_exact_search(tmp_path: Path, similarity: Similari
     assert listed.rows_QK.tolist() == exact.rank_listed(vectors[asked], lists).rows_QK.tolist()
 
 
-@pytest.mark.parametrize(("similarity", "common"), [*((s, 0) for s in SIMILARITIES), ("cosine", 9)])
-def test_some_lists_find_nearly_all(tmp_path: Path, similarity: Similarity, common: int) -> None:
+@pytest.mark.parametrize(
+    ("similarity", "common", "least"),
+    [*((s, 0, 0.95) for s in SIMILARITIES), ("cosine", 9, 0.95), ("dot", 9, 0.8)],
+)
+def test_some_lists_find_nearly_all(
+    tmp_path: Path, similarity: Similarity, common: int, least: float
+) -> None:
+    """What all vectors share spread the best products over all lists: 0.37 in these twelve."""
     vectors = clustered(1) + np.float32(common)
     exact = ExactIndex([f"{row:04}" for row in range(N)], vectors, similarity)
     write_codes(tmp_path / "codes", vectors, similarity)
@@ -75,7 +81,7 @@ def test_some_lists_find_nearly_all(tmp_path: Path, similarity: Similarity, comm
         return float(np.mean(shares))
 
     assert recall(2) < recall(12)
-    assert recall(12) > 0.95
+    assert recall(12) > least
 
 
 def test_lists_that_hold_too_few_end_early(tmp_path: Path) -> None:

@@ -126,6 +126,16 @@ def suggestions(scores: np.ndarray, right: np.ndarray, papers: np.ndarray) -> Su
     return Suggestions(1 / (1 + np.exp(-scores)), right, papers, ranks.ravel())
 
 
+def test_copies_of_papers_guarantee_no_more() -> None:
+    single = suggestions(*sample(np.random.default_rng(5), 60))
+    twice = {name: np.tile(x, 2) for name, x in vars(single).items() if x is not None}
+    twice["papers_P"] = twice["papers_P"] + 60 * (np.arange(1200) >= 600)
+    wanted = single.greatest_precision(None)
+    assert Suggestions(**twice).greatest_precision(None) > wanted + 0.02
+    copies = Suggestions(**twice, works_P=np.tile(single.papers_P, 2))
+    assert copies.greatest_precision(None) < wanted + 0.01  # longer lists have other steps
+
+
 def test_no_threshold_if_none_has_the_precision() -> None:
     rng = np.random.default_rng(4)
     scores, _, papers = sample(rng, 100)

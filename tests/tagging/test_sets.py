@@ -92,10 +92,13 @@ def test_a_precision_is_that_of_the_tags_selected(
     papers_P, concepts_P = np.repeat(np.arange(3), size), np.concatenate(ranked)
     ranks_P = np.tile(np.arange(size) + 1, 3)
     pairs = scores_BC[papers_P, concepts_P], right_BC[papers_P, concepts_P]
-    held_out = Suggestions(*pairs, papers_P, ranks_P, concepts_P)
+    works_P = np.minimum(papers_P, 1)  # the last two are copies
+    held_out = Suggestions(*pairs, papers_P, ranks_P, concepts_P, works_P=works_P)
     options = {"k": k, "exclude": exclude, "hierarchy": hierarchy}
     found = as_selected(held_out, vocabulary, **options)
     assert found.added_P is not None
+    assert found.works_P is not None
+    assert np.array_equal(found.works_P, np.minimum(found.papers_P, 1))
     for threshold in {-1.0, *scores.tolist()}:
         kept_P = found.probabilities_P >= threshold
         for paper in range(3):

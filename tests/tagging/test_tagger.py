@@ -18,7 +18,7 @@ from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
 from scimult.tagging.incoming import text_hashes
 from scimult.tagging.sets import Hierarchy
-from scimult.tagging.training import split_papers
+from scimult.tagging.training import split_papers, works_of
 from scimult.tagging.words import load_arrays, save_arrays
 from scimult.types import Text
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
@@ -253,10 +253,24 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
         Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
 
 
+def test_copies_of_a_held_out_paper_count_once(model: SciMult, tmp_path: Path) -> None:
+    """They were independent examples, so a guaranteed precision was too high."""
+    some = papers(60)
+    for number, paper in enumerate(some):
+        paper["abstract"] += f" It is work {number}."
+    copies = [{**paper, "id": f"copy {paper['id']}"} for paper in some]
+    tagger = Tagger.train(tmp_path / "t", VOCABULARY, [*some, *copies], model=model)
+    suggestions = Tagger.open(tmp_path / "t", model=model)._state.suggestions
+    assert tagger.facts["papers_by_use"][2] == len(np.unique(suggestions.papers_P)) == 12
+    assert suggestions.works_P is not None
+    assert 6 <= len(np.unique(suggestions.works_P)) <= 7  # the cut may part one from its copy
+
+
 def test_tags_only_on_held_out_papers_are_refused(model: SciMult, tmp_path: Path) -> None:
     some = papers(60)
     texts = [Text("paper", paper["title"], paper["abstract"]) for paper in some]
-    held_out = split_papers([paper["id"] for paper in some], text_hashes(texts))[1].tolist()
+    works = works_of(text_hashes(texts))
+    held_out = split_papers([paper["id"] for paper in some], works)[1].tolist()
     for row, paper in enumerate(some):
         paper["labels"] = ["c/graph"] if row in held_out else []
     with pytest.raises(DataError, match="no paper to learn from has a tag"):

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from scimult.tagging.incoming import text_hashes
-from scimult.tagging.training import split_papers
+from scimult.tagging.training import split_papers, works_of
 from scimult.types import Text
 
 
@@ -16,14 +16,14 @@ def test_copies_of_a_paper_stay_together() -> None:
     texts = [Text("paper", f"On {row}", "Of it.") for row in range(500)]
     copies = [Text("paper", f"ON {row}:", "Of it") for row in range(500)]
     ids = [f"p{row}" for row in range(1000)]
-    hashes = text_hashes([*texts, *copies])
-    parts = split_papers(ids, hashes)
+    works = works_of(text_hashes([*texts, *copies]))
+    parts = split_papers(ids, works)
     assert [len(part) for part in parts] == [800, 100, 100]
     assert sorted(np.concatenate(parts).tolist()) == list(range(1000))
     learned, weighed, calibrated = (set((part % 500).tolist()) for part in parts)
     assert len(learned & weighed) + len(learned & calibrated) + len(weighed & calibrated) <= 2
     shuffled = np.random.default_rng(0).permutation(1000)
-    again = split_papers([ids[row] for row in shuffled], hashes[shuffled])
+    again = split_papers([ids[row] for row in shuffled], works[shuffled])
     for part, other in zip(parts, again, strict=True):
         assert set(part.tolist()) == set(shuffled[other].tolist())
 
@@ -33,7 +33,7 @@ def test_other_texts_are_split_by_their_ids() -> None:
     ids = [f"p{row}" for row in range(300)]
     order = sorted(range(300), key=lambda row: hashlib.sha256(ids[row].encode()).hexdigest())
     for texts in ([Text("paper", f"On {row}") for row in range(300)], [Text("paper", "On")] * 300):
-        learning, weighing, calibrating = split_papers(ids, text_hashes(texts))
+        learning, weighing, calibrating = split_papers(ids, works_of(text_hashes(texts)))
         assert weighing.tolist() == sorted(order[:30])
         assert calibrating.tolist() == sorted(order[30:60])
         assert learning.tolist() == sorted(order[60:])
