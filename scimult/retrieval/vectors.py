@@ -233,8 +233,11 @@ class Vectors:
         x_BD = x_BD.to(self.device, torch.float32)
         if rows.stop > self._checked:
             check_finite(x_BD, "a candidate embedding")
-            self._checked = rows.stop if rows.start <= self._checked else self._checked
-        return self._as_block(x_BD, rows)
+        block = self._as_block(x_BD, rows)
+        # Last: other threads then multiply these rows by their numbers.
+        if rows.start <= self._checked:
+            self._checked = max(self._checked, rows.stop)
+        return block
 
     def _as_block(self, x_BD: Tensor, rows: slice | Tensor) -> Block:
         x_BD = self._centred(x_BD)

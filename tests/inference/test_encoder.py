@@ -69,21 +69,6 @@ def test_order_and_batch_do_not_matter(folder: Path, model: SciMult) -> None:
     np.testing.assert_allclose(alone_ND, together_ND, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_settings_of_torch_around_a_call_change_no_number(folder: Path, dtype: str) -> None:
-    model = SciMult.from_pretrained(folder, device="cpu", dtype=dtype)
-    expected_ND = model.encode(PAPERS, task="search")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        np.testing.assert_array_equal(model.encode(PAPERS, task="search"), expected_ND)
-    for default in (torch.float64, torch.float16):
-        torch.set_default_dtype(default)
-        try:
-            found_ND = model.encode(PAPERS, task="search")
-        finally:
-            torch.set_default_dtype(torch.float32)
-        np.testing.assert_array_equal(found_ND, expected_ND)
-
-
 def test_every_task_has_its_own_expert(model: SciMult) -> None:
     first, second, third = (model.encode(PAPERS, task=task) for task in TASKS)
     for one_ND, other_ND in ((first, second), (first, third), (second, third)):
