@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.errors import CheckpointError
-from scimult.retrieval.cross_encoder import drawn_weights
+from scimult.retrieval.cross_encoder import drawn_weights, learned_positions
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
     _check_weights(spec, model)
     _check_vocabulary(spec, model)
-    longest = [spec.max_length or model.max_seq_length, *_positions(model)]
+    longest = [spec.max_length or model.max_seq_length, learned_positions(model)]
     limit = min((number for number in longest if number), default=None)
     if limit != model.max_seq_length:
         try:
@@ -89,17 +89,3 @@ def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
             return ours
     problem, fix = "this model's similarity is not supported", "choose one, such as similarity=l2"
     raise CheckpointError(problem, path=spec.model, value=model.similarity_fn_name, fix=fix)
-
-
-def _positions(model: SentenceTransformer) -> list[int]:
-    """Return how many tokens have learned positions, if these are learned.
-
-    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which the library does not know.
-    """
-    import torch
-
-    return [
-        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
-        for name, part in model.named_modules()
-        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding)
-    ]
