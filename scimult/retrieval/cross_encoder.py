@@ -47,26 +47,9 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     DataError
         From the scorer, if a score is not finite.
     """
-    from sentence_transformers import CrossEncoder
     from torch import nn
 
-    try:
-        encoder = CrossEncoder(model, device=device)
-    except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
-        problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
-        fix = "name a folder or a model with one score per pair"
-        raise ConfigError(problem, value=model, fix=fix) from error
-    if _has_random_head(encoder):
-        fix = "name a cross-encoder, which reads a query and a document together"
-        raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
-    if drawn := drawn_weights(encoder):
-        problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
-        fix = f"use complete files; missing are {', '.join(drawn[:3])}"
-        raise ConfigError(problem, value=model, fix=fix)
-    if encoder.num_labels != 1:
-        fix = "use one with a single score per pair"
-        problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
-        raise ConfigError(problem, value=model, fix=fix)
+    encoder = _checked(model, device)
     if encoder.device.type == "cpu":
         encoder.float()  # saved in bfloat16, near scores would be equal, and take longer
     if isinstance(encoder.activation_fn, nn.Sigmoid):
@@ -92,6 +75,30 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         return scores_P
 
     return score
+
+
+def _checked(model: str, device: str | None) -> CrossEncoder:
+    """Load a cross-encoder, and refuse what the library only warns of."""
+    from sentence_transformers import CrossEncoder
+
+    try:
+        encoder: CrossEncoder = CrossEncoder(model, device=device)
+    except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
+        problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
+        fix = "name a folder or a model with one score per pair"
+        raise ConfigError(problem, value=model, fix=fix) from error
+    if _has_random_head(encoder):
+        fix = "name a cross-encoder, which reads a query and a document together"
+        raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
+    if drawn := drawn_weights(encoder):
+        problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
+        fix = f"use complete files; missing are {', '.join(drawn[:3])}"
+        raise ConfigError(problem, value=model, fix=fix)
+    if encoder.num_labels != 1:
+        fix = "use one with a single score per pair"
+        problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
+        raise ConfigError(problem, value=model, fix=fix)
+    return encoder
 
 
 def drawn_weights(model: nn.Module) -> list[str]:

@@ -249,7 +249,7 @@ def test_a_set_that_fails_is_named_at_the_end(suite: Path) -> None:
     assert "mine: search: failed: " in found.stderr
     assert "better: failed: cannot load cross-encoder" in found.stderr
     last = found.stderr.splitlines()[-1]
-    assert last.startswith("error: 9 sets failed: mine: coarse; mine: fields; mine: rerank; mine: s")
+    assert last.startswith("error: 9 sets failed: mine: coarse; mine: fields; mine: rerank; mine:")
     assert "| link_prediction | links | recall@1 |" in (suite.parent / "out/table.md").read_text()
     assert "mine failed on search: " in found.stdout.replace("\n", " ")
 

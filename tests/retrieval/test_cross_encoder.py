@@ -71,7 +71,7 @@ def test_sure_scores_keep_their_order(cross: Path) -> None:
 
 
 def test_a_pair_has_one_score_whatever_is_scored_with_it(cross: Path) -> None:
-    pairs = [("graphs", f"some graph of {number} nodes " * (1 + number % 7)) for number in range(40)]
+    pairs = [("graphs", f"graph of {number} nodes " * (1 + number % 7)) for number in range(40)]
     scores_P = load_cross_encoder(str(cross), "cpu")([*pairs, *pairs[::3]])
     np.testing.assert_array_equal(scores_P[40:], scores_P[:40:3])
 
