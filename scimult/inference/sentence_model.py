@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.errors import CheckpointError
-from scimult.retrieval.cross_encoder import drawn_weights, learned_positions
+from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         fix = "name a folder, or download the model first; --model takes those of scimult"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
     _check_weights(spec, model)
-    _check_vocabulary(spec, model)
+    if knows_no_words(model.tokenizer):
+        fix = "copy its files there, such as tokenizer.json"
+        raise CheckpointError("the tokenizer knows no words", path=spec.model, fix=fix)
     longest = [spec.max_length or model.max_seq_length, learned_positions(model)]
     limit = min((number for number in longest if number), default=None)
     if limit != model.max_seq_length:
@@ -62,18 +64,6 @@ def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
         problem = f"the files lack {len(drawn)} weights, which would be random"
         fix = "use complete files, whose names are those of the model's config.json"
         raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
-
-
-def _check_vocabulary(spec: EncoderSpec, model: SentenceTransformer) -> None:
-    """Refuse a tokenizer that transformers made of special tokens alone: all words are unknown."""
-    tokenizer = model.tokenizer
-    special = getattr(tokenizer, "all_special_tokens", None)
-    if special and set(tokenizer.get_vocab()) <= set(special):
-        problem, fix = (
-            "the tokenizer knows no words",
-            "copy its files there, such as tokenizer.json",
-        )
-        raise CheckpointError(problem, path=spec.model, fix=fix)
 
 
 def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:

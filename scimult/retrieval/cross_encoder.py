@@ -6,7 +6,7 @@ Shape legend: P pairs, U different ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,8 +42,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     ------
     ConfigError
         If the model cannot be loaded, is a text encoder, whose scores of pairs would be random,
-        lacks weights, gives more than one score per pair, or cannot read pairs of several lengths
-        at once.
+        lacks weights or a tokenizer, gives more than one score per pair, or cannot read pairs of
+        several lengths at once.
     DataError
         From the scorer, if a score is not finite.
     """
@@ -94,6 +94,9 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
         problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
         fix = f"use complete files; missing are {', '.join(drawn[:3])}"
         raise ConfigError(problem, value=model, fix=fix)
+    if knows_no_words(encoder.tokenizer):
+        fix = "copy its files there, such as tokenizer.json"
+        raise ConfigError("cross-encoder: the tokenizer knows no words", value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
@@ -116,6 +119,12 @@ def drawn_weights(model: nn.Module) -> list[str]:
         for name, weight in model.named_parameters()
         if id(weight) in inside and not getattr(weight, _READ, False)
     ]
+
+
+def knows_no_words(tokenizer: Any) -> bool:
+    """Return whether transformers made a tokenizer without its files, of special tokens alone."""
+    special = set(getattr(tokenizer, "all_special_tokens", ()))
+    return bool(special) and special >= set(tokenizer.get_vocab())
 
 
 def learned_positions(model: nn.Module) -> int | None:

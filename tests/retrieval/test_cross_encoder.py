@@ -100,3 +100,11 @@ def test_a_tokenizer_must_be_able_to_pad(cross: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tiny_backend()).save_pretrained(cross)
     with pytest.raises(ConfigError, match="cannot score: .*padding token.*Fix: "):
         load_cross_encoder(str(cross))
+
+
+def test_a_tokenizer_must_know_words(cross: Path) -> None:
+    """transformers makes one without its files, to which all texts are unknown words."""
+    for path in cross.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="tokenizer knows no words.*Fix: copy its files"):
+        load_cross_encoder(str(cross))
