@@ -37,8 +37,11 @@ def search(
         typer.Option(help="With --library: cross-encoder to rerank the first results."),
     ] = None,
     rerank_top: Annotated[
-        int, typer.Option(min=1, help="With --rerank: how many; further pages are refused.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            min=1, help="With --rerank: how many, by default 100; further pages are refused."
+        ),
+    ] = None,
     percentile: opt.Percentile = False,
     exact: opt.Exact = False,
     device: opt.Device = None,
@@ -60,6 +63,8 @@ def search(
         "--percentile": percentile,
         "--exact": exact,
     }
+    if rerank is None:
+        only_with("--rerank", {"--rerank-top": rerank_top})
     of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
     question = {
         "text": query,
@@ -71,7 +76,7 @@ def search(
         "exclude": exclude,
         "words": _share(words),
         "rerank": rerank,
-        "rerank_top": None if rerank is None else rerank_top,
+        "rerank_top": rerank_top,
         "percentile": percentile,
         "method": "exact" if exact else "auto",
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scimult.errors import ConfigError, DataError
+from scimult.progress import is_watched
 from scimult.types import FloatArray
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
 
-
+# So many pairs are scored in seconds, without a progress bar.
+_SHORT = 1_000
 _CLASSIFIER = "ForSequenceClassification"
 # Transformers' mark of weights that it has read, and of modules whose other weights it has drawn.
 _READ = "_is_hf_initialized"
@@ -66,7 +68,8 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
         # Scored twice, in other company, a pair may differ in the last bit.
         place = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-        predicted = encoder.predict(list(place), show_progress_bar=False)
+        watched = len(place) > _SHORT and is_watched()
+        predicted = encoder.predict(list(place), show_progress_bar=watched)
         scores_U = np.asarray(predicted, dtype=np.float32).reshape(-1)
         if not np.isfinite(scores_U).all():
             fix = "use another cross-encoder, or float32 weights"

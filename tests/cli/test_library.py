@@ -230,6 +230,10 @@ def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
             "--where can only be used",
         ),
         (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling can only be used"),
+        (
+            ["search", "x", "--library", "mine", "--rerank-top", "5"],
+            "--rerank-top can only be used with --rerank",
+        ),
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
         (["library", "remove", "mine"], "exactly one of ids and --where is needed"),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
