@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -12,14 +12,13 @@ from scimult.data.importers.shapes import at
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_rows
 
-TABLES = ("json", "csv", "tsv", "parquet")
 # Characters of an expression, which names and dotted paths do not contain.
 _MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
 
 
-def is_expression(column: str, names: Sequence[str]) -> bool:
-    """Return whether a column is an SQL expression rather than a name or dotted path."""
-    return column not in names and _MARKS.search(column) is not None
+def expressions_in(columns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the columns that are SQL expressions rather than names or dotted paths."""
+    return [column for column in columns if column not in names and _MARKS.search(column)]
 
 
 class Columns:
@@ -50,7 +49,10 @@ class Columns:
         def rows(path: Path, rejects: Rejects) -> Iterator[Record]:
             return read_rows(path, rejects, columns=plain)
 
-        sql = self._expressions()
+        sql = expressions_in(self.names.values(), ())
+        if sql:
+            first = next(read_rows(self.paths[0], Rejects(skip_bad=True)), None)
+            sql = expressions_in(sql, first.fields if first else ())
         if sql:
             from scimult.data.importers.expressions import evaluated
 
@@ -59,15 +61,6 @@ class Columns:
         else:
             records = chain.from_iterable(rows(path, rejects) for path in self.paths)
         yield from map(self._renamed, records)
-
-    def _expressions(self) -> list[str]:
-        """Return the columns that are SQL expressions."""
-        marked = [column for column in self.names.values() if _MARKS.search(column)]
-        if not marked:
-            return []
-        first = next(read_rows(self.paths[0], Rejects(skip_bad=True)), None)
-        known = () if first is None else list(first.fields)
-        return [column for column in marked if is_expression(column, known)]
 
     def unread(self, others: Sequence[Columns] = ()) -> list[str]:
         """Return the seen columns that neither this table nor ``others`` read."""

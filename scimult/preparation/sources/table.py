@@ -11,9 +11,10 @@ from pydantic import Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
 from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_papers
-from scimult.data.importers.columns import TABLES, Columns
+from scimult.data.importers.columns import Columns
 from scimult.data.importers.paper import make_paper
 from scimult.data.lines import Record
+from scimult.data.rows import KINDS
 from scimult.data.tables import MissingColumnError
 from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
@@ -193,7 +194,7 @@ def _imported(
     """Return papers in third-party formats; ``None`` for plain tables."""
     if papers.format is None:
         container, shape = guess_format(paths[0])
-        if container in TABLES and (papers.columns or shape == "plain"):
+        if container in KINDS.values() and (papers.columns or shape == "plain"):
             return None
     return read_papers(
         paths,
