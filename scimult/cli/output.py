@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,7 +24,7 @@ from scimult.terminal import tally, visible
 
 if TYPE_CHECKING:
     from scimult.data.prepared import PreparedData
-    from scimult.preparation.sources import PublicSource
+    from scimult.evaluation.results import SetResult
 
 
 # Width of tables that do not go to a terminal.
@@ -55,6 +55,18 @@ def failure(error: Exception) -> str:
     if isinstance(error, SciMultError):
         return f"failed: {error}"
     return "failed:\n" + "".join(traceback.format_exception(error))
+
+
+def report_set(system: str, name: str, result: SetResult | Exception | None) -> None:
+    """Print how a system did on a set, on stderr; None is one that was not scored again."""
+    if result is None:
+        line = "earlier score kept"
+    elif isinstance(result, Exception):
+        line = failure(result)
+    else:
+        score = 100 * result.main_score
+        line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
+    echo(f"{system}: {name}: {line}", err=True)
 
 
 def print_table(table: Table) -> None:
@@ -109,15 +121,6 @@ def print_prepared(data: PreparedData) -> None:
     if targets:
         headings = ["source", "task", "split", "kind", "papers", "classes"]
         print_table(Table("targets", headings, 4, targets))
-
-
-def print_sources(sources: Sequence[PublicSource]) -> None:
-    """Print the address, the licence and the files of every public source."""
-    for source in sources:
-        files = "\n".join(f"    {file}" for file in source.files)
-        option = "" if source.download is None else " (or --download)"
-        echo(f"{source.name}: {source.title}\n  get it: {source.url}{option}")
-        echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:
