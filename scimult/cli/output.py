@@ -69,10 +69,15 @@ def report_set(system: str, name: str, result: SetResult | Exception | None) -> 
     echo(f"{system}: {name}: {line}", err=True)
 
 
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
 def print_table(table: Table) -> None:
     """Print a table and its notes."""
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDE)).print(to_rich(table))
+    console = _console()
+    console.print(to_rich(table))
     for note in table.notes:
         console.print(visible(note), highlight=False, markup=False, soft_wrap=True)
 
@@ -85,7 +90,7 @@ def print_records(rows: list[dict[str, Any]], title: str) -> None:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
-    Console().print(table)
+    _console().print(table)
 
 
 def _cell(value: Any) -> str:
