@@ -62,17 +62,8 @@ def prepare(
             help="Folder of evaluation sets: drop training texts equal to one of their queries."
         ),
     ] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to keep finished steps in, for reuse. Default: .OUT.steps next to OUT.",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare contents of files, not just their size and time."),
-    ] = False,
+    steps: opt.Steps = None,
+    verify: opt.Verify = False,
     memory: Annotated[
         str | None,
         typer.Option(
