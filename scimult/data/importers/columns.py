@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from scimult.data.importers.files import guess_format
 from scimult.data.importers.shapes import at
@@ -19,6 +20,12 @@ _MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
 def expressions_in(columns: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return the columns that are SQL expressions rather than names or dotted paths."""
     return [column for column in columns if column not in names and _MARKS.search(column)]
+
+
+def values_at(fields: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values at columns and dotted paths, by our names, of those that a record has."""
+    values = {name: at(fields, column) for name, column in columns.items()}
+    return {n: value for n, value in values.items() if value is not None or columns[n] in fields}
 
 
 class Columns:
@@ -69,13 +76,8 @@ class Columns:
         return sorted(name for name in named if not any(t._is_read(name) for t in tables))
 
     def _renamed(self, row: Record) -> Record:
-        self.seen.update(row.fields)
-        fields = {}
-        for name, column in self.names.items():
-            value = at(row.fields, column)
-            if value is not None or column in row.fields:
-                fields[name] = value
-                self.seen.add(column)
+        fields = values_at(row.fields, self.names)
+        self.seen.update(row.fields, (self.names[name] for name in fields))
         return Record(row.path, row.line, fields)
 
     def _is_read(self, name: str) -> bool:

@@ -8,18 +8,18 @@ from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 
-from scimult.data.importers.columns import expressions_in
+from scimult.data.importers.columns import expressions_in, values_at
 from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
-from scimult.data.importers.shapes import SHAPES, at, has_column
+from scimult.data.importers.shapes import SHAPES, has_column
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
 from scimult.errors import DataError
 from scimult.progress import warn
+from scimult.terminal import listed
 
 Columns = Mapping[str, str | None]
-_MOST_NAMED = 12
 
 
 def read_papers(
@@ -121,9 +121,9 @@ def _check_text(first: Record, columns: Columns) -> None:
         return
     if has_column(first.fields, "abstract") or columns.get("abstract"):
         if "title" not in columns:
-            names = ", ".join(list(first.fields)[:_MOST_NAMED])
             problem = "papers have no title, as no column is called so"
-            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({names})")
+            columns_seen = listed(list(first.fields))
+            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({columns_seen})")
         return
     raise DataError(
         "no column is called title or abstract",
@@ -165,19 +165,13 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
-        fields.update(dict.fromkeys(columns))
-        for name, column in named.items():
-            value = at(record.fields, column)
-            if value is not None or column in record.fields:
-                resolved.add(name)
-            fields[name] = value
-        yield Record(record.path, record.line, fields)
+        found = values_at(record.fields, named)
+        resolved.update(found)
+        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
     for name, column in named.items():
         if path is not None and name not in resolved:
-            more = f" and {len(seen) - _MOST_NAMED} more" if len(seen) > _MOST_NAMED else ""
-            columns_seen = ", ".join(list(seen)[:_MOST_NAMED]) + more
             raise DataError(
-                f"no record has the column {column!r}; there are {columns_seen}",
+                f"no record has the column {column!r}; there are {listed(list(seen))}",
                 path=path,
                 fix=f"correct the column given for {name!r}",
             )
