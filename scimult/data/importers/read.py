@@ -101,8 +101,9 @@ def _read_group(
     if shape == "s2ag" and container == "json":
         from scimult.data.importers import split_tables
 
-        if split_tables.has_split_tables(paths):
-            records = split_tables.read_split_tables(paths, rejects)
+        tables = split_tables.tables_of(paths) if len(paths) > 1 else {"papers": paths}
+        if len(tables["papers"]) < len(paths):
+            records = split_tables.read_split_tables(tables, rejects)
             yield from _renamed(records, shape, columns, rejects)
             return
     if container == "pubmed":
