@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+_MOST_SHOWN = 120
+
 
 class SciMultError(ValueError):
     """Base of every error that input, configuration or the file system can cause.
@@ -94,28 +96,28 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {folded[close[0]]!r}?)" if close else ""
 
 
-def shown(value: Any, limit: int = 120) -> str:
-    """Return ``repr(value)`` cut at ``limit`` characters, without building the rest."""
+def shown(value: Any) -> str:
+    """Return ``repr(value)`` cut at 120 characters, without building the rest."""
     text = ""
-    for piece in _pieces(value, limit):
+    for piece in _pieces(value):
         text += piece
-        if len(text) > limit:
-            return text[: limit - 1] + "…"
+        if len(text) > _MOST_SHOWN:
+            return text[: _MOST_SHOWN - 1] + "…"
     return text
 
 
-def _pieces(value: Any, limit: int) -> Iterator[str]:
+def _pieces(value: Any) -> Iterator[str]:
     if type(value) in (list, dict) and value:
         yield "[" if type(value) is list else "{"
         for position, item in enumerate(value):
             yield ", " if position else ""
-            yield from _pieces(item, limit)
+            yield from _pieces(item)
             if type(value) is dict:
                 yield ": "
-                yield from _pieces(value[item], limit)
+                yield from _pieces(value[item])
         yield "]" if type(value) is list else "}"
     elif isinstance(value, (str, bytes)):
-        yield repr(value[: limit + 1])
+        yield repr(value[: _MOST_SHOWN + 1])
     else:
         try:
             yield repr(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # Control characters except tab and line feed, line and paragraph separators, directional marks
 # and overrides, and lone surrogates (undecodable bytes of file names).
@@ -53,6 +53,16 @@ def counted(count: int, thing: str) -> str:
     if count != 1:
         thing = _Y.sub("ie", thing) + ("es" if thing.endswith("s") else "s")
     return f"{count:,} {thing}"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return the first names, and the number of the others.
+
+    >>> listed(["id", "title"]), listed(["id", "title", "year"], most=1)
+    ('id, title', 'id and 2 more')
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def tally(counts: Mapping[str, int]) -> str:

@@ -20,6 +20,7 @@ from scimult.checkpoints.pickles import load_pickle
 from scimult.errors import CheckpointError
 from scimult.files import read_json
 from scimult.models import Encoder, EncoderConfig
+from scimult.terminal import listed
 
 WEIGHTS_FILE = "model.safetensors"
 
@@ -171,7 +172,7 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             "file holds more than tensors",
             path=path,
-            value=_some(sorted(map(str, weights))) if isinstance(weights, dict) else None,
+            value=listed(sorted(map(str, weights)), most=4) if isinstance(weights, dict) else None,
             fix="save the model's state_dict, or import a SciMult file with import --released",
         )
     return weights
@@ -216,7 +217,7 @@ def load_strictly(
     ]
     if missing or extra or shapes:
         details = [
-            f"{what}: {_some(keys)}"
+            f"{what}: {listed(keys, most=4)}"
             for what, keys in (("missing", missing), ("unexpected", extra), ("shape", shapes))
             if keys
         ]
@@ -228,8 +229,3 @@ def load_strictly(
     if assign:
         weights = {key: weight.float() for key, weight in weights.items()}
     model.load_state_dict(weights, assign=assign)
-
-
-def _some(keys: list[str], limit: int = 4) -> str:
-    rest = len(keys) - limit
-    return ", ".join(keys[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -37,10 +37,7 @@ def compare(
             "(repeatable). Gives mean ± sd over seeds and a test over queries and seeds."
         ),
     ] = None,
-    systems: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this system or run (repeatable)."),
-    ] = None,
+    systems: opt.Systems = None,
     metric: Annotated[
         Literal["main", "all"], typer.Option(help="Main metric of each set, or all metrics.")
     ] = "main",
@@ -153,9 +150,7 @@ def export_results(
         ),
     ],
     out: opt.NewFolder,
-    systems: Annotated[
-        list[str] | None, typer.Option(help="Only this system (repeatable).")
-    ] = None,
+    systems: opt.Systems = None,
     sets: opt.Sets = None,
     names: Annotated[
         list[str] | None,

@@ -67,13 +67,8 @@ def encode(
         Literal["float32", "float16"],
         typer.Option("--precision", "--store", help="Number type on disk."),
     ] = "float32",
-    file_format: Annotated[
-        str | None, typer.Option("--format", help="Format of papers, if it is not detected.")
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=FIELD: read title, abstract, ... of papers from this field."),
-    ] = None,
+    form: opt.Format = None,
+    column: opt.Columns = None,
     dtype: opt.Dtype = "auto",
     device: opt.Device = None,
     pooling: opt.Pooling = None,
@@ -102,7 +97,7 @@ def encode(
         fix = "remove the folder before the parts start"
         raise ConfigError("parts cannot overwrite: they would remove each other's shards", fix=fix)
     loading: dict[str, Any] = {"dtype": dtype, "pooling": pooling, "similarity": similarity}
-    reading: dict[str, Any] = {"format": file_format, "columns": columns_of(column)}
+    reading: dict[str, Any] = {"format": form, "columns": columns_of(column)}
     if actors is not None:
         from scimult.inference.ray_data import encode_with_ray
 
@@ -117,7 +112,7 @@ def encode(
         return
     encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
     kind = kind_encoded(encoder.tasks, task, role)
-    total = count_records(texts, kind, file_format)
+    total = count_records(texts, kind, form)
     # Parts share the folder.
     alone = only_call(out) if mine.count == 1 else nullcontext()
     with alone, rejecting(skip_bad) as rejects:

@@ -12,7 +12,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.audit import audit_sets
-from scimult.cli.output import echo, failure, print_table
+from scimult.cli.output import echo, failure, print_table, report_set
 from scimult.cli.systems import Store, add_hybrids, make_systems
 from scimult.errors import ConfigError, DataError, SciMultError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scimult.evaluation.growing import Earlier
     from scimult.evaluation.harness import LoadedSet
     from scimult.evaluation.hybrid import DevSet
-    from scimult.evaluation.results import Result, SetResult
+    from scimult.evaluation.results import Result
     from scimult.evaluation.suites import Suite
     from scimult.evaluation.systems import System
 
@@ -217,7 +217,7 @@ def _score_all(
             are_waiting = False
             if not distributed.is_main():
                 continue
-            result = scores(system, on_set=partial(_report_set, name))
+            result = scores(system, on_set=partial(report_set, name))
         except Exception as error:
             if are_waiting or (not scored and name == list(makers)[-1]):
                 raise
@@ -286,17 +286,6 @@ def _fill(
         sets.update(read_dev_sets(benchmarks, data, split, skip_bad=skip_bad))
         for name, dev_set in sets.items():
             check_apart(dev_set, loaded[name].dataset)
-
-
-def _report_set(system: str, name: str, result: SetResult | Exception | None) -> None:
-    if result is None:
-        line = "earlier score kept"
-    elif isinstance(result, Exception):
-        line = failure(result)
-    else:
-        score = 100 * result.main_score
-        line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
-    echo(f"{system}: {name}: {line}", err=True)
 
 
 def _report_not_scored(result: Result) -> None:

@@ -23,10 +23,7 @@ _OF_ONE_ROUTE = ("folded", "onnx")
 
 
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(help="Run, saved model, Hugging Face folder or hub name."),
-    ],
+    model: opt.ModelArgument,
     to: Annotated[Target, typer.Option(help="Output format.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Output folder; for released, a file.", show_default=False)
@@ -61,23 +58,23 @@ def export(
         check_output_file(out, overwrite=None, inputs=[])
     else:
         check_replaceable(out)
-    check_model(Path(model))
+    check_model(model)
     if to not in _OF_ONE_ROUTE:
         only_with(" and ".join(_OF_ONE_ROUTE), {"--task": task, "--side": side})
     if step is not None and (pooling or similarity):
         fix = "leave out --pooling and --similarity: a run was trained with its own"
-        raise ConfigError("a run's checkpoint keeps its settings", value=model, fix=fix)
+        raise ConfigError("a run's checkpoint keeps its settings", value=str(model), fix=fix)
     for line in _write(to, out, _open(model, step, pooling, similarity), task, side):
         echo(line)
 
 
 def _open(
-    model: str, step: int | None, pooling: opt.Pooling, similarity: opt.Similarity
+    model: Path, step: int | None, pooling: opt.Pooling, similarity: opt.Similarity
 ) -> Pretrained:
     if step is not None:
         from scimult.training.folder import load_step
 
-        return load_step(Path(model), step)
+        return load_step(model, step)
     from scimult.checkpoints import load_pretrained
 
     return load_pretrained(model, pooling=pooling, similarity=similarity)
@@ -115,10 +112,7 @@ def _write(
 
 
 def package(
-    model: Annotated[
-        Path,
-        typer.Argument(help="Run, saved model, Hugging Face folder or hub name."),
-    ],
+    model: opt.ModelArgument,
     name: Annotated[
         str, typer.Option(help="Name of the model, opened as package:NAME.", show_default=False)
     ],

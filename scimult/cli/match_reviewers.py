@@ -14,6 +14,7 @@ from scimult.cli.common import embed, open_model, rejecting
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError, DataError
 from scimult.files import check_replaceable
+from scimult.terminal import listed
 
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
@@ -191,5 +192,4 @@ def _show(summary: dict[str, Any], out: Path) -> None:
     rows = [texts(name.replace("_", " "), cell(value)) for name, value in facts.items()]
     print_table(Table(f"{out}", ["quantity", "value"], 1, rows))
     if without:
-        names = ", ".join(without[:3]) + (", ..." if len(without) > 3 else "")
-        echo(f"not matched, as they have no publications: {names}", err=True)
+        echo(f"not matched, as they have no publications: {listed(without, most=3)}", err=True)

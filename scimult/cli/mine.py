@@ -33,14 +33,7 @@ def mine(
         Path | None,
         typer.Option(help="Mining config (YAML). Default: the settings of the last mining."),
     ] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to keep finished steps in, for reuse. Default: .FOLDER.steps next to "
-            "FOLDER.",
-            show_default=False,
-        ),
-    ] = None,
+    steps: opt.Steps = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +55,7 @@ def mine(
             show_default=False,
         ),
     ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare contents of files, not just their size and time."),
-    ] = False,
+    verify: opt.Verify = False,
 ) -> None:
     """Replace a prepared folder's hard negatives; texts and tokens stay."""
     from scimult.cli.output import print_prepared

@@ -6,18 +6,15 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import check_model, named_values
 from scimult.cli.common import open_model
-from scimult.cli.output import echo, failure, print_table
+from scimult.cli.output import echo, print_table, report_set
 from scimult.errors import ConfigError, SciMultError, one_of
-
-if TYPE_CHECKING:
-    from scimult.evaluation.results import SetResult
 
 
 def mteb(
@@ -98,18 +95,10 @@ def mteb(
             out,
             cache or out / "mteb",
             again=again,
-            on_task=partial(_report_task, system),
+            on_task=partial(report_set, system),
         )
     names = {task.metadata.name for task in requested}
     _show_table(out, [key for key in result.failed if key in names], as_json)
-
-
-def _report_task(system: str, name: str, result: SetResult | Exception) -> None:
-    if isinstance(result, Exception):
-        line = failure(result)
-    else:
-        line = f"{result.main_metric} {100 * result.main_score:.2f}"
-    echo(f"{system}: {name}: {line}", err=True)
 
 
 def _show_table(out: Path, failed: Sequence[str], as_json: bool) -> None:

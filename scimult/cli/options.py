@@ -11,6 +11,8 @@ from scimult.cli.checks import known_device, real_text
 
 ANY_MODEL = "Run, saved model, Hugging Face or sentence-transformers folder, or hub name."
 Model = Annotated[Path, typer.Option(help=ANY_MODEL, show_default=False)]
+ModelArgument = Annotated[Path, typer.Argument(help=ANY_MODEL, show_default=False)]
+Systems = Annotated[list[str] | None, typer.Option(help="Only this system or run (repeatable).")]
 SuiteName = Annotated[str, typer.Option(help="Suite name or YAML file.")]
 Sets = Annotated[list[str] | None, typer.Option(help="Only this data set (repeatable).")]
 Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
@@ -111,8 +113,8 @@ Columns = Annotated[
     list[str] | None,
     typer.Option(
         "--column",
-        help="NAME=FIELD: read title, abstract, year, ... or a column to filter by from this "
-        "field; NAME= ignores it (repeatable).",
+        help="NAME=FIELD: read title, abstract, year, ... of papers, or a library's column to "
+        "filter by, from this field; NAME= ignores it (repeatable).",
     ),
 ]
 OtherModel = Annotated[
@@ -138,4 +140,15 @@ Confidence = Annotated[
     typer.Option(min=0.5, max=0.999, help="Confidence of intervals; tests use 1 minus this."),
 ]
 NewFolder = Annotated[Path, typer.Option(help="Output folder.", show_default=False)]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare contents of files, not just their size and time.")
+]
+Steps = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder to keep finished steps in, for reuse. Default: .NAME.steps next to the "
+        "prepared folder NAME.",
+        show_default=False,
+    ),
+]
 Prepared = Annotated[Path, typer.Argument(help="Folder with the prepared data.")]

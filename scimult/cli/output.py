@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,7 +24,7 @@ from scimult.terminal import tally, visible
 
 if TYPE_CHECKING:
     from scimult.data.prepared import PreparedData
-    from scimult.preparation.sources import PublicSource
+    from scimult.evaluation.results import SetResult
 
 
 # Width of tables that do not go to a terminal.
@@ -57,10 +57,27 @@ def failure(error: Exception) -> str:
     return "failed:\n" + "".join(traceback.format_exception(error))
 
 
+def report_set(system: str, name: str, result: SetResult | Exception | None) -> None:
+    """Print how a system did on a set, on stderr; None is one that was not scored again."""
+    if result is None:
+        line = "earlier score kept"
+    elif isinstance(result, Exception):
+        line = failure(result)
+    else:
+        score = 100 * result.main_score
+        line = f"{result.main_metric} {score:.2f} ({result.seconds:.1f} s)"
+    echo(f"{system}: {name}: {line}", err=True)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
 def print_table(table: Table) -> None:
     """Print a table and its notes."""
-    console = Console()
-    (console if console.is_terminal else Console(width=_WIDE)).print(to_rich(table))
+    console = _console()
+    console.print(to_rich(table))
     for note in table.notes:
         console.print(visible(note), highlight=False, markup=False, soft_wrap=True)
 
@@ -73,7 +90,7 @@ def print_records(rows: list[dict[str, Any]], title: str) -> None:
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
-    Console().print(table)
+    _console().print(table)
 
 
 def _cell(value: Any) -> str:
@@ -109,15 +126,6 @@ def print_prepared(data: PreparedData) -> None:
     if targets:
         headings = ["source", "task", "split", "kind", "papers", "classes"]
         print_table(Table("targets", headings, 4, targets))
-
-
-def print_sources(sources: Sequence[PublicSource]) -> None:
-    """Print the address, the licence and the files of every public source."""
-    for source in sources:
-        files = "\n".join(f"    {file}" for file in source.files)
-        option = "" if source.download is None else " (or --download)"
-        echo(f"{source.name}: {source.title}\n  get it: {source.url}{option}")
-        echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
 def print_counts(title: str, counts: Mapping[str, Mapping[str, int]]) -> None:

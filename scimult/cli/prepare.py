@@ -62,17 +62,8 @@ def prepare(
             help="Folder of evaluation sets: drop training texts equal to one of their queries."
         ),
     ] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to keep finished steps in, for reuse. Default: .OUT.steps next to OUT.",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Compare contents of files, not just their size and time."),
-    ] = False,
+    steps: opt.Steps = None,
+    verify: opt.Verify = False,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -186,10 +177,14 @@ def _check_paths(out: Path | None, inputs: Mapping[str, Path | None]) -> None:
 
 
 def _list_sources() -> None:
-    from scimult.cli.output import print_sources
+    """Print the address, the licence and the files of every public source."""
     from scimult.preparation.sources import SOURCES
 
-    print_sources([SOURCES[name] for name in SOURCES])
+    for source in SOURCES.values():
+        files = "\n".join(f"    {file}" for file in source.files)
+        option = "" if source.download is None else " (or --download)"
+        echo(f"{source.name}: {source.title}\n  get it: {source.url}{option}")
+        echo(f"  licence: {source.licence}\n  files below --input:\n{files}")
 
 
 def _download(name: str, folder: Path | None, options: Sequence[str]) -> None:

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_inputs, check_model, check_output_file, check_output_folder
+from scimult.cli.checks import check_model, check_output_file, check_output_folder
 from scimult.cli.common import rejecting, show_list
 from scimult.cli.library import columns_of, incoming
 from scimult.cli.output import echo, print_table
+from scimult.data.importers import find_files
 from scimult.terminal import counted
 
 tagger = typer.Typer(
@@ -74,7 +75,8 @@ def train(
 ) -> None:
     """Train a tagger; repeat the command to resume, reusing the papers already encoded."""
     check_model(model)
-    check_inputs([Path(file) for file in papers or ()])
+    if papers:
+        find_files(papers)
     from scimult.tagging import Tagger, read_vocabulary
     from scimult.tagging.folder import TAGGER
     from scimult.unfinished import unfinished
@@ -128,9 +130,9 @@ def evaluate(
     as_json: opt.AsJson = False,
 ) -> None:
     """Evaluate a tagger on papers that it was not trained on."""
-    check_inputs([Path(file) for file in papers])
+    files = find_files(papers)
     if out is not None:
-        check_output_file(out, overwrite, [Path(file) for file in papers])
+        check_output_file(out, overwrite, files)
     from scimult.files import write_json
     from scimult.tagging import Tagger
     from scimult.tagging.evaluating import evaluate_tagger
@@ -187,7 +189,7 @@ def tag(
     as_json: opt.AsJson = False,
 ) -> None:
     """Tag papers; with --out, any number of them, and repeating the command resumes."""
-    check_inputs([Path(file) for file in papers])
+    files = find_files(papers)
     from scimult.files import sha256
     from scimult.tagging import Tagger
     from scimult.tagging.folder import FILE, VOCABULARY
@@ -196,12 +198,12 @@ def tag(
 
     content = []
     if out is not None:
-        check_output_file(out, overwrite, [Path(file) for file in papers])
+        check_output_file(out, overwrite, files)
         format_of(out)
         # Before it is opened: if another one replaces it meanwhile, its tags must not count as
         # that's.
-        files = [folder / name for name in (FILE, VOCABULARY)]
-        content = [sha256(file) for file in files if file.is_file()]
+        parts = [folder / name for name in (FILE, VOCABULARY)]
+        content = [sha256(part) for part in parts if part.is_file()]
     opened = Tagger.open(folder, model=model, device=device)
     alone = threshold is None and precision is None
     k = 5 if top is None and alone else top

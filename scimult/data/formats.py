@@ -83,12 +83,6 @@ _OTHER = {
 }
 _SEPARATORS = {",": (".csv", "CSV"), "\t": (".tsv", "a table (TSV)"), ";": (".csv", "CSV")}
 _COLUMN = re.compile(r"[\w .:/()#-]{1,60}")
-# Words that identify our columns in third-party tables; the first matching column counts.
-_COLUMN_WORDS = {
-    "id": {"id", "key", "doi", "pmid", "eid"},
-    "title": {"title"},
-    "abstract": {"abstract", "summary"},
-}
 _NUMBER_CALL = re.compile(r"Number(?:Int|Long)\((-?\d+)\)")
 _INDEX = "abstract_inverted_index"
 
@@ -239,10 +233,12 @@ def _refuse_table(path: Path, text: str) -> None:
 
 def _table_command(path: Path, suffix: str, names: Sequence[str]) -> str:
     renamed, rename = _with_suffix(path, suffix)
+    files = f"papers.file={_quoted(renamed.name)}"
     if "title" not in names and "name" in names:
         files = f"papers.file=PAPERS labels.file={_quoted(renamed.name)}"
-    else:
-        files = f"papers.file={_quoted(renamed.name)}{_column_options(names)}"
+    elif not any(known <= set(names) for known in ({"id", "title"}, WOS_COLUMNS)):
+        # It knows the names of columns in other programs' exports.
+        files += f" papers.format={suffix[1:]}"
     return rename + _prepare_command(renamed, files)
 
 
@@ -258,19 +254,6 @@ def _prepare_command(path: Path, files: str) -> str:
     raw = path.with_name(f"{path.name.partition('.')[0]}.raw")
     folder, out, result = _quoted(path.parent), _quoted(raw), _quoted(raw / "table")
     return f"scimult prepare table --input {folder} --raw {out} {files}, then use {result}"
-
-
-def _column_options(names: Sequence[str]) -> str:
-    """Return the options that map this table's columns to ours."""
-    options: list[str] = []
-    if set(names) >= WOS_COLUMNS:
-        return ""
-    for ours, words in _COLUMN_WORDS.items():
-        matches = [name for name in names if words & set(name.casefold().split())]
-        if ours not in names and (matches or ours != "abstract"):
-            option = f"papers.columns.{ours}={matches[0] if matches else 'COLUMN'}"
-            options.append(f" {_quoted(option)}")
-    return "".join(options)
 
 
 def _other_format(path: Path, what: str, text: str, fix: str) -> DataError:

@@ -8,30 +8,34 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scimult.data.formats import HEAD_BYTES
-from scimult.data.lines import (
-    Record,
-    Rejects,
-    empty_file,
-    read_jsonl,
-)
+from scimult.data.lines import Record, Rejects, empty_file, read_jsonl
 from scimult.data.packed import UNPACK, open_binary, unpacked_name
 from scimult.data.tables import check_columns, delimiter_of, read_delimited
 from scimult.errors import DataError
 
 T = TypeVar("T")
 PARQUET_BATCH = 1024
-KINDS = (".jsonl", ".json", ".csv", ".tsv", ".txt", ".parquet")
+KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+    **{".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".parquet": "parquet"},
+}
+"""Kinds of files with rows, by the suffixes of their names."""
 
 
 def read_rows(
-    path: Path, rejects: Rejects, *, columns: Sequence[str] = (), header: Sequence[str] = ()
+    path: Path,
+    rejects: Rejects,
+    kind: str | None = None,
+    *,
+    columns: Sequence[str] = (),
+    header: Sequence[str] = (),
 ) -> Iterator[Record]:
-    """Yield the rows of a file, whose kind depends on its name; see also ``packed``.
+    """Yield the rows of a file; its name tells a ``kind`` that is not given; see also ``packed``.
 
-    ``.jsonl``, ``.json``: an object per line, or one array of objects. ``.csv`` (commas, semicolons
-    or tabs), ``.tsv`` and ``.txt`` (tabs): a table whose first line names the columns unless
-    ``header`` does; see ``tables.read_delimited``. ``.parquet``: a table. ``Record.line`` is the
-    line, the first one of a row, or the number of the element or row.
+    ``json``: an object per line, or one array of objects. ``csv`` (commas, semicolons or tabs) and
+    ``tsv``: a table whose first line names the columns unless ``header`` does; see
+    ``tables.read_delimited``. ``parquet``: a table. ``Record.line`` is the line, the first one of a
+    row, or the number of the element or row.
 
     ``columns`` are required of a table, but not of JSON, whose records check their own fields;
     ``header`` names the columns of a table without a header line.
@@ -42,18 +46,17 @@ def read_rows(
         If the file does not exist, is of no known kind or lacks a column; and, through
         ``rejects``, if it is empty, damaged or has a bad row.
     """
-    kind = Path(unpacked_name(path)).suffix
-    if kind in (".jsonl", ".json"):
-        yield from read_jsonl(path, rejects)
-    elif kind == ".parquet":
-        yield from read_parquet(path, columns, rejects)
-    elif kind in KINDS:
-        delimiter = delimiter_of(path) if kind == ".csv" else "\t"
-        yield from read_delimited(path, delimiter, rejects, columns=columns, header=header)
-    else:
-        fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with "
-        fix += f"{', '.join(UNPACK)})"
-        raise DataError("unknown file type", path=path, fix=fix)
+    kind = kind or KINDS.get(Path(unpacked_name(path)).suffix.lower())
+    if kind == "json":
+        return read_jsonl(path, rejects)
+    if kind == "parquet":
+        return read_parquet(path, columns, rejects)
+    if kind is not None:
+        delimiter = delimiter_of(path) if kind == "csv" else "\t"
+        return read_delimited(path, delimiter, rejects, columns=columns, header=header)
+    fix = f"use a file that ends in {', '.join(KINDS)} (all but .parquet also with "
+    fix += f"{', '.join(UNPACK)})"
+    raise DataError("unknown file type", path=path, fix=fix)
 
 
 def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterator[Record]:
@@ -120,8 +123,6 @@ def _undamaged(
         for record in records:
             is_empty = False
             yield record
-    except DataError:
-        raise
     except caught as error:
         problem, fix = f"{what} is cut off or damaged", "copy or download the file again"
         rejects.refuse(problem, path, value=str(error), fix=fix)

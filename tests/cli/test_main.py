@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import scimult
 from scimult.cli.main import Verbs, app
+from scimult.cli.output import print_records
 from scimult.errors import DataError
 
 runner = CliRunner()
@@ -135,3 +136,9 @@ def test_launch_scripts_pass_on_messages_and_exit_codes(repository: Path) -> Non
         )
         assert done.returncode == code, done.stderr
         assert done.stdout or done.stderr
+
+
+def test_lists_that_go_to_a_file_are_not_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    title = " ".join(["attention"] * 15)
+    print_records([{"rank": 1, "title": title}], "papers")
+    assert title in capsys.readouterr().out

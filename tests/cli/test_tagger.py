@@ -105,6 +105,21 @@ def test_papers_without_a_tag_are_counted(workspace: Path) -> None:
     assert shown.stderr == "no tag reaches the threshold for 60 of 60 papers\n"
 
 
+@pytest.mark.parametrize("verb", ["tag", "evaluate"])
+def test_a_file_that_a_pattern_matches_is_not_overwritten(
+    workspace: Path, tmp_path: Path, verb: str
+) -> None:
+    out = write(tmp_path / "new.jsonl", papers(5))
+    pattern = tmp_path / "n*.jsonl"
+    options = (workspace / "tagger", "--papers", pattern, "--overwrite", "--out")
+    refused = call(verb, *options, out)
+    assert "output is also an input" in refused.output
+    other = write(tmp_path / "other.jsonl", [])
+    done = call(verb, *options, other)
+    assert done.exit_code == 0, done.output
+    assert other.stat().st_size
+
+
 def test_evaluate_measures_the_requested_precision(workspace: Path, tmp_path: Path) -> None:
     options = (
         "--papers",

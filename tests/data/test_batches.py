@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from scimult.data.batches import BatchBuilder
+from scimult.data.batches import BatchBuilder, all_known_positives
 from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives
 from scimult.data.sampler import PlannedPart
@@ -23,6 +24,20 @@ TEXTS = 30
 def known(*pairs: tuple[int, int]) -> KnownPositives:
     queries, positives = np.array(pairs).T
     return KnownPositives(queries, positives)
+
+
+def test_known_positives_are_those_of_all_splits_by_task() -> None:
+    links = pair_file("links", "link_prediction", [1], [0])
+    dev = pair_file("links", "link_prediction", [2], [0])
+    clicks = pair_file("clicks", "search", [3], [0])
+    data = Mock(pairs={"train": [links, clicks], "dev": [dev]}.get)
+    known_by_task = all_known_positives(data)
+    of_query = int(links.queries[0])
+    assert int(dev.queries[0]) == int(clicks.queries[0]) == of_query
+    assert {task: set(known[of_query].tolist()) for task, known in known_by_task.items()} == {
+        "link_prediction": {*links.positives.values.tolist(), *dev.positives.values.tolist()},
+        "search": set(clicks.positives.values.tolist()),
+    }
 
 
 def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:

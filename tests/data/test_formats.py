@@ -31,7 +31,7 @@ def _read(path: Path, *, skip_bad: bool = False) -> list[dict[str, Any]]:
     ("name", "content", "what", "fix"),
     [
         ("a.csv", "id,title\n1,A\n", "is CSV", "papers.file=a.csv, then use "),
-        ("a.csv", ZOTERO, "is CSV", "'papers.columns.abstract=Abstract Note'"),
+        ("a.csv", ZOTERO, "is CSV", "papers.file=a.csv papers.format=csv"),
         ("a.csv", "id;title\n1;A\n", "is CSV", "papers.file=a.csv"),
         ("a.tsv", "id\ttitle\n1\tA\n", "is a table", "papers.file=a.tsv"),
         ("a.jsonl", "id,title\n1,A\n", "is CSV", "rename it to a.csv; scimult prepare table"),
@@ -70,7 +70,8 @@ def test_another_format_is_named_with_what_reads_it(
     ("suffix", "content"),
     [
         ("csv", "id,title,abstract\n1,A,\n"),
-        ("csv", ZOTERO.replace("Key", "id")),
+        ("csv", ZOTERO),
+        ("tsv", "Title\tSummary\nA\tOf x\n"),
         ("csv", "id;title\n1;A, b\n"),
         ("bib", "@misc{1, title={A}}\n"),
         ("ris", "TY  - JOUR\nTI  - A\nER  - \n"),

@@ -140,3 +140,11 @@ def test_shares_are_kept_in_the_file(tmp_path_factory: pytest.TempPathFactory) -
     assert read_pairs(path).shares == (2.0, 3.0)
     write_pairs(path, replace(file, shares=()))
     assert read_pairs(path).shares == ()
+
+
+def test_draws_of_a_later_group_do_not_depend_on_a_first_one_of_one_candidate() -> None:
+    file = mined([(1, 0, 0), (1, 1, 0)], shares=(1.0, 1.0))
+    drawn = NegativeDraws(file).draw(np.ones(4000, dtype=np.int64), np.random.default_rng(0))
+    counts = np.unique(drawn, return_counts=True)[1]
+    expected = draw_weights(file)[1:] * 4000
+    np.testing.assert_allclose(counts, expected, atol=130)  # four standard deviations

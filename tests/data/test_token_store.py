@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scimult.data import token_writer
+from scimult.data import token_store
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
@@ -43,7 +43,7 @@ def built(tmp_path: Path, tokenizer: TextTokenizer) -> TokenStore:
 def test_equals_direct_tokenisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: TextTokenizer, texts_per_chunk: int
 ) -> None:
-    monkeypatch.setattr(token_writer, "TEXTS_PER_CHUNK", texts_per_chunk)
+    monkeypatch.setattr(token_store, "TEXTS_PER_CHUNK", texts_per_chunk)
     store = build_token_store(_texts(tmp_path / "t", TEXTS), tokenizer, tmp_path / "tokens", 48)
     for max_length in (3, 10, 48):
         direct = tokenizer.encode(TEXTS, max_length)
@@ -90,7 +90,7 @@ def test_damaged_stores_are_refused(built: TokenStore, tmp_path: Path) -> None:
 def test_a_build_killed_after_its_texts_changed_does_not_resume_at_the_mark_of_the_former_texts(
     tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_writer, "TEXTS_PER_CHUNK", 1)
+    monkeypatch.setattr(token_store, "TEXTS_PER_CHUNK", 1)
     former = _texts(tmp_path / "former", TEXTS)
     texts = _texts(tmp_path / "texts", [*reversed(TEXTS)])
     encode = TextTokenizer.encode

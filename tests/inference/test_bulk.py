@@ -317,7 +317,7 @@ def test_a_cut_off_file_is_named_by_the_reader_not_by_the_count(tmp_path: Path) 
 
 
 def test_labels_are_counted_and_read_in_all_their_formats(tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_text("id,name,definition\r\n1,Graphs,Nodes\r\n2,Trees,\r\n")
+    (tmp_path / "LABELS.CSV").write_text("id,name,definition\r\n1,Graphs,Nodes\r\n2,Trees,\r\n")
     table = pa.table({"id": ["1", "2"], "name": ["Graphs", "Trees"], "definition": ["Nodes", ""]})
     pq.write_table(table.replace_schema_metadata({RAW_FORMAT: "1"}), tmp_path / "labels.parquet")
     for path in tmp_path.iterdir():

@@ -19,8 +19,7 @@ from scimult.data import token_store
 from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
 from scimult.data.text_store import TextStore, TextStoreWriter
-from scimult.data.token_store import TokenStore, build_token_store
-from scimult.data.token_writer import TEXTS_PER_CHUNK, TokenWriter
+from scimult.data.token_store import TEXTS_PER_CHUNK, TokenStore, TokenWriter, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
 from scimult.files import read_json
@@ -249,7 +248,7 @@ def test_an_interrupted_build_goes_on_and_ends_the_same(
             yield chunk
 
     monkeypatch.setattr(token_store, "encode_chunks", interrupted)
-    monkeypatch.setattr("scimult.data.token_writer.CHUNKS_PER_MARK", 1)
+    monkeypatch.setattr("scimult.data.token_store.CHUNKS_PER_MARK", 1)
     with pytest.raises(KeyboardInterrupt):
         build_token_store(texts, tokenizer, tmp_path / "resumed", 16)
     assert not (tmp_path / "resumed").exists()

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from scimult.data.importers.files import guess_format
 from scimult.data.importers.shapes import at
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_rows
 
-TABLES = ("json", "csv", "tsv", "parquet")
 # Characters of an expression, which names and dotted paths do not contain.
 _MARKS = re.compile(r"[()\[\]'\"|*+=<>,]")
 
 
-def is_expression(column: str, names: Sequence[str]) -> bool:
-    """Return whether a column is an SQL expression rather than a name or dotted path."""
-    return column not in names and _MARKS.search(column) is not None
+def expressions_in(columns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the columns that are SQL expressions rather than names or dotted paths."""
+    return [column for column in columns if column not in names and _MARKS.search(column)]
+
+
+def values_at(fields: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values at columns and dotted paths, by our names, of those that a record has."""
+    values = {name: at(fields, column) for name, column in columns.items()}
+    return {n: value for n, value in values.items() if value is not None or columns[n] in fields}
 
 
 class Columns:
@@ -50,7 +56,10 @@ class Columns:
         def rows(path: Path, rejects: Rejects) -> Iterator[Record]:
             return read_rows(path, rejects, columns=plain)
 
-        sql = self._expressions()
+        sql = expressions_in(self.names.values(), ())
+        if sql:
+            first = next(read_rows(self.paths[0], Rejects(skip_bad=True)), None)
+            sql = expressions_in(sql, first.fields if first else ())
         if sql:
             from scimult.data.importers.expressions import evaluated
 
@@ -60,15 +69,6 @@ class Columns:
             records = chain.from_iterable(rows(path, rejects) for path in self.paths)
         yield from map(self._renamed, records)
 
-    def _expressions(self) -> list[str]:
-        """Return the columns that are SQL expressions."""
-        marked = [column for column in self.names.values() if _MARKS.search(column)]
-        if not marked:
-            return []
-        first = next(read_rows(self.paths[0], Rejects(skip_bad=True)), None)
-        known = () if first is None else list(first.fields)
-        return [column for column in marked if is_expression(column, known)]
-
     def unread(self, others: Sequence[Columns] = ()) -> list[str]:
         """Return the seen columns that neither this table nor ``others`` read."""
         tables = (self, *others)
@@ -76,13 +76,8 @@ class Columns:
         return sorted(name for name in named if not any(t._is_read(name) for t in tables))
 
     def _renamed(self, row: Record) -> Record:
-        self.seen.update(row.fields)
-        fields = {}
-        for name, column in self.names.items():
-            value = at(row.fields, column)
-            if value is not None or column in row.fields:
-                fields[name] = value
-                self.seen.add(column)
+        fields = values_at(row.fields, self.names)
+        self.seen.update(row.fields, (self.names[name] for name in fields))
         return Record(row.path, row.line, fields)
 
     def _is_read(self, name: str) -> bool:

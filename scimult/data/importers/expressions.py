@@ -19,10 +19,10 @@ from scimult.data.importers.engine import connected, naming
 from scimult.data.importers.kinds import TEXT, joined, kind_of, sql_type
 from scimult.data.lines import Record, Rejects
 from scimult.data.sql import literal, quoted
+from scimult.terminal import listed
 
 Reader = Callable[[Path, Rejects], Iterator[Record]]
 _ROWS = 1000
-_MOST_NAMED = 12
 _NUMBER = "number_of_the_record"
 # Functions that see other rows need all of them at once.
 _WINDOW = re.compile(r"\bover\s*\(", re.IGNORECASE)
@@ -65,7 +65,7 @@ def evaluated(
             if container == "parquet":
                 kinds = _parquet_kinds(path)
             columns = {name: kind for name, kind in kinds.items() if is_named(name)}
-            fix = f"correct the expression; there are {', '.join(list(kinds)[:_MOST_NAMED])}"
+            fix = f"correct the expression; there are {listed(list(kinds))}"
             records = read(path, rejects)
             while block := list(islice(records, size)):
                 with naming(path, sql, fix):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from scimult.data.formats import HEAD_BYTES, IMPORTED, WOS_COLUMNS, refuse_binary
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.importers.tagged import LAYOUTS
-from scimult.data.lines import Rejects, empty_file, read_jsonl
+from scimult.data.lines import Rejects, empty_file
 from scimult.data.packed import open_binary, unpacked_name
-from scimult.data.rows import read_parquet
+from scimult.data.rows import KINDS, read_rows
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
 
@@ -44,14 +44,9 @@ FORMATS: dict[str, Format] = {
     "pubmed": Format("pubmed", ""),
     "prepared": Format("prepared", ""),
 }
-_SUFFIXES = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    **{ending: name for name, kind in IMPORTED.items() for ending in kind.endings},
+# Of .txt files the content tells.
+_SUFFIXES = {suffix: kind for suffix, kind in KINDS.items() if suffix != ".txt"} | {
+    ending: name for name, kind in IMPORTED.items() for ending in kind.endings
 }
 _JSON = re.compile(r"\s*[\[{]")
 
@@ -135,10 +130,7 @@ def _container(path: Path) -> str:
 
 def _shape(path: Path, container: str) -> str | None:
     """Return the shape of the first readable record."""
-    rejects = Rejects(skip_bad=True)
-    is_json = container == "json"
-    rows = read_jsonl(path, rejects) if is_json else read_parquet(path, (), rejects)
-    record = next(rows, None)
+    record = next(read_rows(path, Rejects(skip_bad=True), container), None)
     return None if record is None else guess_shape(record.fields)
 
 

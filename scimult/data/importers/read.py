@@ -8,19 +8,18 @@ from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 
-from scimult.data.importers.columns import TABLES, is_expression
+from scimult.data.importers.columns import expressions_in, values_at
 from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
-from scimult.data.importers.shapes import SHAPES, at, has_column
+from scimult.data.importers.shapes import SHAPES, has_column
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
-from scimult.data.lines import Record, Rejects, read_jsonl
-from scimult.data.rows import read_parquet
-from scimult.data.tables import delimiter_of, read_delimited
+from scimult.data.lines import Record, Rejects
+from scimult.data.rows import KINDS, read_rows
 from scimult.errors import DataError
 from scimult.progress import warn
+from scimult.terminal import listed
 
 Columns = Mapping[str, str | None]
-_MOST_NAMED = 12
 
 
 def read_papers(
@@ -81,34 +80,30 @@ def _read_group(
 ) -> Iterator[Record]:
     """Yield the records of files of one format, with our field names."""
     container, shape = file_format
-    if container in TABLES:
-        first = next(_records(paths[0], Rejects(skip_bad=True), container), None)
-        known = () if first is None else list(first.fields)
+    if container in KINDS.values():
+        first = next(read_rows(paths[0], Rejects(skip_bad=True), container), None)
         if container != "json" and shape == "plain" and first is not None:
             _check_text(first, columns)
-        expressions = {
-            name: column
-            for name, column in columns.items()
-            if column is not None and is_expression(column, known)
-        }
-        if expressions:
+        sql = expressions_in(filter(None, columns.values()), first.fields if first else ())
+        if sql:
             if shape != "plain" and format_named:
                 raise DataError(
                     f"SQL expressions do not work with the format {shape!r}",
-                    value=expressions,
+                    value=sql,
                     fix="use plain columns or dotted paths, or format=jsonl (parquet, csv)",
                 )
             from scimult.data.importers.expressions import evaluated
 
-            read = partial(_records, container=container)
-            records = evaluated(paths, container, read, expressions.values(), rejects)
+            read = partial(read_rows, kind=container)
+            records = evaluated(paths, container, read, sql, rejects)
             yield from _renamed(records, "plain", columns, rejects)
             return
     if shape == "s2ag" and container == "json":
         from scimult.data.importers import split_tables
 
-        if split_tables.has_split_tables(paths):
-            records = split_tables.read_split_tables(paths, rejects)
+        tables = split_tables.tables_of(paths) if len(paths) > 1 else {"papers": paths}
+        if len(tables["papers"]) < len(paths):
+            records = split_tables.read_split_tables(tables, rejects)
             yield from _renamed(records, shape, columns, rejects)
             return
     if container == "pubmed":
@@ -127,9 +122,9 @@ def _check_text(first: Record, columns: Columns) -> None:
         return
     if has_column(first.fields, "abstract") or columns.get("abstract"):
         if "title" not in columns:
-            names = ", ".join(list(first.fields)[:_MOST_NAMED])
             problem = "papers have no title, as no column is called so"
-            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({names})")
+            columns_seen = listed(list(first.fields))
+            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({columns_seen})")
         return
     raise DataError(
         "no column is called title or abstract",
@@ -142,13 +137,8 @@ def _check_text(first: Record, columns: Columns) -> None:
 
 
 def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
-    if container == "json":
-        return read_jsonl(path, rejects)
-    if container == "parquet":
-        return read_parquet(path, (), rejects)
-    if container in ("csv", "tsv"):
-        delimiter = "\t" if container == "tsv" else delimiter_of(path)
-        return read_delimited(path, delimiter, rejects)
+    if container in KINDS.values():
+        return read_rows(path, rejects, container)
     if container == "prepared":
         from scimult.data.importers.prepared import read_prepared
 
@@ -176,19 +166,13 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
-        fields.update(dict.fromkeys(columns))
-        for name, column in named.items():
-            value = at(record.fields, column)
-            if value is not None or column in record.fields:
-                resolved.add(name)
-            fields[name] = value
-        yield Record(record.path, record.line, fields)
+        found = values_at(record.fields, named)
+        resolved.update(found)
+        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
     for name, column in named.items():
         if path is not None and name not in resolved:
-            more = f" and {len(seen) - _MOST_NAMED} more" if len(seen) > _MOST_NAMED else ""
-            columns_seen = ", ".join(list(seen)[:_MOST_NAMED]) + more
             raise DataError(
-                f"no record has the column {column!r}; there are {columns_seen}",
+                f"no record has the column {column!r}; there are {listed(list(seen))}",
                 path=path,
                 fix=f"correct the column given for {name!r}",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import duckdb
@@ -36,26 +36,30 @@ ORDER BY number
 """
 
 
-def has_split_tables(files: Sequence[Path]) -> bool:
-    """Return whether these are Semantic Scholar's tables of papers, abstracts and citations."""
-    return len(files) > 1 and bool({_table_of(file) for file in files} - {"papers"})
+def tables_of(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the files of papers, abstracts and citations, told by their first records."""
+    tables: dict[str, list[Path]] = {name: [] for name in _COLUMNS}
+    for file in files:
+        first = next(read_jsonl(file, Rejects(skip_bad=True)), None)
+        names = set() if first is None else first.fields.keys()
+        is_abstract = "abstract" in names and "title" not in names
+        other = "abstracts" if is_abstract else "papers"
+        tables["citations" if "citingcorpusid" in names else other].append(file)
+    return tables
 
 
-def read_split_tables(files: Sequence[Path], rejects: Rejects) -> Iterator[Record]:
-    """Yield the papers with the abstracts and citations of their ``corpusid``.
+def read_split_tables(tables: Mapping[str, list[Path]], rejects: Rejects) -> Iterator[Record]:
+    """Yield the papers with the abstracts and citations of their ``corpusid``; see ``tables_of``.
 
     Raises
     ------
     DataError
         If no file has papers; and, through ``rejects``, for a bad record.
     """
-    tables: dict[str, list[Path]] = {name: [] for name in _COLUMNS}
-    for file in files:
-        tables[_table_of(file)].append(file)
     papers = tables["papers"]
     if not papers:
         problem, fix = "no file has papers, with a title", "add the files of papers"
-        raise DataError(problem, path=files[0], fix=fix)
+        raise DataError(problem, path=next(chain.from_iterable(tables.values())), fix=fix)
     with connected() as engine:
         for name, columns in _COLUMNS.items():
             kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
@@ -70,15 +74,6 @@ def read_split_tables(files: Sequence[Path], rejects: Rejects) -> Iterator[Recor
                 own = first(record.fields, "abstract")
                 joined = {"abstract": own or abstract, "outbound_citations": cited}
                 yield Record(file, record.line, record.fields | joined)
-
-
-def _table_of(path: Path) -> str:
-    """Return the table that a file belongs to, by its first record."""
-    first = next(read_jsonl(path, Rejects(skip_bad=True)), None)
-    names = set() if first is None else first.fields.keys()
-    if "citingcorpusid" in names:
-        return "citations"
-    return "abstracts" if "abstract" in names and "title" not in names else "papers"
 
 
 def _load(engine: duckdb.DuckDBPyConnection, name: str, file: Path, rejects: Rejects) -> None:

@@ -152,5 +152,7 @@ def named_files(folder: Path, stem: str) -> list[Path]:
     inner = folder / stem
     paths = inner.iterdir() if inner.is_dir() else folder.glob(f"{stem}[-.]*")
     return sorted(
-        path for path in paths if path.is_file() and Path(unpacked_name(path)).suffix in KINDS
+        path
+        for path in paths
+        if path.is_file() and Path(unpacked_name(path)).suffix.lower() in KINDS
     )

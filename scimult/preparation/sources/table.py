@@ -11,15 +11,17 @@ from pydantic import Field, field_validator, model_validator
 
 from scimult.config import StrictConfig
 from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_papers
-from scimult.data.importers.columns import TABLES, Columns
+from scimult.data.importers.columns import Columns
 from scimult.data.importers.paper import make_paper
 from scimult.data.lines import Record
+from scimult.data.rows import KINDS
 from scimult.data.tables import MissingColumnError
 from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.raw import Makes, RawSource, Written
+from scimult.terminal import listed
 
 # Our names of the columns, and whether a table must have them.
 COLUMNS: Mapping[str, Mapping[str, bool]] = {
@@ -45,7 +47,6 @@ OTHERS: tuple[Written, ...] = ("citations", "references", "links", "queries", "j
 # Optional columns that change what is learnt: if one is missing while other columns are not read,
 # the user must confirm that the file has none.
 TELLING = ("abstract", "definition", "score")
-_MOST_NAMED = 12
 
 
 class TableFile(StrictConfig):
@@ -193,7 +194,7 @@ def _imported(
     """Return papers in third-party formats; ``None`` for plain tables."""
     if papers.format is None:
         container, shape = guess_format(paths[0])
-        if container in TABLES and (papers.columns or shape == "plain"):
+        if container in KINDS.values() and (papers.columns or shape == "plain"):
             return None
     return read_papers(
         paths,
@@ -251,7 +252,7 @@ def _rows(
         raw.rejects.reject(record.error(problem, value=left, fix=fix))
     unread = [] if others is None else columns.unread(others)
     _check_seen(columns.paths[0], what, table, names, columns.seen, unread)
-    note = f"{table.file}: columns not read: {_listed(unread)}"
+    note = f"{table.file}: columns not read: {listed(unread)}"
     if unread and note not in raw.notes:
         raw.notes.append(note)
 
@@ -275,13 +276,8 @@ def _check_seen(
             )
         else:
             continue
-        others = f"; columns not read: {_listed(unread)}" if unread else ""
+        others = f"; columns not read: {listed(unread)}" if unread else ""
         raise DataError(f"no row has the column {names[name]!r}{others}", path=path, fix=fix)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _own_paper(record: Record, options: TableOptions, raw: RawSource) -> None:

@@ -323,10 +323,12 @@ def test_contradictions_fail_before_anything_is_read(
 ROWS = [{"id": "1", "note": "a, b"}, {"id": "2", "note": 'say "x"'}]
 KINDS: dict[str, Content] = {
     "rows.jsonl": ROWS,
+    "rows.ndjson": ROWS,
     "rows.json": ROWS,
     "rows.csv": '\ufeffid,note\r\n1,"a, b"\r\n\r\n2,"say ""x"""\r\n',
     "rows.tsv": 'id\tnote\n1\ta, b\n2\t"say ""x"""\n',
     "rows.parquet": ROWS,
+    "ROWS.TXT": 'id\tnote\n1\ta, b\n2\tsay "x"\n',
 }
 
 
