@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scimult.cli.extras import EXTRA_OF
+from scimult.cli.extras import EXTRAS_OF
 from tests.tiny import save_tiny_model
 from tests.wheels import build_wheel
 
@@ -44,7 +44,7 @@ def python(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _scimult(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment["SCIMULT_CACHE"] = str(folder / "cache")
-    code = _WITHOUT.format(names=sorted(EXTRA_OF))
+    code = _WITHOUT.format(names=sorted(EXTRAS_OF))
     command = [str(python), "-c", code, *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -19,7 +19,7 @@ import pytest
 import typer
 import yaml
 
-from scimult.cli.extras import EXTRA_OF
+from scimult.cli.extras import EXTRAS_OF
 from scimult.cli.main import app
 from tests.wheels import build_wheel
 
@@ -92,12 +92,12 @@ def test_every_requirement_is_used(repository: Path) -> None:
 
 
 def test_every_import_is_required(repository: Path) -> None:
-    """What verbs need beyond the requirements stands in ``EXTRA_OF``, checked in test_extras.py."""
+    """What verbs need beyond the requirements is in ``EXTRAS_OF``, checked in test_extras.py."""
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(repository / "setup.cfg", encoding="utf-8")
     required = re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
     modules = {"faiss-cpu": "faiss", "pyyaml": "yaml"}
-    known = {modules.get(name, name) for name in required} | set(EXTRA_OF) | {"scimult"}
+    known = {modules.get(name, name) for name in required} | set(EXTRAS_OF) | {"scimult"}
     known |= {"anyio", "markupsafe", "starlette"}  # of mcp, jinja2 and fastapi
     known |= {"triton"}  # of torch built for CUDA
     imported: dict[str, Path] = {}

@@ -76,3 +76,10 @@ def _run(configs: list[Path], overrides: list[str], stage: str | None, *, resume
     if stage is not None:
         raise ConfigError("this config has no stages", path=config, fix="leave out --stage")
     return run(load_config(PretrainConfig, config, overrides, overlays), resume=resume)
+
+
+# What launch/pretrain.py runs; a study has only the installed package.
+if __name__ == "__main__":
+    from scimult.cli.main import launch
+
+    launch("pretrain")

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, csr_array, vstack
 
 from scimult.errors import DataError
 from scimult.matching.affinity import best_pairs, blocks_of
 from scimult.progress import bar
 from scimult.terminal import counted
 from scimult.types import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 # Reduced costs above this count as an improvement; scores are float32.
 _TOLERANCE = 1e-6
@@ -121,9 +119,6 @@ class _Programme:
         self, pairs_C: IntArray
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return the pairs' values, the unfilled slots of both sides, and the prices of both."""
-        from scipy.optimize import linprog
-        from scipy.sparse import vstack
-
         loads, number = self._loads, len(pairs_C)
         submissions, reviewers = np.divmod(pairs_C, self._count)
         sizes = len(loads.needed_S), len(loads.most_R)
@@ -186,8 +181,6 @@ class _Programme:
 
 def _ones(rows: IntArray, columns: IntArray, shape: tuple[int, int]) -> csr_array:
     """Return a sparse matrix with ones at the given positions."""
-    from scipy.sparse import coo_array
-
     return coo_array((np.ones(len(rows)), (rows, columns)), shape=shape).tocsr()
 
 

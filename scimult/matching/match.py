@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,11 +21,13 @@ from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
 from scimult.hardware import keep_freed_memory
 from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
-from scimult.matching.assignment import Assignment, Loads, assign, check_sums
 from scimult.matching.venue import Venue
 from scimult.progress import bar
 from scimult.retrieval.embeddings import unit_rows
 from scimult.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scimult.matching.assignment import Assignment, Loads
 
 SCORES, ASSIGNMENT, MATCHES, SUMMARY = (
     "scores.csv",
@@ -73,6 +75,8 @@ def check_loads(venue: Venue, wanted: Wanted) -> None:
     DataError
         If the loads cannot be met.
     """
+    from scimult.matching.assignment import check_sums
+
     check_sums(_loads(len(venue.submissions), sum(map(bool, venue.reviewers.values())), wanted))
 
 
@@ -228,11 +232,15 @@ def _exclude(
 
 
 def _assigned(scores_SR: FloatArray, wanted: Wanted, names: Sequence[str]) -> Assignment:
+    from scimult.matching.assignment import assign
+
     submissions, reviewers = scores_SR.shape
     return assign(scores_SR, _loads(submissions, reviewers, wanted), names)
 
 
 def _loads(submissions: int, reviewers: int, wanted: Wanted) -> Loads:
+    from scimult.matching.assignment import Loads  # needs scipy, which scores alone do not
+
     return Loads(
         np.full(submissions, wanted.reviewers, dtype=np.int64),
         np.full(reviewers, wanted.most, dtype=np.int64),

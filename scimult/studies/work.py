@@ -10,9 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
-import scimult
 from scimult.distributed import free_port
-from scimult.errors import ConfigError
 from scimult.evaluation.growing import scored_alike
 from scimult.evaluation.harness import has_files
 from scimult.evaluation.results import (
@@ -37,7 +35,6 @@ from scimult.studies.trials import (
     write_mark,
 )
 
-LAUNCHER = Path(scimult.__file__).resolve().parent.parent / "launch" / "pretrain.py"
 _SCIMULT = [sys.executable, "-m", "scimult.cli.main"]
 
 
@@ -54,16 +51,7 @@ def make_slots(launch: LaunchConfig) -> list[Slot]:
 
 
 def make_jobs(plan: Plan) -> list[Job]:
-    """Return all jobs, each after those that it needs.
-
-    Raises
-    ------
-    ConfigError
-        If something must be trained and the launch script is missing.
-    """
-    if any(run.is_trained for run in plan.runs.values()) and not LAUNCHER.is_file():
-        fix = "install a checkout of the project with pip install -e"
-        raise ConfigError("training needs the project's launch script", path=LAUNCHER, fix=fix)
+    """Return all jobs, each after those that it needs."""
     jobs: list[Job] = []
     for trial in plan.trials.values():
         if making := making_of(plan, trial):
@@ -120,19 +108,19 @@ class Training(_Making):
     verb = "train"
 
     def command(self, slot: Slot) -> list[str]:
-        """Return the launch script's command."""
+        """Return the command of ``launch/pretrain.py``, which an installed package lacks."""
         run, launch = self.plan.run_of(self.trial), self.plan.study.launch
-        start = [sys.executable]
+        start = [sys.executable, "-m"]
         if launch.ranks > 1:
             gpus = ["--num_gpus", str(launch.ranks)]
             if slot.devices:
                 gpus = ["--include", f"localhost:{','.join(map(str, slot.devices))}"]
-            start += ["-m", "deepspeed.launcher.runner", *gpus]
             # DeepSpeed's default port may be taken by another run.
-            start += ["--master_port", str(free_port())]
+            port = ["--master_port", str(free_port())]
+            start += ["deepspeed.launcher.runner", *gpus, *port, "--module"]
         stage = ["--stage", run.stage] if run.stage else []
         config = ["--config", config_of(self.plan.study, run), *stage]
-        return [*start, str(LAUNCHER), *config, *self.trial.overrides]
+        return [*start, "scimult.cli.pretrain", *config, *self.trial.overrides]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scimult.cli.extras import EXTRA_OF, not_installed
+from scimult.cli.extras import EXTRAS_OF, not_installed
 from scimult.cli.main import app
 
 PACKAGES = {"Stemmer": "PyStemmer", "sklearn": "scikit-learn", "umap": "umap-learn"}
@@ -27,18 +27,23 @@ def _extras(repository: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_every_package_is_in_the_named_extra(repository: Path) -> None:
+def test_every_package_is_in_the_named_extras(repository: Path) -> None:
     extras = _extras(repository)
-    for module, extra in EXTRA_OF.items():
+    for module, named in EXTRAS_OF.items():
         package = PACKAGES.get(module, module.replace("_", "-"))
-        assert package in extras[extra], module
+        assert all(package in extras[extra] for extra in named), module
         assert package not in extras[""], module
 
 
 def test_the_extra_all_has_every_package_that_verbs_need(repository: Path) -> None:
     extras = _extras(repository)
     assert extras["all"] >= set.union(
-        *(extras[extra] for extra in set(EXTRA_OF.values()) - {"ray", "spark"})
+        *(
+            extras[extra]
+            for named in EXTRAS_OF.values()
+            for extra in named
+            if extra not in ("ray", "spark")
+        )
     )
     assert extras["test"] >= extras["train"] | extras["eval"]
 
@@ -52,10 +57,25 @@ def test_a_verb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch, tmp_
     assert result.stderr == f"error: matplotlib is not installed. Fix: {fix}\n"
 
 
-def test_evaluation_needs_its_own_extra_and_other_packages_are_left_alone() -> None:
-    scipy = ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
-    assert "scimult[eval]" in str(not_installed(scipy, "evaluate"))
-    assert "scimult[train]" in str(not_installed(scipy, "prepare"))
-    assert "scimult[tagging]" in str(not_installed(scipy, "tagger"))
+@pytest.mark.parametrize(
+    ("module", "verb", "extra"),
+    [
+        ("scipy.stats", "evaluate", "eval"),
+        ("scipy.stats", "cross-routes", "eval"),
+        ("scipy.stats", "prepare", "train"),
+        ("scipy.optimize", "match-reviewers", "tagging"),
+        ("sklearn", "tagger", "tagging"),
+        ("rensa", "evaluate", "eval"),
+        ("py3langid", "report", "train"),
+    ],
+)
+def test_the_extra_of_the_verb_is_named_if_it_has_the_package(
+    module: str, verb: str, extra: str
+) -> None:
+    error = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert f"scimult[{extra}]" in str(not_installed(error, verb))
+
+
+def test_other_packages_are_left_alone() -> None:
     assert not_installed(ModuleNotFoundError("of the user", name="mine"), "evaluate") is None
     assert not_installed(ImportError("cannot import name"), None) is None

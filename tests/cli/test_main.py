@@ -121,13 +121,14 @@ def test_the_package_loads_its_model_on_demand() -> None:
 
 @pytest.mark.ranks
 def test_launch_scripts_pass_on_messages_and_exit_codes(repository: Path) -> None:
-    for script, arguments, code in (
-        ("pretrain.py", ["--config", "nowhere.yaml"], 1),
-        ("evaluate.py", ["--no-such-option"], 2),
-        ("benchmark.py", ["--help"], 0),
+    for script, code in (
+        ("launch/pretrain.py --config nowhere.yaml", 1),
+        ("-m scimult.cli.pretrain --config nowhere.yaml", 1),
+        ("launch/evaluate.py --no-such-option", 2),
+        ("launch/benchmark.py --help", 0),
     ):
         done = subprocess.run(
-            [sys.executable, f"launch/{script}", *arguments],
+            [sys.executable, *script.split()],
             cwd=repository,
             env={**os.environ, "PYTHONPATH": str(repository)},
             capture_output=True,

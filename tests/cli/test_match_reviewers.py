@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,18 @@ def test_scores_assignment_and_evidence(model: Path, tmp_path: Path) -> None:
     before = (folder / "out" / "scores.csv").read_bytes()
     assert match(model, folder, *loads).exit_code == 0
     assert (folder / "out" / "scores.csv").read_bytes() == before
+
+
+def test_an_assignment_without_scipy_is_refused_before_texts_are_encoded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    monkeypatch.delitem(sys.modules, "scimult.matching.assignment", raising=False)
+    monkeypatch.setattr(match_reviewers, "open_model", None)
+    result = match(model, write_venue(tmp_path), "--reviewers", "1", "--max-papers", "2")
+    assert result.exit_code == 1
+    fix = "pip install 'scimult[tagging]' (in a checkout '.[tagging]')"
+    assert result.stderr == f"error: scipy is not installed. Fix: {fix}\n"
 
 
 def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:

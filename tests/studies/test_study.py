@@ -18,6 +18,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import load_result
 from scimult.files import read_json, sha256, write_json
+from scimult.studies.jobs import Slot
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
 from tests.studies.small_study import call, small_study, write_study
@@ -250,6 +251,16 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
         assert f"\n  {name}" in result.stderr
     assert result.stderr.count("Fix:") == 1
     assert not (folder / "refused").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_needs_no_file_beside_the_package(folder: Path, ranks: int) -> None:
+    plan = make_plan(write_study(folder, "ranks", launch={"ranks": ranks}), [])
+    training = next(job for job in make_jobs(plan) if job.name == "experts-seed0.train")
+    words = training.command(Slot())
+    module = words[words.index("-m" if ranks == 1 else "--module") + 1]
+    assert module == "scimult.cli.pretrain"
+    assert not any(word.endswith(".py") for word in words)
 
 
 def test_batches_that_the_ranks_cannot_share_are_refused_at_once(done: Path, folder: Path) -> None:
