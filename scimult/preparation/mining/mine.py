@@ -130,7 +130,7 @@ def mine_shard(
     steps.folder.mkdir(parents=True, exist_ok=True)
     with _opened(data, config, steps.folder, steps, open_encoder, limits) as miner:
         for entry in entries:
-            miner.mine_shard(entry, _rules(config, entry), shard)
+            miner.mine_blocks(entry, _rules(config, entry), shard)
 
 
 @contextmanager

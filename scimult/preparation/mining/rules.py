@@ -19,7 +19,7 @@ from scimult.preparation.mining.dense import CrossEncoderVeto, DenseWindows, con
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS, key
 from scimult.preparation.mining.indexes import Indexes
-from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec, Search
+from scimult.preparation.mining.pools import BlockMiner, Filter, Groups, RuleSpec, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
 from scimult.retrieval import analysis
@@ -103,15 +103,16 @@ class RuleBuilder:
             case configs.FieldConfig():
                 return self._field_rule(rule, pairs, count, seed)
             case configs.BM25Config():
-                return self._bm25_window(rule, pairs)
+                return self._bm25_window(rule, pairs).candidates
             case configs.DenseConfig():
                 candidates = f"{space} {pairs.part == 'labels'}"
                 queries_Q = np.unique(pairs.queries)
                 queries_Q = queries_Q[key(config.seed, queries_Q) < below]
                 rows_C = self._candidates(pairs)
-                return self._dense.window(rule, pairs, queries_Q, rows_C, candidates)
+                window = self._dense.window(rule, pairs, queries_Q, rows_C, candidates)
+                return window.candidates
             case configs.CitationBandConfig():
-                return self.citation_window(space, range(*rule.ranks), rule.margin)
+                return self.citation_window(space, range(*rule.ranks), rule.margin).candidates
         raise AssertionError(rule)
 
     def identity(self, rule: configs.RuleConfig, pairs: PairFile | PairEntry) -> dict[str, Any]:
@@ -207,10 +208,11 @@ class RuleBuilder:
             rule.margin,
         )
 
-    def _veto(self, veto: configs.VetoConfig | None) -> CrossEncoderVeto | None:
+    def _veto(self, veto: configs.VetoConfig | None) -> Filter | None:
         if veto is None:
             return None
-        return CrossEncoderVeto(self._cross_encoder(veto.model), self._data.texts, veto.margin)
+        score = self._cross_encoder(veto.model)
+        return CrossEncoderVeto(score, self._data.texts, veto.margin).keep
 
     def _candidates(self, pairs: PairFile | PairEntry) -> IntArray:
         """Return the text rows of a pair file's candidates."""
