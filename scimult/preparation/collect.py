@@ -174,7 +174,7 @@ class _Reading:
             if kind != "links":
                 assert source.queries is not None
                 queries = read_queries(config.resolve(source.queries), source.name, corpus)
-                counts["queries"] = len(queries.rows) + queries.merged
+                counts["queries"] = len(queries.rows)
             path = config.resolve(getattr(source, kind))
             answers = read_answers(path, kind, source, corpus)
             if queries is not None:
