@@ -165,8 +165,8 @@ class SplitTargets:
     """Training targets; of a regression, ``value = factor * scaled(raw) + offset``."""
 
     files: list[TargetFile]
-    factor: float = 1.0
-    offset: float = 0.0
+    factor: float
+    offset: float
 
 
 def split_targets(
