@@ -58,11 +58,8 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
     return files
 
 
-def collect(
-    config: PrepareConfig, folder: Path, *, skip_bad: bool = False, limits: Limits | None = None
-) -> None:
+def collect(config: PrepareConfig, folder: Path, *, limits: Limits, skip_bad: bool = False) -> None:
     """Read all sources into ``folder``: texts, metadata and ``Collected``."""
-    limits = limits or Limits()
     with (
         TemporaryDirectory(prefix="rows-", dir=folder) as rows,
         connected(folder, limits.memory, limits.threads) as connection,

@@ -52,7 +52,7 @@ class _Problem(NamedTuple):
 
 
 def read_citations(
-    path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool = False
+    path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool
 ) -> tuple[Columns, int]:
     """Return edges ``(citing, cited)`` within the namespace, and the number of dropped edges.
 

@@ -147,7 +147,9 @@ def _opened(
     with TemporaryDirectory(prefix=".mining.", dir=parent) as name, ExitStack() as opened:
         scratch = Path(name)
         cache = Steps(scratch / "steps") if steps is None else steps
-        limits = opened.enter_context(within(limits, [data.folder, scratch, cache.folder]))
+        limits = opened.enter_context(
+            within(limits or Limits(), [data.folder, scratch, cache.folder])
+        )
         if engine is None:
             engine = opened.enter_context(open_duckdb(scratch, limits))
         embeddings = None if steps is None else steps.folder / "embeddings"
