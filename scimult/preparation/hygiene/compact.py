@@ -165,7 +165,7 @@ def _merged_labels(labels: pa.LargeListArray, positions: IntArray, count: int) -
 
 def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
     """Return the member whose value each group takes: the keeper's if filled, else the first."""
-    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
+    if isinstance(column, pa.LargeListArray):
         filled = np.diff(column.offsets.to_numpy()) > 0
     else:
         filled = column.is_valid().to_numpy(zero_copy_only=False)
