@@ -27,7 +27,7 @@ from scimult.preparation.source_tables import (
     reject_unanswered,
 )
 from scimult.preparation.source_texts import nothing_left, read_labels, read_papers, read_queries
-from scimult.preparation.targets import TargetReader, refuse_lonely_classes
+from scimult.preparation.targets import TargetReader, moved, refuse_lonely_classes
 from scimult.progress import progress
 
 FILE_FIELDS = ("papers", "labels", "citations", "references", "links", "queries", *ANSWERS)
@@ -58,11 +58,8 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
     return files
 
 
-def collect(
-    config: PrepareConfig, folder: Path, *, skip_bad: bool = False, limits: Limits | None = None
-) -> None:
+def collect(config: PrepareConfig, folder: Path, *, limits: Limits, skip_bad: bool = False) -> None:
     """Read all sources into ``folder``: texts, metadata and ``Collected``."""
-    limits = limits or Limits()
     with (
         TemporaryDirectory(prefix="rows-", dir=folder) as rows,
         connected(folder, limits.memory, limits.threads) as connection,
@@ -174,7 +171,7 @@ class _Reading:
             if kind != "links":
                 assert source.queries is not None
                 queries = read_queries(config.resolve(source.queries), source.name, corpus)
-                counts["queries"] = len(queries.rows) + queries.merged
+                counts["queries"] = len(queries.rows)
             path = config.resolve(getattr(source, kind))
             answers = read_answers(path, kind, source, corpus)
             if queries is not None:
@@ -213,8 +210,11 @@ class _Reading:
         for reader in readers:
             if reader.config.file is not None:
                 read_targets(reader, self._corpus)
-        refuse_lonely_classes(readers, self._corpus.rejects)
-        self.targets = [reader.finish() for reader in readers]
+        every = np.arange(len(self._corpus.texts), dtype=np.int64)
+        # Of a paper of two sources, the earlier source's target counts.
+        files = moved([reader.finish() for reader in readers], every, np.ones(len(every), np.bool_))
+        refuse_lonely_classes(readers, files, self._corpus.rejects)
+        self.targets = [file for file in files if len(file)]
         for file in self.targets:
             self.counts[file.source][f"papers with a target of {file.task}"] = len(file)
 

@@ -18,7 +18,7 @@ from scimult.preparation.config import Part, SourceConfig
 from scimult.preparation.pair_columns import Columns
 from scimult.types import IntArray
 
-VERSION = "1"
+VERSION = "2"
 FILE_NAME = "collected.json"
 REJECTS_FILE = "rejects.jsonl"
 
@@ -105,7 +105,7 @@ class Collected:
                     by_name[entry["source"]],
                     entry["part"],
                     *_read_columns(folder / entry["file"], "raw pairs"),
-                    has_triples=entry.get("has_triples", False),
+                    has_triples=entry["has_triples"],
                 )
                 for entry in tree["parts"]
             ],
@@ -118,7 +118,7 @@ class Collected:
                     read_targets(folder / _targets_file(number)),
                     namespace=by_name[entry["source"]].space,
                 )
-                for number, entry in enumerate(tree.get("targets", []))
+                for number, entry in enumerate(tree["targets"])
             ],
             label_rows={name: range(*rows) for name, rows in tree["label_rows"].items()},
             counts=tree["counts"],

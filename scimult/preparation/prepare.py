@@ -86,7 +86,7 @@ def prepare(
         find_sets(config.hygiene.evaluation_folder)
     files = source_files(config)
     step_cache = Steps(folder / "steps") if steps is None else steps
-    with within(limits, [folder, step_cache.folder], _ARRAYS) as engine_limits:
+    with within(limits or Limits(), [folder, step_cache.folder], _ARRAYS) as engine_limits:
         step = _collect(config, files, skip_bad, step_cache, engine_limits)
         collected = Collected.load(step, config.sources, Rejects(skip_bad))
         for name in COLLECTED_FILES:

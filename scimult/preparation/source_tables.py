@@ -52,7 +52,7 @@ class _Problem(NamedTuple):
 
 
 def read_citations(
-    path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool = False
+    path: Path, namespace: str, corpus: Corpus, *, drop_dangling: bool
 ) -> tuple[Columns, int]:
     """Return edges ``(citing, cited)`` within the namespace, and the number of dropped edges.
 
@@ -160,7 +160,7 @@ def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
     unanswered = corpus.rows(
         f"SELECT line, id FROM {queries.table} JOIN {queries.placed} USING (line) "
         "ANTI JOIN (SELECT query AS row FROM answers WHERE positive AND problem IS NULL) AS a "
-        "USING (row) WHERE new ORDER BY line"
+        "USING (row) ORDER BY line"
     )
     for line, identifier in unanswered:
         fix = "give it a positive, remove it, or pass --skip-bad"

@@ -88,8 +88,8 @@ def read_papers(
     path: Path,
     namespace: str,
     corpus: Corpus,
-    targets: Sequence[TargetReader] = (),
-    append: Sequence[str] = (),
+    targets: Sequence[TargetReader],
+    append: Sequence[str],
 ) -> tuple[Counter[str], Columns | None]:
     """Add papers with their metadata, and with their labels if the namespace defines labels.
 

@@ -30,7 +30,10 @@ PAPER_COLUMN = "paper-id|corpus-id"
 
 
 class TargetReader:
-    """Collects the targets of one task from a source's papers or a table."""
+    """Collects the targets of one task from a source's papers or a table.
+
+    ``first_lines`` has the first line of each class.
+    """
 
     def __init__(
         self, config: TargetOptions, source: SourceConfig, path: Path, rejects: Rejects
@@ -39,9 +42,7 @@ class TargetReader:
         self._rows, self._values = array("q"), array("d")
         self._lines: dict[int, int] = {}
         self._numbers: dict[str, int] = {}
-        self._papers: Counter[str] = Counter()
-        self._last_row: dict[str, int] = {}
-        self._first_line: dict[str, int] = {}
+        self.first_lines: dict[str, int] = {}
 
     def add_row(self, row: int, record: Record) -> None:
         """Add the target in a table row for the paper at ``row``."""
@@ -70,12 +71,8 @@ class TargetReader:
             self._append(row, self._number(record, name), record)
             return
         names = record.identifiers(name) if is_list else [record.identifier(name)]
-        for class_name in dict.fromkeys(names):
-            # Not once per line: a repeated one does not make a class of two papers.
-            if self._last_row.get(class_name) != row:
-                self._papers[class_name] += 1
-                self._last_row[class_name] = row
-            self._first_line.setdefault(class_name, record.line)
+        for class_name in names:
+            self.first_lines.setdefault(class_name, record.line)
             number = self._numbers.setdefault(class_name, len(self._numbers))
             self._append(row, number, record)
 
@@ -91,11 +88,6 @@ class TargetReader:
         self._lines[row] = record.line
         self._rows.append(row)
         self._values.append(value)
-
-    @property
-    def classes(self) -> Iterator[tuple[str, int, int]]:
-        """Name, number of papers and first line of each class."""
-        return ((c, n, self._first_line[c]) for c, n in self._papers.items())
 
     def finish(self) -> TargetFile:
         """Return all targets: unscaled numbers, all classes and splits."""
@@ -118,15 +110,20 @@ class TargetReader:
         return replace(file, namespace=self.source.space)
 
 
-def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> None:
-    """Reject every class with a single paper, unless ``min_papers`` leaves rare classes out."""
+def refuse_lonely_classes(
+    readers: Sequence[TargetReader], files: Sequence[TargetFile], rejects: Rejects
+) -> None:
+    """Reject every class with a single paper, unless ``min_papers`` leaves rare classes out.
+
+    ``files`` are the targets of the readers, of each paper once.
+    """
     papers: Counter[tuple[str, str]] = Counter()
     location: dict[tuple[str, str], tuple[Path, int]] = {}
-    for reader in readers:
+    for reader, file in zip(readers, files, strict=True):
         if isinstance(reader.config, ClassTargetConfig) and reader.config.min_papers is None:
-            for name, count, line in reader.classes:
-                papers[reader.config.task, name] += count
-                location[reader.config.task, name] = (reader.path, line)
+            for name, count in _papers_per_class(file):
+                papers[file.task, name] += count
+                location[file.task, name] = (reader.path, reader.first_lines[name])
     for (task, name), count in papers.items():
         if count == 1:
             fix = "set min_papers of its targets to leave rare classes out, or remove it"
@@ -134,11 +131,16 @@ def refuse_lonely_classes(readers: Sequence[TargetReader], rejects: Rejects) -> 
             rejects.refuse(problem, *location[task, name], value=name, fix=fix)
 
 
+def _papers_per_class(file: TargetFile) -> Iterator[tuple[str, int]]:
+    counts = np.bincount(file.labels.values, minlength=len(file.classes))
+    return zip(file.classes, counts.tolist(), strict=True)
+
+
 def moved(files: Sequence[TargetFile], new_N: IntArray, kept_N: BoolArray) -> list[TargetFile]:
     """Return the targets after texts were removed or merged.
 
-    Merged texts keep one target of each task, of whatever source: that of the text that stays, or
-    else the first.
+    A text keeps one target of each task, of whatever source: of merged texts that of the text that
+    stays, or else the first.
     """
     result = list(files)
     for task in dict.fromkeys(file.task for file in files):
@@ -163,8 +165,8 @@ class SplitTargets:
     """Training targets; of a regression, ``value = factor * scaled(raw) + offset``."""
 
     files: list[TargetFile]
-    factor: float = 1.0
-    offset: float = 0.0
+    factor: float
+    offset: float
 
 
 def split_targets(
@@ -244,8 +246,7 @@ def _numbered(config: ClassTargetConfig, parts: Sequence[TargetFile]) -> list[Ta
     """Return the targets with only frequent classes, numbered in the order of their names."""
     papers: Counter[str] = Counter()
     for part in parts:
-        counts = np.bincount(part.labels.values, minlength=len(part.classes))
-        papers.update(dict(zip(part.classes, counts.tolist(), strict=True)))
+        papers.update(dict(_papers_per_class(part)))
     classes = sorted(name for name, count in papers.items() if count >= (config.min_papers or 2))
     if (len(classes) < 2 and config.kind == "multi_class") or not classes:
         raise _unusable(config.task, f"classes left: {len(classes)}")

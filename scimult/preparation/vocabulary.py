@@ -68,11 +68,11 @@ def read_texts(path: Path | str) -> Iterator[str]:
     yield from map(_record_text, rows)
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2) -> Tokenizer:
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train an uncased WordPiece tokenizer; the same texts, in any order, give the same tokenizer.
 
     ``vocab_size`` counts special tokens; there are fewer if the texts do not yield as many.
-    Adjacent pieces that occur together less often than ``min_count`` are not merged.
+    Adjacent pieces that occur together only once are not merged.
 
     Raises
     ------
@@ -87,9 +87,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
     for text in progress(texts, "count words", unit="text"):
         words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update(word for word, _ in words)
-    tokenizer = Tokenizer(
-        models.WordPiece(_pieces(counts, vocab_size, min_count), unk_token="[UNK]")
-    )
+    tokenizer = Tokenizer(models.WordPiece(_pieces(counts, vocab_size), unk_token="[UNK]"))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES)
@@ -102,7 +100,7 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int, *, min_count: int = 2
     return tokenizer
 
 
-def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int = 512) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path | str) -> None:
     """Write the files from which Hugging Face's ``AutoTokenizer`` loads a BERT tokenizer.
 
     Raises
@@ -114,7 +112,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, max_length: int 
     config = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": True,
-        "model_max_length": max_length,
+        "model_max_length": 512,
         **{f"{name.strip('[]').lower()}_token": name for name in SPECIAL_TOKENS},
     }
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
@@ -136,7 +134,7 @@ def _record_text(record: Record) -> str:
     return " ".join(record.text(name, "") for name in present)
 
 
-def _pieces(counts: Counter[str], vocab_size: int, min_count: int) -> dict[str, int]:
+def _pieces(counts: Counter[str], vocab_size: int) -> dict[str, int]:
     """Return the vocabulary: special tokens, characters, then pieces in order of merging."""
     characters = _alphabet(counts)
     private = {character: chr(_FIRST_PRIVATE + i) for i, character in enumerate(characters)}
@@ -157,7 +155,7 @@ def _pieces(counts: Counter[str], vocab_size: int, min_count: int) -> dict[str, 
     model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        min_frequency=min_count,
+        min_frequency=2,
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )

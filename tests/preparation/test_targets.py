@@ -167,6 +167,24 @@ def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> 
     assert {entry.source for entry in entries} == {"world"}, "nothing is left of the other's"
 
 
+def test_a_paper_of_two_sources_has_the_target_of_the_earlier_one(tmp_path: Path) -> None:
+    own = [{**row, "place": "ab"[i % 2]} for i, row in enumerate(papers())]
+    prepare(tmp_path, VENUE, rows=own)
+    others = [{**row, "id": f"p{i}", "place": "c"} for i, row in enumerate(own[:2] * 4, start=5)]
+    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    source = {"name": "world", "papers": "papers.jsonl", "targets": [VENUE]}
+    other = {**source, "name": "other", "namespace": "world", "papers": "others.jsonl"}
+    tree = {"root": str(tmp_path), "sources": [source, other], "dev_fraction": 0.0}
+    data, _ = build_dataset(validate(DatasetConfig, tree), tmp_path / "both")
+    first, second = (by_paper(data, file) for file in data.targets("train"))
+    assert first == {f"p{i}": {"ab"[i % 2]} for i in range(8)}
+    assert second == {f"p{i}": {"c"} for i in range(8, 13)}
+    # Of the other source's papers with class c, only one is its own.
+    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others[:4]))
+    with pytest.raises(DataError, match=r"only one paper has this class.*value: 'c'"):
+        build_dataset(validate(DatasetConfig, tree), tmp_path / "lonely")
+
+
 def test_a_repeated_line_makes_no_class_of_two_papers(tmp_path: Path) -> None:
     table = "paper-id\tvalue\np0\tx\np1\tx\np2\tlonely\np2\tx\np2\tlonely\n"
     topics = {"task": "topics", "kind": "multi_label", "file": "counts.tsv"}

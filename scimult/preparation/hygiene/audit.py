@@ -66,7 +66,7 @@ def audit(data: PreparedData, sets: Mapping[str, AuditedSet]) -> dict[str, dict[
         **_equal_texts(data.texts, _distinct(sets.values())),
         **_equal_labels(data.texts, _distinct(sets.values(), labels=True)),
     }
-    trained = _trained_pairs(data)
+    trained = _trained_pairs(data, rows_of)
     known = {identifier.partition(":")[2] for identifier in data.texts.ids}
     return {name: _report(name, entry, rows_of, trained, known) for name, entry in sets.items()}
 
@@ -92,13 +92,17 @@ def _equal_labels(store: TextStore, labels: list[Text]) -> Rows:
     }
 
 
-def _trained_pairs(data: PreparedData) -> Pairs:
-    """Return the positive pairs of the train split, without self-supervised ones."""
+def _trained_pairs(data: PreparedData, rows_of: Rows) -> Pairs:
+    """Return the positive pairs of the train split between matching, different texts."""
+    matches_N = np.zeros(len(data.texts), dtype=np.bool_)
+    for rows in rows_of.values():
+        matches_N[list(rows)] = True
     pairs: Pairs = set()
     for file in data.pairs("train"):
-        queries = file.queries[file.positives.owners]
-        pairs.update(zip(queries.tolist(), file.positives.values.tolist(), strict=True))
-    return {(query, candidate) for query, candidate in pairs if query != candidate}
+        queries, candidates = file.queries[file.positives.owners], file.positives.values
+        known = matches_N[queries] & matches_N[candidates] & (queries != candidates)
+        pairs.update(zip(queries[known].tolist(), candidates[known].tolist(), strict=True))
+    return pairs
 
 
 def _report(

@@ -20,7 +20,7 @@ from scimult.preparation.hygiene.compact import (
     compact_texts,
 )
 from scimult.preparation.hygiene.config import HygieneConfig
-from scimult.preparation.hygiene.duplicates import compute_keys, find_duplicates
+from scimult.preparation.hygiene.duplicates import find_duplicates
 from scimult.preparation.hygiene.overlap import find_overlap
 from scimult.types import BoolArray, IntArray
 
@@ -45,9 +45,7 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
     keeper_N = np.arange(len(store), dtype=np.int64)
     removed_N = np.zeros(len(store), dtype=np.bool_)
     if config.duplicates != "ignore":
-        keys = compute_keys(store, config, sketch="near" in config.keys)
-        keeper_N, duplicates = find_duplicates(store, keys, dois, config)
-        del keys
+        keeper_N, duplicates = find_duplicates(store, dois, config)
         report["duplicates"] = dict(duplicates)
         if config.duplicates == "refuse":
             removed_N |= _refused(store, keeper_N, collected)
@@ -69,7 +67,8 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
 
 def _refused(store: TextStore, keeper_N: IntArray, collected: Collected) -> BoolArray:
     """Reject every text that repeats an earlier one."""
-    repeated = np.flatnonzero(keeper_N != np.arange(len(keeper_N)))
+    repeated_N = np.asarray(keeper_N != np.arange(len(keeper_N)), dtype=np.bool_)
+    repeated = np.flatnonzero(repeated_N)
     ids, keepers = store.ids_at(repeated), store.ids_at(keeper_N[repeated])
     for identifier, keeper in zip(ids, keepers, strict=True):
         collected.rejects.reject(
@@ -79,7 +78,7 @@ def _refused(store: TextStore, keeper_N: IntArray, collected: Collected) -> Bool
                 fix="remove one of them, set hygiene.duplicates=merge, or pass --skip-bad",
             )
         )
-    return np.asarray(keeper_N != np.arange(len(keeper_N)), dtype=np.bool_)
+    return repeated_N
 
 
 def _dois(folder: Path, count: int) -> Sequence[str | None]:

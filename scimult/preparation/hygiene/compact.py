@@ -81,7 +81,7 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
 
 def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
     """Copy ``metadata.arrow``; keepers get all labels of their group, and fields they lack."""
-    table = open_metadata(source).combine_chunks()
+    table = open_metadata(source)
     old = table.column("row").to_numpy()
     new = rows.new_rows_N[old]
     kept = rows.kept_N[old]
@@ -93,8 +93,6 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
     columns = {"row": pa.array(new[kept])}
     for name in table.column_names[1:]:
         column = table.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0)
         if name == "labels":
             columns[name] = _merged_labels(column, positions, count)
         else:
@@ -167,7 +165,7 @@ def _merged_labels(labels: pa.LargeListArray, positions: IntArray, count: int) -
 
 def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
     """Return the member whose value each group takes: the keeper's if filled, else the first."""
-    if isinstance(column, (pa.ListArray, pa.LargeListArray)):
+    if isinstance(column, pa.LargeListArray):
         filled = np.diff(column.offsets.to_numpy()) > 0
     else:
         filled = column.is_valid().to_numpy(zero_copy_only=False)

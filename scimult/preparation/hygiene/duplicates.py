@@ -47,9 +47,9 @@ class Keys:
     sketches: Sketches
 
 
-def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Keys:
+def _compute_keys(store: TextStore, config: HygieneConfig) -> Keys:
     """Compute the keys of all texts in one pass."""
-    count = len(store)
+    count, sketch = len(store), "near" in config.keys
     keys = Keys(
         np.zeros(count, np.uint64),
         np.zeros(count, np.bool_),
@@ -65,7 +65,7 @@ def compute_keys(store: TextStore, config: HygieneConfig, *, sketch: bool) -> Ke
 
 
 def find_duplicates(
-    store: TextStore, keys: Keys, dois: Sequence[str | None], config: HygieneConfig
+    store: TextStore, dois: Sequence[str | None], config: HygieneConfig
 ) -> tuple[IntArray, Counter[str]]:
     """Group duplicates: papers by the configured keys, queries by their words.
 
@@ -75,6 +75,7 @@ def find_duplicates(
     Return the keeper of each text's group (its own row if it has no duplicate), and counts of the
     texts with another keeper, by the first key that matched, and of texts kept apart.
     """
+    keys = _compute_keys(store, config)
     counts: Counter[str] = Counter()
     finders = {
         "doi": lambda: _same_doi(dois),

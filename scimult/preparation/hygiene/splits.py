@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -76,7 +77,7 @@ def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArra
         hashlib.blake2b(f"{seed}:{identifier}".encode(), digest_size=8).digest()
         for identifier in identifiers
     )
-    return np.array([int.from_bytes(draw, "big") < limit for draw in draws], dtype=np.bool_)
+    return np.fromiter((int.from_bytes(draw, "big") < limit for draw in draws), dtype=np.bool_)
 
 
 def _used_texts(
@@ -94,11 +95,9 @@ def _used_texts(
 
 
 def _drawn(store: TextStore, rows: IntArray, fraction: float, seed: int) -> BoolArray:
-    chunks = [
-        dev_mask(store.ids_at(rows[start : start + _IDS_PER_CHUNK]), fraction, seed)
-        for start in range(0, len(rows), _IDS_PER_CHUNK)
-    ]
-    return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.bool_)
+    starts = range(0, len(rows), _IDS_PER_CHUNK)
+    chunks = (store.ids_at(rows[start : start + _IDS_PER_CHUNK]) for start in starts)
+    return dev_mask(chain.from_iterable(chunks), fraction, seed)
 
 
 def _dev_components(

@@ -65,13 +65,17 @@ class DenseWindows:
         self._encoded: dict[tuple[Any, ...], FloatArray] = {}
 
     def window(
-        self, rule: DenseConfig, pairs: PairFile, rows_C: IntArray, candidates: str
+        self,
+        rule: DenseConfig,
+        pairs: PairFile,
+        queries_Q: IntArray,
+        rows_C: IntArray,
+        candidates: str,
     ) -> RankWindow[FloatArray]:
-        """Return the window of a rule over one pair file, which has the queries.
+        """Return the window of a rule over the queries of a pair file that are mined.
 
-        ``candidates`` names the set of candidates, whose text rows ascend.
+        ``candidates`` names the set of candidates; all text rows ascend.
         """
-        queries_Q = np.unique(pairs.queries)
         candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
         query_QD = self._encode(rule, pairs.task, "query", f"{pairs.name} {pairs.split}", queries_Q)
         encoder = self._encoder(rule)

@@ -75,9 +75,8 @@ class DuckDBEngine:
 
 
 @contextmanager
-def open_duckdb(folder: Path, limits: Limits | None = None) -> Iterator[DuckDBEngine]:
+def open_duckdb(folder: Path, limits: Limits) -> Iterator[DuckDBEngine]:
     """Open a database in ``folder``, which also holds what is spilled from memory."""
-    limits = limits or Limits()
     connection = opened(
         limits.memory,
         limits.threads,

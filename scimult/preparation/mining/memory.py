@@ -59,9 +59,7 @@ def bytes_of(memory: str) -> int:
 
 
 @contextmanager
-def within(
-    limits: Limits | None, folders: Sequence[Path], arrays: float = 1 / 8
-) -> Iterator[Limits]:
+def within(limits: Limits, folders: Sequence[Path], arrays: float = 1 / 8) -> Iterator[Limits]:
     """Keep this process below a memory limit while the body runs, and report its peak.
 
     Without a memory limit nothing is watched. The ``folders`` are those of mapped files whose pages
@@ -69,8 +67,8 @@ def within(
     Yield what the engine may allocate. A limit that is invalid, or too low for the work, is a
     ConfigError.
     """
-    if limits is None or limits.memory is None:
-        yield limits or Limits()
+    if limits.memory is None:
+        yield limits
         return
     limit, before = bytes_of(limits.memory), held()
     mapped, spare = int(_MAPPED * limit), int(arrays * limit)

@@ -130,7 +130,7 @@ def mine_shard(
     steps.folder.mkdir(parents=True, exist_ok=True)
     with _opened(data, config, steps.folder, steps, open_encoder, limits) as miner:
         for entry in entries:
-            miner.mine_shard(entry, _rules(config, entry), shard)
+            miner.mine_blocks(entry, _rules(config, entry), shard)
 
 
 @contextmanager
@@ -147,7 +147,9 @@ def _opened(
     with TemporaryDirectory(prefix=".mining.", dir=parent) as name, ExitStack() as opened:
         scratch = Path(name)
         cache = Steps(scratch / "steps") if steps is None else steps
-        limits = opened.enter_context(within(limits, [data.folder, scratch, cache.folder]))
+        limits = opened.enter_context(
+            within(limits or Limits(), [data.folder, scratch, cache.folder])
+        )
         if engine is None:
             engine = opened.enter_context(open_duckdb(scratch, limits))
         embeddings = None if steps is None else steps.folder / "embeddings"

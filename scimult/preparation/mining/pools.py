@@ -8,9 +8,8 @@ Shape legend: G groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -54,20 +53,10 @@ class Groups:
         return Groups(self.queries_G[indices], self.positives.take(indices))
 
 
-class Search(Protocol):
-    """Proposes hard negatives by a search."""
-
-    def candidates(self, groups: Groups) -> Ragged:
-        """Return ``G`` sorted lists of distinct rows; positives may be among them."""
-        ...
-
-
-class CandidateFilter(Protocol):
-    """Removes candidates that look like positives."""
-
-    def keep(self, groups: Groups, pools: Ragged) -> Ragged:
-        """Return the remaining candidates of each group, in order."""
-        ...
+Search = Callable[[Groups], Ragged]
+"""Proposes ``G`` sorted lists of distinct rows; positives may be among them."""
+Filter = Callable[[Groups, Ragged], Ragged]
+"""Returns the candidates of each group that do not look like positives, in order."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,7 @@ class RuleSpec:
     rule: str | Search
     count: int
     exclude_known: bool = True
-    filter: CandidateFilter | None = None
+    filter: Filter | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +181,7 @@ class BlockMiner:
         groups = self.groups.take(numbers)
         plan = rule.rule
         if not isinstance(plan, str):
-            lists = Ragged.concatenate([plan.candidates(part) for part in groups.parts()])
+            lists = Ragged.concatenate([plan(part) for part in groups.parts()])
             self.engine.load("searched", [_rows(lists, numbers, groups.queries_G)])
             plan = "SELECT number, query, paper FROM searched"
         table, column = ("known", "query") if rule.exclude_known else ("own", "number")
@@ -217,7 +206,7 @@ class BlockMiner:
             pools = Ragged.from_pairs(owners, rows["paper"], len(groups))
             firsts = range(0, len(groups), GROUPS_PER_PART)
             parts = [
-                rule.filter.keep(part, pools.part(first, first + len(part)))
+                rule.filter(part, pools.part(first, first + len(part)))
                 for first, part in zip(firsts, groups.parts(), strict=True)
             ]
             name = f"filtered_{index}"

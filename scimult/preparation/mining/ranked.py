@@ -28,7 +28,6 @@ Queries = TypeVar("Queries")
 _Queries = TypeVar("_Queries", contravariant=True)
 TEXTS_PER_BLOCK = 4096
 NEIGHBOURS_SUFFIX = "-neighbours"
-GROUPS_PER_CHUNK = 1 << 12
 
 
 class Index(Protocol[_Queries]):
@@ -103,11 +102,9 @@ def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> Pair
     neighbour in the window are left out.
     """
     queries = np.unique(citations.queries)
-    parts = []
-    for start in progress(range(0, len(queries), GROUPS_PER_CHUNK), "neighbours", unit="chunk"):
-        chunk = queries[start : start + GROUPS_PER_CHUNK]
-        parts.append(window.candidates(Groups(chunk, Ragged.empty(len(chunk)))))
-    positives = Ragged.concatenate(parts)
+    parts = list(Groups(queries, Ragged.empty(len(queries))).parts())
+    found = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
+    positives = Ragged.concatenate(found)
     filled = np.flatnonzero(positives.lengths)
     return PairFile(
         citations.source + NEIGHBOURS_SUFFIX,

@@ -17,9 +17,9 @@ from scimult.preparation.mining import plans
 from scimult.preparation.mining.citation_embedding import citation_embedding
 from scimult.preparation.mining.dense import CrossEncoderVeto, DenseWindows, content_of_model
 from scimult.preparation.mining.engine import Engine
-from scimult.preparation.mining.hashing import ALL_KEYS
+from scimult.preparation.mining.hashing import ALL_KEYS, key
 from scimult.preparation.mining.indexes import Indexes
-from scimult.preparation.mining.pools import BlockMiner, Groups, RuleSpec, Search
+from scimult.preparation.mining.pools import BlockMiner, Filter, Groups, RuleSpec, Search
 from scimult.preparation.mining.ranked import Index, RankWindow, look_up
 from scimult.preparation.mining.tables import Tables
 from scimult.retrieval import analysis
@@ -41,7 +41,7 @@ class RuleBuilder:
         self._data, self._config, self._engine = data, config, engine
         self._tables = Tables(data, engine)
         self._indexes, self._dense = indexes, dense
-        self._bm25: dict[tuple[str, bool], Index[Sequence[str]]] = {}
+        self._bm25: dict[str, Index[Sequence[str]]] = {}
         self._embeddings: dict[str, tuple[Index[FloatArray], IntArray, FloatArray]] = {}
         self._cross_encoder = cache(load_cross_encoder)
         self._content = cache(content_of_model)
@@ -57,13 +57,15 @@ class RuleBuilder:
             Groups.of(pairs),
             self._tables.pairs(pairs),
             self._tables.known(pairs.task, pairs.part),
-            self._specs(pairs, rules),
+            self._specs(pairs, rules, below),
             limit=self._config.max_negatives,
             seed=self._config.seed,
             below=below,
         )
 
-    def _specs(self, pairs: PairFile, rules: Sequence[configs.RuleConfig]) -> list[RuleSpec]:
+    def _specs(
+        self, pairs: PairFile, rules: Sequence[configs.RuleConfig], below: int
+    ) -> list[RuleSpec]:
         specs, names = [], Counter[str]()
         for number, rule in enumerate(rules, start=1):
             name: str = rule.rule  # type: ignore[attr-defined]
@@ -71,7 +73,7 @@ class RuleBuilder:
             specs.append(
                 RuleSpec(
                     name if names[name] == 1 else f"{name} {names[name]}",
-                    self._rule(rule, pairs, self._config.seed + 1000 * number),
+                    self._rule(rule, pairs, below, self._config.seed + 1000 * number),
                     rule.count or self._config.max_negatives,
                     rule.exclude_known,
                     self._veto(rule.veto),
@@ -79,7 +81,9 @@ class RuleBuilder:
             )
         return specs
 
-    def _rule(self, rule: configs.RuleConfig, pairs: PairFile, seed: int) -> str | Search:
+    def _rule(
+        self, rule: configs.RuleConfig, pairs: PairFile, below: int, seed: int
+    ) -> str | Search:
         config, space, tables = self._config, pairs.namespace, self._tables
         count, near = rule.count or config.max_negatives, config.max_neighbours
         match rule:
@@ -99,12 +103,16 @@ class RuleBuilder:
             case configs.FieldConfig():
                 return self._field_rule(rule, pairs, count, seed)
             case configs.BM25Config():
-                return self._bm25_window(rule, pairs)
+                return self._bm25_window(rule, pairs).candidates
             case configs.DenseConfig():
                 candidates = f"{space} {pairs.part == 'labels'}"
-                return self._dense.window(rule, pairs, self._candidates(pairs), candidates)
+                queries_Q = np.unique(pairs.queries)
+                queries_Q = queries_Q[key(config.seed, queries_Q) < below]
+                rows_C = self._candidates(pairs)
+                window = self._dense.window(rule, pairs, queries_Q, rows_C, candidates)
+                return window.candidates
             case configs.CitationBandConfig():
-                return self.citation_window(space, range(*rule.ranks), rule.margin)
+                return self.citation_window(space, range(*rule.ranks), rule.margin).candidates
         raise AssertionError(rule)
 
     def identity(self, rule: configs.RuleConfig, pairs: PairFile | PairEntry) -> dict[str, Any]:
@@ -189,22 +197,22 @@ class RuleBuilder:
 
     def _bm25_window(self, rule: configs.BM25Config, pairs: PairFile) -> RankWindow[Sequence[str]]:
         texts, rows_C = self._data.texts, self._candidates(pairs)
-        key = pairs.namespace, pairs.part == "labels"
-        if key not in self._bm25:
-            name = f"{pairs.namespace}.{'labels' if key[1] else 'papers'}"
-            self._bm25[key] = self._indexes.bm25(name, rows_C)
+        name = f"{pairs.namespace}.{'labels' if pairs.part == 'labels' else 'papers'}"
+        if name not in self._bm25:
+            self._bm25[name] = self._indexes.bm25(name, rows_C)
         return RankWindow(
-            self._bm25[key],
+            self._bm25[name],
             lambda rows: [text.joined for text in texts.texts(rows)],
             rows_C,
             range(*rule.ranks),
             rule.margin,
         )
 
-    def _veto(self, veto: configs.VetoConfig | None) -> CrossEncoderVeto | None:
+    def _veto(self, veto: configs.VetoConfig | None) -> Filter | None:
         if veto is None:
             return None
-        return CrossEncoderVeto(self._cross_encoder(veto.model), self._data.texts, veto.margin)
+        score = self._cross_encoder(veto.model)
+        return CrossEncoderVeto(score, self._data.texts, veto.margin).keep
 
     def _candidates(self, pairs: PairFile | PairEntry) -> IntArray:
         """Return the text rows of a pair file's candidates."""

@@ -91,7 +91,7 @@ class MiningSteps:
         name, blocks = self._blocks(entry)
 
         def make(folder: Path) -> None:
-            pairs, finished = self._mine_blocks(entry, rules)
+            pairs, finished = self.mine_blocks(entry, rules)
             pools = _concatenated(finished, len(pairs), folder)
             mined = replace(
                 pairs,
@@ -116,14 +116,13 @@ class MiningSteps:
         shutil.rmtree(blocks.folder, ignore_errors=True)
         return step.folder / PAIRS_FILE, MinedCounts(**read_json(step.folder / COUNTS_FILE))
 
-    def mine_shard(self, entry: PairEntry, rules: Sequence[RuleConfig], shard: Shard) -> None:
-        """Mine the blocks of one shard of a pair file; ``mine`` finds them finished."""
-        self._mine_blocks(entry, rules, shard)
-
-    def _mine_blocks(
+    def mine_blocks(
         self, entry: PairEntry, rules: Sequence[RuleConfig], shard: Shard | None = None
     ) -> tuple[PairFile, list[Path]]:
-        """Mine the blocks of a pair file that are not cached; return it, and their folders."""
+        """Mine the blocks of a pair file, or of a shard, that are not cached; return both.
+
+        The blocks are returned as folders, which ``mine`` finds finished.
+        """
         blocks, below = self._blocks(entry)[1], self.below(entry)
         inputs, pairs = self._inputs_of(entry, rules), self._data.open_pairs(entry)
         # Rules are built when the first block needs them.

@@ -5,9 +5,7 @@ Files are loaded in slices, each mapped on its own, so that memory holds only on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -34,14 +32,12 @@ class Tables:
 
     def edges(self) -> None:
         """Create ``edges (citing, cited)``: distinct, sorted by citing paper."""
-        select = "SELECT DISTINCT citing, cited FROM loaded ORDER BY citing, cited"
-        self._once("edges", partial(self._read, "edges", "citations", select))
+        self._distinct("edges", "citing, cited", self._slices("citations.arrow", "citations"))
 
     def shown(self) -> None:
         """Create ``shown (query, paper)`` and ``triples (query, positive, negative)``."""
-        select = "SELECT DISTINCT query, paper FROM loaded ORDER BY query, paper"
-        self._once("shown", partial(self._read, "shown", "shown", select))
-        self._once("triples", self._triples)
+        self._distinct("shown", "query, paper", self._slices("shown.arrow", "shown"))
+        self._load("triples", self._triples())
 
     def pairs(self, pairs: PairFile) -> str:
         """Create the table of a pair file's positives, ``(number, query, paper)``; return its name.
@@ -49,8 +45,8 @@ class Tables:
         ``NAME_unsampled`` has the positives that down-sampling left out.
         """
         name = _identifier(f"pairs_{pairs.name}.{pairs.split}")
-        for table, lists in ((name, pairs.positives), (f"{name}_unsampled", pairs.unsampled)):
-            self._once(table, partial(self._engine.load, table, _groups(pairs.queries, lists)))
+        self._load(name, _groups(pairs.queries, pairs.positives))
+        self._load(f"{name}_unsampled", _groups(pairs.queries, pairs.unsampled))
         return name
 
     def known(self, task: str, part: PairPart | None) -> list[str]:
@@ -78,19 +74,11 @@ class Tables:
 
     def values(self, kind: str) -> None:
         """Create ``paper_KIND (paper, value)`` of labels, authors or venues."""
-
-        def parts() -> Iterator[pa.Table]:
-            path = self._data.folder / METADATA_FILE
-            for part in _slices(path, "metadata"):
-                rows, column = part.column("row"), part.column(_KINDS[kind])
-                yield _values(rows.to_numpy(), column.combine_chunks())
-
-        def make() -> None:
-            self._engine.load("loaded", parts())
-            select = "SELECT DISTINCT paper, value FROM loaded ORDER BY paper, value"
-            self._create(f"paper_{kind}", select)
-
-        self._once(f"paper_{kind}", make)
+        parts = (
+            _values(part.column("row").to_numpy(), part.column(_KINDS[kind]).combine_chunks())
+            for part in self._slices(METADATA_FILE, "metadata")
+        )
+        self._distinct(f"paper_{kind}", "paper, value", parts)
 
     def members(self, kind: str, candidates: str | None = None) -> str:
         """Create ``NAME_members (value, place, paper)``, papers numbered per value; return NAME.
@@ -103,7 +91,7 @@ class Tables:
         among = "" if candidates is None else f"WHERE paper IN (SELECT paper FROM {candidates})"
         self._number(f"{name}_members", "value", "paper", f"paper_{kind}", among)
         sizes = f"SELECT value, count(*) AS size FROM {name}_members GROUP BY value"
-        self._once(f"{name}_sizes", partial(self._create, f"{name}_sizes", sizes))
+        self._create(f"{name}_sizes", sizes)
         return name
 
     def places(self, kind: str) -> None:
@@ -111,13 +99,13 @@ class Tables:
         self.values(kind)
         self._number(f"{kind}_places", "paper", "value", f"paper_{kind}", "")
         counts = f"SELECT paper, count(*) AS size FROM {kind}_places GROUP BY paper"
-        self._once(f"{kind}_counts", partial(self._create, f"{kind}_counts", counts))
+        self._create(f"{kind}_counts", counts)
 
     def candidates(self, name: str, rows: IntArray) -> str:
         """Create a table ``(place, paper)`` of numbered candidates; return its name."""
         table = _identifier(f"candidates_{name}")
         numbered = pa.table({"place": np.arange(len(rows), dtype=np.int64), "paper": rows})
-        self._once(table, partial(self._engine.load, table, [numbered]))
+        self._load(table, [numbered])
         return table
 
     def draws(self, count: int) -> None:
@@ -126,38 +114,39 @@ class Tables:
             self._engine.load("draws", [pa.table({"draw": np.arange(count, dtype=np.int64)})])
             self._draws = count
 
-    def _once(self, name: str, make: Callable[[], None]) -> None:
+    def _load(self, name: str, parts: Iterable[pa.Table]) -> None:
         if name not in self._made:
-            make()
+            self._engine.load(name, parts)
             self._made.add(name)
 
-    def _read(self, name: str, what: str, select: str) -> None:
-        path = self._data.folder / f"{what}.arrow"
-        self._engine.load("loaded", _slices(path, what))
-        self._create(name, select)
-
     def _create(self, name: str, select: str) -> None:
-        self._engine.create(name, select, lasting=True)
+        if name not in self._made:
+            self._engine.create(name, select, lasting=True)
+            self._made.add(name)
 
-    def _triples(self) -> None:
-        names = ("query", "positive", "negative")
-        columns = read_triples(self._data.folder).T
-        self._engine.load("triples", [pa.table(dict(zip(names, columns, strict=True)))])
+    def _distinct(self, name: str, columns: str, parts: Iterable[pa.Table]) -> None:
+        """Create a table of distinct rows, sorted by their columns."""
+        if name not in self._made:
+            self._engine.load("loaded", parts)
+            self._create(name, f"SELECT DISTINCT {columns} FROM loaded ORDER BY {columns}")
 
     def _number(self, name: str, owner: str, value: str, rows: str, among: str) -> None:
         place = f"row_number() OVER (PARTITION BY {owner} ORDER BY {value}) - 1 AS place"
-        select = f"SELECT {owner}, {place}, {value} FROM {rows} {among}"
-        self._once(name, partial(self._create, name, select))
+        self._create(name, f"SELECT {owner}, {place}, {value} FROM {rows} {among}")
 
+    def _triples(self) -> Iterator[pa.Table]:
+        names = ("query", "positive", "negative")
+        columns = read_triples(self._data.folder).T
+        yield pa.table(dict(zip(names, columns, strict=True)))
 
-def _slices(path: Path, what: str) -> Iterator[pa.Table]:
-    """Yield a file in parts; parts that were read do not stay in memory."""
-    start, count = 0, 1
-    while start < count:
-        table = open_arrow(path, what)
-        count = max(len(table), 1)
-        yield table.slice(start, ROWS_PER_SLICE)
-        start += ROWS_PER_SLICE
+    def _slices(self, name: str, what: str) -> Iterator[pa.Table]:
+        """Yield a file in parts; parts that were read do not stay in memory."""
+        start, count = 0, 1
+        while start < count:
+            table = open_arrow(self._data.folder / name, what)
+            count = max(len(table), 1)
+            yield table.slice(start, ROWS_PER_SLICE)
+            start += ROWS_PER_SLICE
 
 
 def _groups(queries: IntArray, lists: Ragged) -> Iterator[pa.Table]:

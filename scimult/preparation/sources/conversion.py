@@ -71,7 +71,7 @@ class Conversion:
         """Return the path of a file below the source, compressed or not, if it exists."""
         return next(filter(Path.is_file, variants(self.source / name)), None)
 
-    def matching(self, names: Sequence[str], fix: str = "") -> list[Path]:
+    def matching(self, names: Sequence[str], fix: str) -> list[Path]:
         """Return the files below the source that match paths and globs, in order."""
         paths = []
         for name in names:

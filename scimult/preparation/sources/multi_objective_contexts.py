@@ -46,13 +46,8 @@ class ContextsOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: ContextsOptions) -> None:
-    convert_contexts(conversion, options.objectives)
-
-
-def convert_contexts(conversion: Conversion, objectives: Sequence[str]) -> None:
-    """Write a source for each objective."""
     collection, contexts = (conversion.file(name, NOT_HERE) for name in (COLLECTION, CONTEXTS))
-    for objective in objectives:
+    for objective in options.objectives:
         fill = partial(_convert_objective, collection, contexts, objective)
         makes: Makes = "judgments" if objective == "context2doc" else "links"
         conversion.write(f"unarxive-{objective}", [collection, contexts], fill, [makes])

@@ -125,10 +125,7 @@ class RawSource:
 
     def each_member(self, path: Path, handle: Callable[[str, Record], object]) -> None:
         """Handle every member of a big JSON object by name and value; see ``each``."""
-        members = read_members(path, self.rejects)
-        handled = self.rejects.keep(members, lambda member: handle(*member))
-        for _ in progress(handled, path.name, unit="row"):
-            pass
+        self.each(read_members(path, self.rejects), lambda member: handle(*member))
 
     def has_paper(self, identifier: str) -> bool:
         """Return whether the paper has been written."""

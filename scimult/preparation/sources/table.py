@@ -24,7 +24,7 @@ from scimult.preparation.sources.raw import Makes, RawSource, Written
 from scimult.terminal import listed
 
 # Our names of the columns, and whether a table must have them.
-COLUMNS: Mapping[str, Mapping[str, bool]] = {
+COLUMNS: Mapping[Written, Mapping[str, bool]] = {
     "papers": {
         "id": True,
         "title": True,
@@ -43,7 +43,6 @@ COLUMNS: Mapping[str, Mapping[str, bool]] = {
     "queries": {"id": True, "text": True},
     "judgments": {"query-id": True, "paper-id": True, "score": False},
 }
-OTHERS: tuple[Written, ...] = ("citations", "references", "links", "queries", "judgments")
 # Optional columns that change what is learnt: if one is missing while other columns are not read,
 # the user must confirm that the file has none.
 TELLING = ("abstract", "definition", "score")
@@ -143,7 +142,7 @@ class TableOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: TableOptions) -> None:
-    tables: dict[str, TableFile] = {
+    tables: dict[Written, TableFile] = {
         what: getattr(options, what) for what in COLUMNS if getattr(options, what) is not None
     }
     paths = {
@@ -155,7 +154,7 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
         imported = _imported(options.papers, paths["papers"], raw)
         columns = {what: _columns(what, table, paths[what]) for what, table in tables.items()}
 
-        def rows(what: str) -> Iterator[Record]:
+        def rows(what: Written) -> Iterator[Record]:
             shared = [other for other in tables if {*paths[other]} & {*paths[what]}]
             others = None
             # What a third-party format reads is not known here.
@@ -163,15 +162,13 @@ def _convert(conversion: Conversion, options: TableOptions) -> None:
                 others = [columns[other] for other in shared]
             return _rows(what, tables[what], columns[what], others, raw)
 
-        if options.labels is not None:
-            raw.write("labels", rows("labels"))
-        if imported is None:
-            raw.each(rows("papers"), lambda row: _own_paper(row, options, raw))
-        else:
-            raw.each(imported, lambda paper: _paper(paper, options, raw))
-        for what in OTHERS:
-            if what in tables:
+        for what in tables:
+            if what != "papers":
                 raw.write(what, rows(what))
+            elif imported is None:
+                raw.each(rows(what), lambda row: _own_paper(row, options, raw))
+            else:
+                raw.each(imported, lambda paper: _paper(paper, options, raw))
 
     pairs: tuple[Makes, ...] = ("citations", "links", "judgments")
     makes = [what for what in pairs if getattr(options, what) is not None]
@@ -205,7 +202,7 @@ def _imported(
     )
 
 
-def _named(records: Iterator[Record], what: str, names: Mapping[str, str]) -> Iterator[Record]:
+def _named(records: Iterator[Record], what: Written, names: Mapping[str, str]) -> Iterator[Record]:
     """Yield the rows; a header without one of our columns can also be mapped to them."""
     try:
         yield from records
@@ -218,7 +215,7 @@ def _named(records: Iterator[Record], what: str, names: Mapping[str, str]) -> It
         ) from error
 
 
-def _columns(what: str, table: TableFile, paths: Sequence[Path]) -> Columns:
+def _columns(what: Written, table: TableFile, paths: Sequence[Path]) -> Columns:
     # A column named references is usually prose, not ids: it is only read if it is mapped.
     own = {name: None if name == "references" else name for name in COLUMNS[what]}
     names = {name: column for name, column in (own | table.columns).items() if column is not None}
@@ -227,7 +224,7 @@ def _columns(what: str, table: TableFile, paths: Sequence[Path]) -> Columns:
 
 
 def _rows(
-    what: str,
+    what: Written,
     table: TableFile,
     columns: Columns,
     others: Sequence[Columns] | None,
@@ -259,7 +256,7 @@ def _rows(
 
 def _check_seen(
     path: Path,
-    what: str,
+    what: Written,
     table: TableFile,
     names: Mapping[str, str],
     seen: set[str],

@@ -24,9 +24,9 @@ from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
 from scimult.preparation.sources.multi_objective_contexts import (
     COLLECTION,
+    CONTEXTS,
     WRITERS,
     Writer,
-    convert_contexts,
 )
 from scimult.preparation.sources.raw import Makes, RawSource, distinct
 
@@ -68,15 +68,10 @@ class UnarxiveOptions(SourceOptions):
 
 
 def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
-    if conversion.optional_file(COLLECTION) is not None:
-        # The former meaning of this source: two files derived from unarXive.
-        objectives = [name for name in options.objectives if name in WRITERS]
-        is_set = "objectives" in options.model_fields_set
-        convert_contexts(conversion, objectives if is_set else list(WRITERS))
-        new = "scimult prepare multi-objective-contexts"
-        conversion.notes.append(f"these files now have their own source: {new}")
-        return
-    fix = "download unarXive 2022 into this folder: its files are named arXiv_src_*.jsonl"
+    fix = (
+        "download unarXive 2022 into this folder: its files are named arXiv_src_*.jsonl; for "
+        f"{CONTEXTS} and {COLLECTION}, use scimult prepare multi-objective-contexts"
+    )
     paths = conversion.matching([options.files], fix)
     # Most references lead to papers that arXiv, or this part of it, does not have.
     usual: dict[PairTable, Dangling] = {"citations": "drop", "links": "drop", "judgments": "drop"}

@@ -21,11 +21,12 @@ TITLE = "A title that two papers of this corpus share"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Write the toy corpus, in which p1 now has an abstract, and p2 and p9 have its title."""
+    """Write the toy corpus; p1 has an abstract but no authors, p2 and p9 have its title."""
     root = write_raw(tmp_path / "raw")
     papers: list[dict[str, Any]] = [dict(paper) for paper in PAPERS]
     for row, abstract in ((2, ""), (1, "All there is."), (9, "All there is.")):
         papers[row].update(title=TITLE, abstract=abstract)
+    papers[1].update(authors=[])
     papers[2].update(doi="10.1/a")
     write_jsonl(root / "papers.jsonl", papers)
     return root
@@ -61,8 +62,9 @@ def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> 
     assert metadata.years[row] == PAPERS[1]["year"]
     table = pa.ipc.open_file(str(data.folder / "metadata.arrow")).read_all().to_pylist()
     (entry,) = [entry for entry in table if entry["row"] == row]
-    assert entry["authors"] == sorted(set(PAPERS[1]["authors"]))
-    assert entry["doi"] == "10.1/a", "what the keeper lacks comes from the others"
+    # What the keeper lacks comes from the others.
+    assert entry["authors"] == sorted(set(PAPERS[2]["authors"]))
+    assert entry["doi"] == "10.1/a"
 
 
 def test_a_namespace_keeps_its_papers_when_they_are_merged_into_another(

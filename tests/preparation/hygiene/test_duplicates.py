@@ -16,7 +16,6 @@ from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import (
     _keepers,
-    compute_keys,
     find_duplicates,
 )
 from scimult.preparation.hygiene.normal_forms import title_key
@@ -34,8 +33,7 @@ def _find(
         for number, text in enumerate(texts):
             writer.add(f"t:{number}", text)
     store, config = TextStore.open(folder), HygieneConfig(duplicates="merge")
-    keys = compute_keys(store, config, sketch=True)
-    return find_duplicates(store, keys, dois or [None] * len(texts), config)
+    return find_duplicates(store, dois or [None] * len(texts), config)
 
 
 @pytest.mark.parametrize(

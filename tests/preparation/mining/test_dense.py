@@ -48,3 +48,19 @@ def test_two_models_give_the_candidates_of_each_alone(tmp_path: Path, keep: bool
     first, second = pools("a"), pools("b")
     assert first != second
     assert pools("a", "b") == [a | b for a, b in zip(first, second, strict=True)]
+
+
+def test_only_queries_that_are_mined_are_encoded(tmp_path: Path) -> None:
+    encoded: list[Text] = []
+
+    class Listing(_Hashes):
+        def encode(self, texts: Sequence[Text], *, role: Role, **options: Any) -> FloatArray:
+            encoded.extend(texts if role == "query" else ())
+            return super().encode(texts, role=role, **options)
+
+    rules = {"citations": [{"rule": "dense", "model": "a"}], "labels": [], "queries": []}
+    config = raw_config(write_raw(tmp_path / "raw"), mining={**rules, "max_groups": 5})
+    data, _ = build_dataset(config, tmp_path / "out", open_encoder=Listing)
+    files = [*data.pairs("train"), *data.pairs("dev")]
+    queries = [np.unique(file.queries) for file in files if file.task == "link_prediction"]
+    assert encoded == [text for rows in queries for text in data.texts.texts(rows)]

@@ -189,9 +189,8 @@ CONTEXTS: dict[str, Content] = {
 }
 
 
-@pytest.mark.parametrize("name", ["multi-objective-contexts", "unarxive"])
-def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path, name: str) -> None:
-    found = run(tmp_path, name, CONTEXTS)
+def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path) -> None:
+    found = run(tmp_path, "multi-objective-contexts", CONTEXTS)
     assert found.rows("unarxive-context2doc", "papers")[0]["title"] == 'A "quoted" title'
     text = {row["id"]: row["text"] for row in found.rows("unarxive-context2doc", "queries")}
     judged = found.pairs("unarxive-context2doc", "judgments")
@@ -201,6 +200,8 @@ def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path, name: st
         ("And once.", "1003.3"),
     }
     assert found.pairs("unarxive-doc2doc", "links") == [("1001.1", "1002.2", "1")]
+    with pytest.raises(DataError, match="use scimult prepare multi-objective-contexts"):
+        run(tmp_path / "former", "unarxive", CONTEXTS)
 
 
 INPARS = [
