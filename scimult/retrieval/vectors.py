@@ -231,10 +231,13 @@ class Vectors:
         else:
             x_BD = _shared(self._embeddings_CD[rows])
         x_BD = x_BD.to(self.device, torch.float32)
-        if rows.stop > self._checked:
-            check_finite(x_BD, "a candidate embedding")
-            self._checked = rows.stop if rows.start <= self._checked else self._checked
-        return self._as_block(x_BD, rows)
+        if rows.stop <= self._checked:
+            return self._as_block(x_BD, rows)
+        check_finite(x_BD, "a candidate embedding")
+        block = self._as_block(x_BD, rows)
+        # Last: another thread may then multiply all candidates as they are.
+        self._checked = rows.stop if rows.start <= self._checked else self._checked
+        return block
 
     def _as_block(self, x_BD: Tensor, rows: slice | Tensor) -> Block:
         x_BD = self._centred(x_BD)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,29 @@ def test_no_search_copies_candidates_nor_measures_them_again(
     assert sum(measured) == (0 if similarity == "dot" else _COUNT)
     block = index._vectors.block(1000, 2000)
     assert block.vectors_BD.data_ptr() == candidates_CD[1000:].ctypes.data
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_another_thread_may_rank_during_the_first_search(
+    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It multiplied by the lengths of the last block before they were known."""
+    queries_QD, candidates_CD = _made(0.3)
+    ids, lists = [str(row) for row in range(_COUNT)], Ragged(np.array([8999, 3]), np.array([0, 2]))
+    indexes = [ExactIndex(ids, candidates_CD, similarity) for _ in range(2)]
+    ranked = [indexes[0].rank_listed(queries_QD[:1], lists)]
+    for name in ("unit_scales", "_bias"):
+        measure = getattr(vectors, name)
+
+        def meanwhile(x_BD: torch.Tensor, measure: Callable[..., torch.Tensor] = measure) -> object:
+            monkeypatch.undo()
+            ranked.append(indexes[1].rank_listed(queries_QD[:1], lists))
+            return measure(x_BD)
+
+        monkeypatch.setattr(vectors, name, meanwhile)
+    indexes[1].search(queries_QD[:1], 5)
+    assert len(ranked) == 2
+    assert np.array_equal(ranked[0].scores_QK, ranked[1].scores_QK)
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 5.0])
