@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,7 @@ class PretrainedConfig(StrictConfig):
     """
 
     format: str = FORMAT
-    version: int = 1
+    version: Literal[1] = 1
     encoder: EncoderConfig
     tasks: list[Task]
     routing: Routing = "task"

@@ -32,9 +32,8 @@ from scimult.types import FloatArray, Role, Similarity, Text, TextEncoder
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
-# Shorter vectors count as zeros, as in torch.nn.functional.normalize.
 # Squares of lengths between these are float32 numbers and lose nothing to speak of.
-_SHORTEST, _LONGEST = 2.0**-50, 2.0**60
+SHORTEST, LONGEST = 2.0**-50, 2.0**60
 # Rows looked at together.
 _SOME = 1 << 14
 EMBEDDINGS = FolderKind(
@@ -152,7 +151,7 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     x_ND = np.asarray(embeddings_ND, dtype=np.float32)
     with np.errstate(over="ignore", under="ignore"):
         lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
-    odd_N = ~((lengths_N1 >= _SHORTEST) & (lengths_N1 <= _LONGEST))[:, 0]
+    odd_N = ~((lengths_N1 >= SHORTEST) & (lengths_N1 <= LONGEST))[:, 0]
     if odd_N.any():
         # Divided by their largest number, they have lengths that float32 can hold.
         x_ND = x_ND.copy()

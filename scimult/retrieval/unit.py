@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Between these lengths, squares are float32 numbers and lose nothing to speak of.
-SHORTEST, LONGEST = 2.0**-50, 2.0**60
+from scimult.retrieval.embeddings import LONGEST, SHORTEST
 
 
 def unit_vectors(x_ND: Tensor) -> Tensor:

@@ -126,6 +126,10 @@ def test_config_of_another_version_or_with_unknown_keys_is_refused(tmp_path: Pat
     change_config(folder, lambda content: content["encoder"].update(hidden_sise=1))
     with pytest.raises(ConfigError, match=r"encoder\.hidden_sise: unknown key.*'hidden_size'"):
         load_pretrained(folder)
+    folder = save_tiny_model(tmp_path / "later")
+    change_config(folder, lambda content: content.update(version=2))
+    with pytest.raises(ConfigError, match=r"version.*1.*2"):
+        load_pretrained(folder)
 
 
 def test_expert_block_that_does_not_exist_is_refused(tmp_path: Path) -> None:
