@@ -54,6 +54,14 @@ def test_blocks_may_outnumber_open_files(tmp_path: Path) -> None:
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_a_block_whose_files_do_not_belong_together_is_named(tmp_path: Path) -> None:
+    _encode(StoringEncoder(WordEncoder(), tmp_path, "m"))
+    (rows,) = tmp_path.rglob("*.rows.npy")
+    np.save(rows, np.load(rows)[1:])
+    with pytest.raises(DataError, match="25 keys for shape"):
+        _encode(StoringEncoder(WordEncoder(), tmp_path, "m"))
+
+
 def test_models_do_not_share_embeddings(tmp_path: Path) -> None:
     _encode(StoringEncoder(WordEncoder(width=16), tmp_path, "one"))
     other = _encode(StoringEncoder(WordEncoder(width=4), tmp_path, "two"))
