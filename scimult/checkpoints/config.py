@@ -61,3 +61,10 @@ class PretrainedConfig(StrictConfig):
                 f"the encoder has {count} routes, the tasks have {len(routes)}: {routes}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_positions(self) -> PretrainedConfig:
+        most = self.encoder.max_text_length
+        if self.max_length > most:
+            raise ValueError(f"max_length {self.max_length} is more than the encoder's {most}")
+        return self

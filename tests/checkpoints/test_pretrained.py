@@ -133,6 +133,13 @@ def test_config_of_another_version_or_with_unknown_keys_is_refused(tmp_path: Pat
         load_pretrained(folder)
 
 
+def test_longer_texts_than_the_encoder_has_positions_for_are_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    change_config(folder, lambda content: content.update(max_length=65))
+    with pytest.raises(ConfigError, match="max_length 65 is more than the encoder's 64"):
+        load_pretrained(folder)
+
+
 def test_expert_block_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "m")
     change_config(folder, lambda content: content["encoder"]["experts"].update(blocks=[7]))
