@@ -316,7 +316,7 @@ def _of_shards(folder: Path) -> StoredEmbeddings:
 
 
 def _only_tensor(path: Path) -> FloatArray:
-    """Return the tensor of a safetensors file; bfloat16, which numpy lacks, as float32."""
+    """Return the tensor of a safetensors file; types that numpy lacks as float32."""
     if path.suffix != ".safetensors":
         problem, fix = "not a .npy or .safetensors file", "convert it to either"
         raise DataError(problem, path=path, fix=fix)
@@ -333,7 +333,9 @@ def _only_tensor(path: Path) -> FloatArray:
     if tensor is None:
         fix = "keep only the one with the vectors"
         raise DataError(f"{len(names)} tensors, not one", path=path, value=names[:3], fix=fix)
-    matrix: FloatArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    numpys = (torch.float16, torch.float32, torch.float64)
+    widened = tensor.is_floating_point() and tensor.dtype not in numpys
+    matrix: FloatArray = (tensor.float() if widened else tensor).numpy()
     return matrix
 
 
