@@ -13,8 +13,7 @@ from scimult.products import multiplies_bytes
 from scimult.retrieval import vectors
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.unit import unit_vectors
-from scimult.retrieval.vectors import Vectors
+from scimult.retrieval.vectors import Vectors, unit_vectors
 from scimult.types import FloatArray, Similarity
 
 FIRST_PASSES: list[FirstPass] = ["float32", "bfloat16"]
@@ -34,7 +33,7 @@ def test_no_search_copies_candidates_nor_measures_them_again(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    for name in ("unit_scales", "_bias"):
+    for name in ("_unit_scales", "_bias"):
         original = getattr(vectors, name)
 
         def noted(x_BD: torch.Tensor, original: object = original) -> torch.Tensor:
@@ -61,7 +60,7 @@ def test_another_thread_may_rank_during_the_first_search(
     ids, lists = [str(row) for row in range(_COUNT)], Ragged(np.array([8999, 3]), np.array([0, 2]))
     indexes = [ExactIndex(ids, candidates_CD, similarity) for _ in range(2)]
     ranked = [indexes[0].rank_listed(queries_QD[:1], lists)]
-    for name in ("unit_scales", "_bias"):
+    for name in ("_unit_scales", "_bias"):
         measure = getattr(vectors, name)
 
         def meanwhile(x_BD: torch.Tensor, measure: Callable[..., torch.Tensor] = measure) -> object:
