@@ -40,6 +40,16 @@ class SciMultError(ValueError):
         advice = "" if fix is None else f". Fix: {fix}"
         super().__init__(f"{where}{problem}{given}{advice}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Processes send each other errors, whose message is not what some are made from.
+        return _remade, (type(self), str(self), vars(self))
+
+
+def _remade(kind: type[SciMultError], message: str, facts: dict[str, Any]) -> SciMultError:
+    error = kind.__new__(kind, message)
+    vars(error).update(facts)
+    return error
+
 
 class ConfigError(SciMultError):
     """A setting is unknown, contradictory or of the wrong type."""

@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,17 @@ def _discard(old: Path, path: Path) -> None:
     doomed = temporary_name(path)
     os.replace(old, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+@cache
+def allow_many_files() -> None:
+    """Raise this process's limit of open files, often 1,024, to the most that the system allows.
+
+    Python keeps mapped files open.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # not every system takes its own maximum
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -78,9 +78,11 @@ def usable_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=device).device
-    # A backend that is not built in raises the third, a value that is no device the last.
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        tried = torch.zeros(1, device=device)
+        tried.cpu()  # "meta" holds nothing
+        return tried.device
+    # Of backends that are not built in or not installed, and of values that are no device.
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         known = "use cpu or cuda" if torch.cuda.is_available() else "use cpu: torch sees no GPU"
         # torch may list its devices or kernels in the first line.
         problem = str(error).partition("\n")[0]

@@ -299,7 +299,7 @@ def gelu_of_linear(linear: nn.Linear, x_ND: Tensor, approximate: str) -> Tensor:
     return F.gelu(linear(x_ND), approximate=approximate)
 
 
-def round_linears(model: nn.Module, largest: int | None = None) -> None:
+def round_linears(model: nn.Module, largest: int) -> None:
     """Let the linear layers of a frozen float32 model multiply bytes, on a CPU.
 
     Each row of weights is rounded to steps of ``1 / largest`` of its largest value, each row of
@@ -310,11 +310,9 @@ def round_linears(model: nn.Module, largest: int | None = None) -> None:
     ----------
     model : nn.Module
         The model.
-    largest : int, optional
-        Largest rounded weight; by default `largest_weight`.
+    largest : int
+        Largest rounded weight: `largest_weight`.
     """
-    largest = largest or largest_weight()
-    assert largest is not None, "this CPU cannot multiply bytes"
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
             linear.forward = _ByteLinear(linear, largest)  # type: ignore[method-assign,assignment]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
+from scimult.data.tables import MissingColumnError
 from scimult.errors import DataError, SciMultError, UnknownNameError, shown, suggest
 
 
@@ -14,6 +16,20 @@ def test_message_names_place_value_and_fix() -> None:
 
 def test_message_without_place_is_the_problem_alone() -> None:
     assert str(SciMultError("no papers")) == "no papers"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("is empty", path="a.tsv", line=3, value=[], fix="add a row"),
+        UnknownNameError("task", "serach", ["search"], path="a.yaml"),
+        MissingColumnError(["id"], "lacks a column", path="a.csv"),
+    ],
+)
+def test_processes_can_send_each_other_errors(error: SciMultError) -> None:
+    """One that cannot be read ends a pool of processes."""
+    sent = pickle.loads(pickle.dumps(error))
+    assert (type(sent), str(sent), vars(sent)) == (type(error), str(error), vars(error))
 
 
 def test_path_without_line() -> None:

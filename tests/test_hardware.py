@@ -131,7 +131,7 @@ def test_gaps_of_the_heap_are_given_back_but_not_after_every_step() -> None:
     assert again == pytest.approx(200, abs=20)
 
 
-@pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "abacus", "cuda:99"])
+@pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "hpu", "meta", "abacus", "cuda:99"])
 def test_a_device_that_is_not_there_is_one_short_line(name: str) -> None:
     """torch lists its devices or kernels in thirty mostly useless lines."""
     with pytest.raises(ConfigError, match=r"device cannot be used.*Fix: use cpu") as caught:

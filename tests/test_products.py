@@ -161,7 +161,7 @@ def test_packed_linears_can_be_copied_and_sent(
 ) -> None:
     monkeypatch.setattr("scimult.products.multiplies_by_onednn", lambda: True)
     model = torch.nn.Sequential(torch.nn.Linear(48, 33)).requires_grad_(False)
-    (round_linears if rounds else pack_linears)(model)
+    round_linears(model, 64) if rounds else pack_linears(model)
     assert "forward" in vars(model[0])
     x_ND = _rows(29, 48, 11)
     other = copied(model)

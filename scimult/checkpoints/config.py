@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,7 @@ class PretrainedConfig(StrictConfig):
     """
 
     format: str = FORMAT
-    version: int = 1
+    version: Literal[1] = 1
     encoder: EncoderConfig
     tasks: list[Task]
     routing: Routing = "task"
@@ -60,4 +60,11 @@ class PretrainedConfig(StrictConfig):
             raise ValueError(
                 f"the encoder has {count} routes, the tasks have {len(routes)}: {routes}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_positions(self) -> PretrainedConfig:
+        most = self.encoder.max_text_length
+        if self.max_length > most:
+            raise ValueError(f"max_length {self.max_length} is more than the encoder's {most}")
         return self

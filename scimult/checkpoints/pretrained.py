@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -69,6 +71,11 @@ class Pretrained:
         """Return the routes of a task's queries and of its candidates."""
         return self.route(task, "query"), self.route(task, "candidate")
 
+    @cached_property
+    def _uncut_tokenizer(self) -> TextTokenizer:
+        """A copy, as another thread may be encoding texts: a tokenizer has one length for all."""
+        return copy.deepcopy(self.tokenizer)
+
     def instruction_row(self, instruction: str) -> TokenIds:
         """Return the token ids of an instruction.
 
@@ -82,7 +89,7 @@ class Pretrained:
             raise ConfigError(
                 "an instruction is empty", fix="give every task of the model an instruction"
             )
-        row = self.tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
+        row = self._uncut_tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
         if len(row) > limit:
             raise ConfigError(
                 f"an instruction has {len(row)} tokens, the model's context is {limit}",

@@ -115,7 +115,7 @@ class BulkEncoder:
     precision : {"float32", "float16"}
         Number type on disk.
     overwrite : bool
-        Replace existing embeddings of any kind instead of resuming them.
+        Replace existing embeddings, of one task or of each, instead of resuming them.
 
     Raises
     ------

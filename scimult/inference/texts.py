@@ -214,7 +214,7 @@ def _first(item: Mapping[Any, Any], names: tuple[str, ...], index: int) -> str:
     value = next((one for one in given if not (isinstance(one, str) and not one.strip())), "")
     if not isinstance(value, str):
         fix = f"write {' or '.join(names)} as a string"
-        if value != value:
+        if _plain(value) is None:
             fix = "write an empty cell as None or an empty string (pandas: frame.fillna(''))"
         raise DataError(f"text {index} holds a {type(value).__name__}", value=value, fix=fix)
     return value.strip()

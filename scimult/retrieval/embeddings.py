@@ -36,7 +36,7 @@ FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
 # Squares of lengths between these are float32 numbers and lose nothing to speak of.
-_SHORTEST, _LONGEST = 2.0**-50, 2.0**60
+SHORTEST, LONGEST = 2.0**-50, 2.0**60
 # Rows looked at together.
 _SOME = 1 << 14
 EMBEDDINGS = FolderKind(
@@ -154,7 +154,7 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
     x_ND = np.asarray(embeddings_ND, dtype=np.float32)
     with np.errstate(over="ignore", under="ignore"):
         lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
-    odd_N = ~((lengths_N1 >= _SHORTEST) & (lengths_N1 <= _LONGEST))[:, 0]
+    odd_N = ~((lengths_N1 >= SHORTEST) & (lengths_N1 <= LONGEST))[:, 0]
     if odd_N.any():
         # Divided by their largest number, they have lengths that float32 can hold.
         x_ND = x_ND.copy()
@@ -337,7 +337,7 @@ def _of_shards(folder: Path) -> StoredEmbeddings:
 
 
 def _only_tensor(path: Path) -> FloatArray:
-    """Return the tensor of a safetensors file; bfloat16, which numpy lacks, as float32."""
+    """Return the tensor of a safetensors file; types that numpy lacks as float32."""
     if path.suffix != ".safetensors":
         problem, fix = "not a .npy or .safetensors file", "convert it to either"
         raise DataError(problem, path=path, fix=fix)
@@ -354,7 +354,9 @@ def _only_tensor(path: Path) -> FloatArray:
     if tensor is None:
         fix = "keep only the one with the vectors"
         raise DataError(f"{len(names)} tensors, not one", path=path, value=names[:3], fix=fix)
-    matrix: FloatArray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    numpys = (torch.float16, torch.float32, torch.float64)
+    widened = tensor.is_floating_point() and tensor.dtype not in numpys
+    matrix: FloatArray = (tensor.float() if widened else tensor).numpy()
     return matrix
 
 

@@ -13,6 +13,7 @@ Shape legend: N rows, D width, B rows of one block, P listed rows.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.errors import DataError
-from scimult.files import atomic_file, read_json, sha256, write_json
+from scimult.files import allow_many_files, atomic_file, read_json, sha256, write_json
 from scimult.retrieval.embeddings import check_finite
 from scimult.types import FloatArray, IntArray, Similarity
 
@@ -240,6 +241,7 @@ class Shards:
     """
 
     def __init__(self, folder: Path | str, names: Sequence[str] | None = None) -> None:
+        allow_many_files()
         self.path = Path(folder)
         manifest = _read_manifest(self.path)
         self.space = Space(**manifest["space"])
@@ -328,6 +330,8 @@ class Shards:
             if not (self.path / f"{shard.name}.arrow").is_file():
                 raise ValueError("its file of ids is missing")
         except (OSError, ValueError, EOFError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # no damage, and rows must not be missing
             self.damaged[shard.name] = _damage(path, str(error))
             return None
         # Still mapped, but without a memmap's cost per slice.

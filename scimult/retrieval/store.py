@@ -147,7 +147,8 @@ class _Part:
 
     def __init__(self, folder: Path, precision: Precision) -> None:
         self._folder, self._precision = folder, precision
-        self._blocks: dict[str, NDArray[np.generic]] = {}
+        # Of each block: a process may open fewer files than there are blocks.
+        self._widths: dict[str, int] = {}
         self._locations: dict[bytes, tuple[str, int]] = {}
         self.read()
 
@@ -155,7 +156,7 @@ class _Part:
         """Open new blocks."""
         for path in sorted(self._folder.glob(f"*{_KEYS}")):
             name = path.name.removesuffix(_KEYS)
-            if name not in self._blocks:
+            if name not in self._widths:
                 self._open(name)
 
     def missing(self, texts: Sequence[Text]) -> list[Text]:
@@ -184,16 +185,23 @@ class _Part:
             indices, rows = by_block.setdefault(name, ([], []))
             indices.append(index)
             rows.append(row)
-        widths = {self._blocks[name].shape[1] for name in by_block}
+        widths = {self._widths[name] for name in by_block}
         if len(widths) > 1:
             problem = f"stored embeddings have different widths: {sorted(widths)}"
             raise DataError(problem, path=self._folder, fix="delete the folder")
         vectors_ND = np.empty((len(texts), widths.pop()), dtype=np.float32)
         for name, (indices, rows) in by_block.items():
-            vectors_ND[indices] = _from_disk(self._blocks[name][rows], self._precision)
+            vectors_ND[indices] = _from_disk(self._load(name)[1][rows], self._precision)
         return vectors_ND
 
     def _open(self, name: str) -> None:
+        keys_BK, rows_BD = self._load(name)
+        self._widths[name] = rows_BD.shape[1]
+        for row, key in enumerate(keys_BK):
+            self._locations.setdefault(key.tobytes(), (name, row))
+
+    def _load(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.generic]]:
+        """Return a block's keys, and its rows, which are mapped."""
         try:
             keys_BK = np.load(self._folder / (name + _KEYS), allow_pickle=False)
             rows_BD = np.load(self._folder / (name + _ROWS), mmap_mode="r", allow_pickle=False)
@@ -202,9 +210,7 @@ class _Part:
         except (OSError, ValueError, EOFError) as error:
             problem, path = f"cannot read stored embeddings: {error}", self._folder / name
             raise DataError(problem, path=path, fix="delete the block's two files") from error
-        self._blocks[name] = rows_BD
-        for row, key in enumerate(keys_BK):
-            self._locations.setdefault(key.tobytes(), (name, row))
+        return keys_BK, rows_BD
 
 
 def key_of(text: Text) -> bytes:

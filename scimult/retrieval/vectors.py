@@ -1,6 +1,6 @@
 """Embeddings as vectors whose inner product ranks them, by block and by row.
 
-Shape legend: Q queries, C candidates, D width, B candidates of one block, P pairs.
+Shape legend: Q queries, C candidates, D width, B candidates of one block, P pairs, N vectors.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from scimult.errors import DataError
 from scimult.hardware import free_memory, may_compile_kernels, send
 from scimult.products import products_at
+from scimult.retrieval.embeddings import LONGEST, SHORTEST
 from scimult.retrieval.selection import check_finite
-from scimult.retrieval.unit import unit_scales, unit_vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 _SOME = 1 << 12
@@ -250,7 +250,7 @@ class Vectors:
             return Block(x_BD, _bias(x_BD), None)
         numbers_B = self._numbers_C[rows]
         if numbers_B.isnan().any():
-            numbers_B = _bias(x_BD) if self._similarity == "l2" else unit_scales(x_BD)
+            numbers_B = _bias(x_BD) if self._similarity == "l2" else _unit_scales(x_BD)
             self._numbers_C[rows] = numbers_B
         if self._similarity == "l2":
             return Block(x_BD, numbers_B, None)
@@ -280,6 +280,36 @@ def _multiplies_pairs(device: torch.device, width: int) -> bool:
     except Exception:
         return False
     return True
+
+
+def unit_vectors(x_ND: Tensor) -> Tensor:
+    """Return float32 vectors scaled to length 1; zeros stay zeros."""
+    lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
+    odd_N = _odd(lengths_N)
+    if odd_N.any():
+        largest_N = x_ND.abs().amax(dim=1)
+        divided_N = odd_N & (largest_N > 0)
+        x_ND = x_ND / torch.where(divided_N, largest_N, 1.0)[:, None]
+        lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
+    return x_ND / torch.where(lengths_N > 0, lengths_N, 1.0)[:, None]
+
+
+def _unit_scales(x_ND: Tensor) -> Tensor:
+    """Return what scales vectors to length 1, shape ``(N,)``: 0 for zeros.
+
+    -1 stands for vectors that no one float32 number scales, which need `unit_vectors`.
+    """
+    lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
+    scales_N: Tensor = 1 / lengths_N
+    odd_N = _odd(lengths_N)
+    if odd_N.any():
+        scales_N[odd_N] = -x_ND[odd_N].any(dim=1).float()
+    return scales_N
+
+
+def _odd(lengths_N: Tensor) -> Tensor:
+    """Return which lengths are out of range, also NaN."""
+    return ~((lengths_N >= SHORTEST) & (lengths_N <= LONGEST))
 
 
 def _bias(x_BD: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
+from scimult.types import Text
 from tests.tiny import save_tiny_model
 
 
@@ -126,6 +127,17 @@ def test_config_of_another_version_or_with_unknown_keys_is_refused(tmp_path: Pat
     change_config(folder, lambda content: content["encoder"].update(hidden_sise=1))
     with pytest.raises(ConfigError, match=r"encoder\.hidden_sise: unknown key.*'hidden_size'"):
         load_pretrained(folder)
+    folder = save_tiny_model(tmp_path / "later")
+    change_config(folder, lambda content: content.update(version=2))
+    with pytest.raises(ConfigError, match=r"version.*1.*2"):
+        load_pretrained(folder)
+
+
+def test_longer_texts_than_the_encoder_has_positions_for_are_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "m")
+    change_config(folder, lambda content: content.update(max_length=65))
+    with pytest.raises(ConfigError, match="max_length 65 is more than the encoder's 64"):
+        load_pretrained(folder)
 
 
 def test_expert_block_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -209,3 +221,11 @@ def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
         load_pretrained(file)
     with pytest.raises(CheckpointError, match="folder does not exist"):
         load_pretrained(file.parent / "x")
+
+
+def test_reading_an_instruction_changes_no_length_of_texts(tmp_path: Path) -> None:
+    """Texts that another thread was encoding were then not cut."""
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="instruction"))
+    model.tokenizer.encode([Text("query", "graph")], 16)
+    model.instruction_row("Find data")
+    assert model.tokenizer._tokenizer.backend_tokenizer.truncation["max_length"] == 16

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -145,6 +146,8 @@ def test_unknown_role_lists_the_known_ones(model: SciMult) -> None:
         (["na\udcefve"], r"text 0 \(query\) is not a string of characters \(value: 'na.udcefve'\)"),
         ([Text("query", 3)], r"text 0 \(query\) is not a string of characters \(value: 3\)"),
         ([{"text": float("nan")}], r"holds a float \(value: nan\)\. Fix: .*pandas: frame.fillna"),
+        ([{"text": pd.NA}], r"holds a NAType .*Fix: .*pandas: frame.fillna"),
+        ([{"text": np.array(["a", "b"])}], r"holds a ndarray .*Fix: write text or query"),
         ({"graphs"}, "texts is of type set"),
         (3, "texts is of type int"),
         (b"graphs", "single text"),

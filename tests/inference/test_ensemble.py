@@ -44,6 +44,13 @@ def test_texts_are_queries_unless_said_otherwise(members: list[SciMult]) -> None
     )
 
 
+def test_the_task_is_one_that_all_members_know(members: list[SciMult]) -> None:
+    assert Ensemble(members, name="both").task_for("classification", "search") == "classification"
+    assert Ensemble(members, name="both").task_for("regression", "search") == "search"
+    mixed = Ensemble([members[0], WordEncoder()], name="mixed")
+    assert mixed.task_for("classification", "search") == "search"
+
+
 def test_every_member_reads_all_texts_of_a_generator(members: list[SciMult]) -> None:
     both = Ensemble(members, name="both")
     wanted = both.encode(TEXTS, task="search", role="candidate")

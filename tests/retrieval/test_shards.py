@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import DataError
-from scimult.files import sha256
+from scimult.files import allow_many_files, sha256
 from scimult.retrieval.shard_folders import open_folder
 from scimult.retrieval.shards import (
     Shards,
@@ -154,6 +157,32 @@ def test_a_damaged_shard_is_named_and_the_rest_is_usable(
     assert [first for first, _ in shards.blocks()] == [0, 5]
     with pytest.raises(DataError, match=r"000001.*damaged shard.*Fix: restore"):
         shards.rows(np.array([4]))
+
+
+def test_shards_may_outnumber_the_usual_limit_of_open_files(tmp_path: Path) -> None:
+    ids, _ = _write(tmp_path, [1] * 40)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allow_many_files.cache_clear()
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 20, before[1]))
+    try:
+        shards = Shards(tmp_path)
+        assert shards.ids == ids
+        assert not shards.damaged
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_too_many_open_files_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged rows are left out of searches."""
+    _write(tmp_path, [2])
+
+    def load(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(OSError, match="Too many"):
+        Shards(tmp_path)
 
 
 def test_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_each_text_task_and_role_is_encoded_once(tmp_path: Path) -> None:
     encoder.encode(TEXTS[:5], task="search", role="candidate")
     encoder.encode(TEXTS[3:8], task="search", role="query")
     assert len(inner.encoded) == len(set(inner.encoded)) == 5 + 5 + 3
+
+
+def test_blocks_may_outnumber_open_files(tmp_path: Path) -> None:
+    encoder = StoringEncoder(WordEncoder(), tmp_path, "m", block=1)
+    before = len(os.listdir("/dev/fd"))
+    assert _encode(encoder).shape[0] == len(TEXTS)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_block_whose_files_do_not_belong_together_is_named(tmp_path: Path) -> None:
+    _encode(StoringEncoder(WordEncoder(), tmp_path, "m"))
+    (rows,) = tmp_path.rglob("*.rows.npy")
+    np.save(rows, np.load(rows)[1:])
+    with pytest.raises(DataError, match="25 keys for shape"):
+        _encode(StoringEncoder(WordEncoder(), tmp_path, "m"))
 
 
 def test_models_do_not_share_embeddings(tmp_path: Path) -> None:

@@ -141,6 +141,15 @@ def test_vectors_made_elsewhere_are_found_by_id(
     np.testing.assert_allclose(vectors.vectors_NE, expected(), rtol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16])
+def test_types_that_numpy_lacks_are_widened(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0.5, -2.0]]).to(dtype)
+    save_file({"e": tensor}, tmp_path / "v.safetensors")
+    (tmp_path / "ids.txt").write_text("a\n")
+    read = read_vector_file(tmp_path / "v.safetensors", tmp_path / "ids.txt")
+    assert read.embeddings_ND.tolist() == [[0.5, -2.0]]
+
+
 def spoilt(value: float, row: int = 4) -> FloatArray:
     matrix = expected()
     matrix[row] = value

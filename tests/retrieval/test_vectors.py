@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,8 +13,7 @@ from scimult.products import multiplies_bytes
 from scimult.retrieval import vectors
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.unit import unit_vectors
-from scimult.retrieval.vectors import Vectors
+from scimult.retrieval.vectors import Vectors, unit_vectors
 from scimult.types import FloatArray, Similarity
 
 FIRST_PASSES: list[FirstPass] = ["float32", "bfloat16"]
@@ -34,7 +33,7 @@ def test_no_search_copies_candidates_nor_measures_them_again(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    for name in ("unit_scales", "_bias"):
+    for name in ("_unit_scales", "_bias"):
         original = getattr(vectors, name)
 
         def noted(x_BD: torch.Tensor, original: object = original) -> torch.Tensor:
@@ -50,6 +49,29 @@ def test_no_search_copies_candidates_nor_measures_them_again(
     assert sum(measured) == (0 if similarity == "dot" else _COUNT)
     block = index._vectors.block(1000, 2000)
     assert block.vectors_BD.data_ptr() == candidates_CD[1000:].ctypes.data
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_another_thread_may_rank_during_the_first_search(
+    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It multiplied by the lengths of the last block before they were known."""
+    queries_QD, candidates_CD = _made(0.3)
+    ids, lists = [str(row) for row in range(_COUNT)], Ragged(np.array([8999, 3]), np.array([0, 2]))
+    indexes = [ExactIndex(ids, candidates_CD, similarity) for _ in range(2)]
+    ranked = [indexes[0].rank_listed(queries_QD[:1], lists)]
+    for name in ("_unit_scales", "_bias"):
+        measure = getattr(vectors, name)
+
+        def meanwhile(x_BD: torch.Tensor, measure: Callable[..., torch.Tensor] = measure) -> object:
+            monkeypatch.undo()
+            ranked.append(indexes[1].rank_listed(queries_QD[:1], lists))
+            return measure(x_BD)
+
+        monkeypatch.setattr(vectors, name, meanwhile)
+    indexes[1].search(queries_QD[:1], 5)
+    assert len(ranked) == 2
+    assert np.array_equal(ranked[0].scores_QK, ranked[1].scores_QK)
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 5.0])
@@ -130,29 +152,3 @@ def test_rows_of_any_size_are_scaled_to_length_1(size: float) -> None:
     wanted_ND = x_ND / np.maximum(lengths_N1, 1e-300)
     np.testing.assert_allclose(unit_rows(x_ND), wanted_ND, atol=1e-6)
     np.testing.assert_allclose(unit_vectors(torch.from_numpy(x_ND)).numpy(), wanted_ND, atol=1e-6)
-
-
-@pytest.mark.parametrize("similarity", ["cosine", "l2"])
-def test_another_thread_never_multiplies_by_numbers_that_are_not_yet_there(
-    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries_QD, candidates_CD = _made(0.0)
-    last, lists = _COUNT - 1, Ragged(np.array([_COUNT - 1]), np.array([0, 1]))
-    index = ExactIndex([str(row) for row in range(_COUNT)], candidates_CD, similarity)
-    wanted = index.rank_listed(queries_QD[:1], lists)
-    index = ExactIndex(index.ids, candidates_CD, similarity)
-    found: list[object] = []
-    for name in ("unit_scales", "_bias"):
-        original = getattr(vectors, name)
-
-        def met(x_BD: torch.Tensor, original: object = original) -> torch.Tensor:
-            if len(x_BD) > 1 and bool((x_BD[-1].numpy() == candidates_CD[last]).all()):
-                with ThreadPoolExecutor(1) as thread:
-                    other = thread.submit(index.rank_listed, queries_QD[:1], lists)
-                    found.append(other.result().scores_QK)
-            return original(x_BD)  # type: ignore[operator,no-any-return]
-
-        monkeypatch.setattr(vectors, name, met)
-    index.search(queries_QD, 5)
-    assert len(found) == 1
-    np.testing.assert_array_equal(found[0], wanted.scores_QK)
