@@ -126,6 +126,24 @@ def suggestions(scores: np.ndarray, right: np.ndarray, papers: np.ndarray) -> Su
     return Suggestions(1 / (1 + np.exp(-scores)), right, papers, ranks.ravel())
 
 
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_greatest_precision_is_the_last_with_a_threshold(k: int | None, seed: int) -> None:
+    held_out = suggestions(*sample(np.random.default_rng(seed), 80))
+    greatest = held_out.greatest_precision(k)
+    assert held_out.threshold(greatest, k) is not None
+    assert held_out.threshold(greatest + 1e-9, k) is None
+
+
+def test_the_starts_share_the_chance_of_an_error() -> None:
+    """Of 20 right suggestions for as many papers, the bound is that of 0.99, not of 0.95."""
+    ones = np.ones(20, dtype=int)
+    held_out = Suggestions(np.linspace(0.9, 0.5, 20), ones > 0, np.arange(20), ones)
+    assert held_out.greatest_precision(None) == pytest.approx(0.01 ** (1 / 20))
+    assert held_out.threshold(0.01 ** (1 / 20) - 1e-9, None) == 0.5
+    assert held_out.threshold(0.01 ** (1 / 20) + 1e-9, None) is None
+
+
 def test_copies_of_papers_guarantee_no_more() -> None:
     single = suggestions(*sample(np.random.default_rng(5), 60))
     twice = {name: np.tile(x, 2) for name, x in vars(single).items() if x is not None}
