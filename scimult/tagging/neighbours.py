@@ -52,26 +52,21 @@ class NearVectors:
 
 
 class NearWords:
-    """Neighbours by the cosine of weighted words."""
+    """Neighbours by the cosine of weighted words, at least one of which they share."""
 
     def __init__(self, words_MT: Any) -> None:
         self._words_TM = words_MT.T.tocsr()
 
-    def search(
-        self, words_BT: Any, k: int = NEAREST, own_B: IntArray | None = None
-    ) -> tuple[IntArray, FloatArray]:
-        """Return rows and similarities of the nearest, best first, except ``own_B``."""
+    def search(self, words_BT: Any, k: int = NEAREST) -> tuple[IntArray, FloatArray]:
+        """Return rows and similarities of the nearest, best first; -1 where there is none."""
         k = min(k, self._words_TM.shape[1])
         rows, scores = [], []
         for start in range(0, words_BT.shape[0], _BLOCK):
             scores_BM = (words_BT[start : start + _BLOCK] @ self._words_TM).toarray()
-            if own_B is not None:
-                own = own_B[start : start + _BLOCK]
-                scores_BM[np.arange(len(own))[own >= 0], own[own >= 0]] = -np.inf
             rows_BK = np.argpartition(-scores_BM, k - 1, axis=1)[:, :k]
             scores_BK = np.take_along_axis(scores_BM, rows_BK, axis=1)
             order_BK = np.lexsort((rows_BK, -scores_BK), axis=1)
             rows.append(np.take_along_axis(rows_BK, order_BK, axis=1))
             scores.append(np.take_along_axis(scores_BK, order_BK, axis=1))
         similarities = np.concatenate(scores)
-        return np.where(np.isfinite(similarities), np.concatenate(rows), -1), similarities
+        return np.where(similarities > 0, np.concatenate(rows), -1), similarities

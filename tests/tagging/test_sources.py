@@ -45,8 +45,18 @@ def test_neighbours_are_those_of_scikit_learn() -> None:
         found, scores = search(query, 7)  # type: ignore[operator]
         np.testing.assert_allclose(scores, 1 - distances, atol=1e-5)
         assert [set(x) for x in found.tolist()] == [set(x) for x in expected.tolist()]
-        without, _ = search(query, 7, own_B=np.arange(15))  # type: ignore[operator]
-        assert all(row not in found for row, found in enumerate(without.tolist()))
+    without, _ = NearVectors(rows, "cosine").search(rows[:15], 7, own_B=np.arange(15))
+    assert all(row not in found for row, found in enumerate(without.tolist()))
+
+
+def test_papers_that_share_no_word_are_no_neighbours() -> None:
+    """Of equally distant papers some would be taken at random, and their tags with them."""
+    words = np.eye(40, dtype=np.float32)
+    query = sparse.csr_array([[0, 0.8, 0, 0.6, *[0] * 36], [0] * 40])
+    rows, scores = NearWords(sparse.csr_array(words)).search(query)
+    assert rows[:, :3].tolist() == [[1, 3, -1], [-1, -1, -1]]
+    assert (rows[:, 2:] == -1).all()
+    assert shares(rows, scores, sparse.csr_array(words)).toarray()[1].sum() == 0
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
