@@ -17,19 +17,17 @@ _SHARPNESS = 10.0
 _BLOCK = 512
 
 
-def shares(
-    rows_BK: IntArray, scores_BK: FloatArray, tags_MC: Any, sharpness: float = _SHARPNESS
-) -> Any:
+def shares(rows_BK: IntArray, scores_BK: FloatArray, tags_MC: Any) -> Any:
     """Return the share of each paper's neighbours that have each concept, sparse.
 
-    Neighbours come best first. The n-th has weight ``exp(sharpness (s_n - s_1))``, divided by the
-    sum of all weights; rows below 0 are ignored. The shape is ``(B, C)``.
+    Neighbours come best first. The n-th has weight ``exp(10 (s_n - s_1))``, divided by the sum of
+    all weights; rows below 0 are ignored. The shape is ``(B, C)``.
     """
     import scipy.sparse as sparse
 
     known_BK = rows_BK >= 0
     scores_BK = np.where(known_BK, scores_BK, 0)
-    weights_BK = np.exp(sharpness * (scores_BK - scores_BK[:, :1])) * known_BK
+    weights_BK = np.exp(_SHARPNESS * (scores_BK - scores_BK[:, :1])) * known_BK
     weights_BK /= np.maximum(weights_BK.sum(axis=1, keepdims=True), 1e-30)
     size, k = rows_BK.shape
     parts = (weights_BK.ravel(), np.where(known_BK, rows_BK, 0).ravel(), np.arange(size + 1) * k)

@@ -26,7 +26,7 @@ TAGS = sparse.csr_array(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 0]], d
 
 def test_shares_of_neighbours_by_hand() -> None:
     rows, scores = np.array([[2, 1], [0, -1], [-1, -1]]), np.array([[0.9, 0.8], [0.5, 0], [0, 0]])
-    found = shares(rows, scores, TAGS, sharpness=10).toarray()
+    found = shares(rows, scores, TAGS).toarray()
     near = 1 / (1 + np.exp(-1))
     expected = [[1 - near, 1 - near, near], [1, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(found, expected, atol=1e-6)
