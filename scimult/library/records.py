@@ -179,7 +179,7 @@ def _converted(paper: Paper, name: str, kind: str) -> Any:
         return as_text(value)
     if kind == "DOUBLE" and actual == "BIGINT":
         return float(value)
-    if kind == "BIGINT" and actual == "DOUBLE" and float(value).is_integer():
+    if kind == "BIGINT" and actual == "DOUBLE" and value.is_integer() and abs(value) < 2**63:
         return int(value)
     raise DataError(
         f"paper {paper.id!r}: column {name!r} holds {_TYPE_NAMES[kind]}, this is "

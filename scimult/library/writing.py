@@ -34,7 +34,7 @@ from scimult.locks import remove_leftovers_in
 from scimult.progress import bar
 from scimult.retrieval.shards import publish, shard_name, write_shard
 from scimult.terminal import counted
-from scimult.types import BoolArray, FloatArray, IntArray
+from scimult.types import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult
@@ -95,12 +95,11 @@ class Writer:
         state: State,
         model: SciMult | None = None,
         encoded: PrecomputedVectors | None = None,
-        segment_rows: int = SEGMENT_ROWS,
     ) -> None:
         self.changes = Changes()
         self._folder, self._state, self._model = state.folder, state, model
         self._encoded = encoded
-        self._manifest, self._segment_rows = state.manifest, segment_rows
+        self._manifest = state.manifest
         self._removed_N = state.removed_N.copy()
         self._spaces = state.spaces
         if model is None:
@@ -184,7 +183,7 @@ class Writer:
                 self.changes.unchanged += 1
                 continue
             waiting.append(paper)
-            if len(waiting) == self._segment_rows:
+            if len(waiting) == SEGMENT_ROWS:
                 yield waiting
                 waiting = []
         if waiting:
@@ -237,7 +236,7 @@ class Writer:
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
             vectors_ND[new] = fresh[task]
             rows = np.array(list(same.values()), dtype=np.int64)
-            vectors_ND[list(same)] = self._copied(task, rows)
+            vectors_ND[list(same)] = self._state.shards(task).rows(rows)
             vectors[task] = vectors_ND
         return vectors
 
@@ -261,12 +260,6 @@ class Writer:
             vectors_ND[found_N], vectors_ND[~found_N] = before[task], encoded[task]
             vectors[task] = vectors_ND
         return vectors
-
-    def _copied(self, task: str, rows: IntArray) -> FloatArray:
-        """Return stored vectors, reopening the library for segments that this writer added."""
-        if len(rows) and rows.max() >= len(self._state.shards(task)):
-            self._state = State(self._folder)
-        return self._state.shards(task).rows(rows)
 
     def _commit(
         self, removed: Sequence[str], added: Sequence[str], values: dict[str, object]

@@ -154,7 +154,9 @@ def match(
             pairs = best_pairs(scores_SR, min(top, 10), 0)
             matches = np.divmod(pairs, len(reviewers))
         else:
-            assigned = _assigned(scores_SR, wanted, names)
+            from scimult.matching.assignment import assign
+
+            assigned = assign(scores_SR, _loads(len(names), len(reviewers), wanted), names)
             matches = assigned.submissions, assigned.reviewers
             _write_pairs(temporary / ASSIGNMENT, *matches, scores_SR, names, reviewers)
             summary["assignment"] = _assignment_summary(assigned, wanted, len(reviewers))
@@ -229,13 +231,6 @@ def _exclude(
     for row, column in pairs:
         scores_SR[row, column] = np.nan
     return len(pairs)
-
-
-def _assigned(scores_SR: FloatArray, wanted: Wanted, names: Sequence[str]) -> Assignment:
-    from scimult.matching.assignment import assign
-
-    submissions, reviewers = scores_SR.shape
-    return assign(scores_SR, _loads(submissions, reviewers, wanted), names)
 
 
 def _loads(submissions: int, reviewers: int, wanted: Wanted) -> Loads:

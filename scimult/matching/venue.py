@@ -299,8 +299,8 @@ def _add_publication(venue: Venue, reviewer: str, note: Record) -> None:
 
 
 def _year(note: Record) -> int | None:
-    dates = (note.fields[name] for name in _DATES if isinstance(note.fields.get(name), int))
-    milliseconds = next(dates, None)
+    dates = (note.fields.get(name) for name in _DATES)
+    milliseconds = next((date for date in dates if isinstance(date, (int, float))), None)
     if milliseconds is None:
         return None
     try:

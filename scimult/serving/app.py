@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +96,9 @@ class Service:
             return work().model_dump_json().encode()
 
         threads = self._waiting if waits else self._threads
-        running = asyncio.get_running_loop().run_in_executor(threads, as_json)
+        # In a context of its own: the thread's next work has another deadline, or none.
+        alone = contextvars.copy_context().run
+        running = asyncio.get_running_loop().run_in_executor(threads, alone, as_json)
         try:
             body = await asyncio.wait_for(running, self._limits.seconds)
         except asyncio.TimeoutError:

@@ -5,8 +5,9 @@ Shape legend: P pairs of paper and concept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from scimult.types import BoolArray, IntArray
 Numbers = NDArray[np.float64]
 _LEAST = 20
 _PLAIN = 1e-3
-_STARTS = 5
+_CONFIDENCE, _STARTS = 0.95, 5
 
 
 @dataclass(frozen=True)
@@ -108,32 +109,33 @@ class Suggestions:
     added_P: IntArray | None = None
     works_P: IntArray | None = None
 
-    def threshold(self, precision: float, k: int | None, confidence: float = 0.95) -> float | None:
+    def threshold(self, precision: float, k: int | None) -> float | None:
         """Return the lowest threshold with a guaranteed precision; None if there is none.
 
         Thresholds are tested from the highest down until one fails (fixed-sequence testing with
         several starts, which share the error budget: Angelopoulos et al. 2021), so that the bound
-        holds for the chosen one: with probability ``confidence`` the share of right suggestions,
-        at most ``k`` per paper, is not lower on similar papers.
+        holds for the chosen one: with a probability of 0.95 the share of right suggestions, at
+        most ``k`` per paper, is not lower on similar papers.
         """
-        p, *listed = self._listed(k)
-        steps = _steps(p)
-        confidence = 1 - (1 - confidence) / _STARTS
-        passed = []
-        for start in _starts(steps):
-            for stop in steps[start:]:
-                if _bound(listed, stop, confidence) < precision:
-                    break
-                passed.append(float(p[stop - 1]))
+        passed = [
+            cutoff
+            for tests in self._sequences(k)
+            for _, cutoff in takewhile(lambda test: test[0] >= precision, tests)
+        ]
         return min(passed, default=None)
 
-    def greatest_precision(self, k: int | None, confidence: float = 0.95) -> float:
+    def greatest_precision(self, k: int | None) -> float:
         """Return the greatest precision that a threshold guarantees; see `threshold`."""
+        first = [bound for tests in self._sequences(k) for bound, _ in islice(tests, 1)]
+        return max(first, default=0.0)
+
+    def _sequences(self, k: int | None) -> Iterator[Iterator[tuple[float, float]]]:
+        """Yield the tests from each start on: the bound of the precision, and the threshold."""
         p, *listed = self._listed(k)
         steps = _steps(p)
-        confidence = 1 - (1 - confidence) / _STARTS
-        stops = [steps[start] for start in _starts(steps)] if steps else []
-        return max((_bound(listed, stop, confidence) for stop in stops), default=0.0)
+        confidence = 1 - (1 - _CONFIDENCE) / _STARTS
+        for start in np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist():
+            yield ((_bound(listed, stop, confidence), float(p[stop - 1])) for stop in steps[start:])
 
     def _listed(self, k: int | None) -> list[NDArray[Any]]:
         """Return the arrays of the top ``k``, most probable first, but for ranks and concepts."""
@@ -154,7 +156,7 @@ def _bound(listed: Sequence[NDArray[Any]], stop: int, confidence: float) -> floa
 def precision_bound(
     right_P: BoolArray | IntArray,
     works_P: IntArray,
-    confidence: float = 0.95,
+    confidence: float = _CONFIDENCE,
     added_P: IntArray | None = None,
 ) -> float:
     """Return a lower confidence bound of the precision on similar papers.
@@ -188,10 +190,6 @@ def _steps(sorted_P: Numbers) -> list[int]:
     ends = np.flatnonzero(np.diff(sorted_P, append=-np.inf)) + 1
     lengths = np.geomspace(_LEAST, len(sorted_P), 100).astype(int)
     return sorted({int(end) for end in ends[np.searchsorted(ends, lengths)]})
-
-
-def _starts(steps: Sequence[int]) -> list[int]:
-    return list(np.linspace(0, len(steps), _STARTS, endpoint=False).astype(int).tolist())
 
 
 def _logistic(logits: Numbers) -> Numbers:

@@ -73,9 +73,9 @@ ZERO_SHOT_FUSION = Fusion(ZERO_SHOT_WEIGHTS, ZERO_SHOT_WEIGHTS)
 class FusionSample:
     """Pairs of papers and concepts to fit weights to; papers come in blocks.
 
-    Wrong pairs are those that a source ranks among a paper's top 30 (with tagged papers: the
-    label's similarity or the linear model), and 50 per paper sampled from the others, weighted to
-    represent all of them. ``seen_C`` tells which concepts have tagged papers.
+    Wrong pairs are those that the label's similarity or the linear model ranks among a paper's top
+    30, and 50 per paper sampled from the others, weighted to represent all of them. ``seen_C``
+    tells which concepts have tagged papers.
     """
 
     def __init__(self, seen_C: BoolArray, seed: int) -> None:
@@ -90,7 +90,7 @@ class FusionSample:
         """Add papers and their correct concepts."""
         kept_BC = right_BC.copy()
         listed = min(_LISTED, right_BC.shape[1])
-        for signal_BC in signals_SBC[[0, -2]] if len(signals_SBC) > len(ZERO_SHOT) else signals_SBC:
+        for signal_BC in signals_SBC[[0, -2]]:
             best = np.argpartition(-signal_BC, listed - 1, axis=1)[:, :listed]
             np.put_along_axis(kept_BC, best, values=True, axis=1)
         columns = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _SAMPLED))
@@ -116,9 +116,8 @@ class FusionSample:
         weights = []
         for group_C, sources in ((self._seen_C, SOURCES), (self._unseen_C, ZERO_SHOT)):
             rows = group_C[concepts_P]
-            count = min(len(sources), signals_PS.shape[1])
-            pairs = signals_PS[rows, :count], right_P[rows], weight_P[rows]
-            weights.append(fit_weights(*pairs, sources[:count]))
+            pairs = signals_PS[rows, : len(sources)], right_P[rows], weight_P[rows]
+            weights.append(fit_weights(*pairs, sources))
         return Fusion(*weights)
 
 

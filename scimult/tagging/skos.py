@@ -106,22 +106,23 @@ def _parsed(path: Path, format: str) -> Graph:
 def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:
     """Return a node's literals in a language, or else those without a language.
 
-    ``en`` takes ``en-GB`` as well; ``en-GB`` takes that first, then whatever English there is.
+    ``en`` takes ``en-GB`` as well, after its own; ``en-GB`` takes that first, then whatever English
+    there is.
     """
     from rdflib import Literal
 
     literals = [word for word in graph.objects(node, predicate) if isinstance(word, Literal)]
-    tags = [(word.language or "").casefold() for word in literals]
+    tagged = [((word.language or "").casefold(), " ".join(word.split())) for word in literals]
     wanted = language.casefold()
     plain = wanted.split("-")[0]
     for fitting in (
-        [tag == wanted and tag != plain for tag in tags],
-        [tag.split("-")[0] == plain for tag in tags],
-        [not tag for tag in tags],
+        [(tag, word) for tag, word in tagged if tag == wanted != plain],
+        [(tag, word) for tag, word in tagged if tag.split("-")[0] == plain],
+        [(tag, word) for tag, word in tagged if not tag],
     ):
-        words = [word for word, fits in zip(literals, fitting, strict=True) if fits]
-        if words:
-            return sorted({" ".join(str(word).split()) for word in words} - {""})
+        if fitting:
+            own_first = sorted(fitting, key=lambda one: (one[0] != wanted, one[1]))
+            return [word for word in dict.fromkeys(word for _, word in own_first) if word]
     return []
 
 

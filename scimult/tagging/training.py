@@ -18,6 +18,7 @@ from scimult.progress import progress
 from scimult.tagging.calibration import (
     Calibration,
     Curve,
+    Numbers,
     Suggestions,
     expected_calibration_error,
 )
@@ -197,6 +198,9 @@ def calibrate(
         errors.append(expected_calibration_error(held_out_P, right_P[~fitted_P]))
     calibration = _curves(logits_P, right_P, seen_P)
     probabilities_P = calibration.probabilities(logits_P, seen_P)
+    if hierarchy != "flat":
+        # As in tagging: the two curves may have swapped seen and unseen concepts.
+        probabilities_P = _raised(probabilities_P, papers_P, concepts_P, vocabulary)
     order = np.lexsort((-probabilities_P, papers_P))
     ranks_P = np.empty_like(order)
     ranks_P[order] = rank_in_runs(papers_P[order]) + 1
@@ -204,6 +208,20 @@ def calibrate(
         probabilities_P, right_P, papers_P, ranks_P, concepts_P, works_P=works_P
     )
     return calibration, suggestions, float(np.mean(errors))
+
+
+def _raised(
+    probabilities_P: Numbers, papers_P: IntArray, concepts_P: IntArray, vocabulary: Vocabulary
+) -> Numbers:
+    """Raise listed concepts to the narrower ones listed for the same paper; papers ascend."""
+    raised_P: Numbers = probabilities_P.copy()
+    for rows in blocks(int(papers_P[-1]) + 1, len(vocabulary), "", show=False):
+        part = slice(*np.searchsorted(papers_P, (rows[0], rows[-1] + 1)))
+        places = papers_P[part] - rows[0], concepts_P[part]
+        scores_BC = np.zeros((len(rows), len(vocabulary)))
+        scores_BC[places] = probabilities_P[part]
+        raised_P[part] = raised(scores_BC, vocabulary)[places]
+    return raised_P
 
 
 def _curves(logits_P: FloatArray, right_P: BoolArray, seen_P: BoolArray) -> Calibration:

@@ -25,6 +25,8 @@ def test_bad_papers_are_refused_and_nothing_is_lost(make: Make) -> None:
         library.add([paper(7), paper(7, 1)])
     with pytest.raises(DataError, match=r"p008.*'year' holds whole numbers, this is text.*Fix:"):
         library.add([paper(8, year="soon")])
+    with pytest.raises(DataError, match=r"'year' holds whole numbers, this is numbers.*1e\+300"):
+        library.add([paper(8, year=1e300)])
     with pytest.raises(DataError, match=r"column name is taken.*'Row'"):
         library.add([paper(8, Row=3)])
     with pytest.raises(DataError, match="sync would empty the library"):

@@ -77,7 +77,7 @@ def test_any_history_ends_like_a_new_library(
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing.Writer.__init__, "__defaults__", (None, 3))
+        patch.setattr(writing, "SEGMENT_ROWS", 3)
         patch.setattr(compaction, "SEGMENT_ROWS", 4)
         patch.setattr(compaction, "MOST_SMALL", 2)
         library = made(folder / "kept", model, [])
@@ -130,7 +130,7 @@ def test_killed_at_any_write_and_repeated(
 ) -> None:
     folder = tmp_path_factory.mktemp("killed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing.Writer.__init__, "__defaults__", (None, 3))
+        patch.setattr(writing, "SEGMENT_ROWS", 3)
         patch.setattr(compaction, "SEGMENT_ROWS", 4)
         patch.setattr(compaction, "MOST_SMALL", 1 if crowded else 32)
         library = made(folder / "kept", model, _papers(before))
@@ -153,7 +153,7 @@ import itertools, os, sys
 import scimult.files
 from scimult.library import Library, writing
 from tests.library.conftest import dated
-writing.Writer.__init__.__defaults__ = (None, 5)
+writing.SEGMENT_ROWS = 5
 library, writes, replace = Library.open(sys.argv[1]), itertools.count(1), os.replace
 library.model
 def replace_or_die(*names):
@@ -255,7 +255,7 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_repairs_it(
     caplog: pytest.LogCaptureFixture,
     file: str,
 ) -> None:
-    monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
+    monkeypatch.setattr(writing, "SEGMENT_ROWS", 5)
     library = make(dated(15))
     (path,) = library.path.glob(file)
     content = path.read_bytes()

@@ -21,7 +21,7 @@ from tests.library.conftest import dated, made
 def test_an_interrupted_creation_is_refused_until_it_is_completed(
     model_folder: Path, model: SciMult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 3))
+    monkeypatch.setattr(writing, "SEGMENT_ROWS", 3)
     folder = tmp_path / "library"
 
     def papers() -> Iterator[dict[str, Any]]:

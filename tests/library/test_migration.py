@@ -57,7 +57,7 @@ def test_a_migrated_library_equals_one_created_with_the_new_model(
 def test_a_killed_migration_resumes_and_the_library_stays_searchable(
     make: Make, newer: Path, monkeypatch: pytest.MonkeyPatch, model: SciMult
 ) -> None:
-    monkeypatch.setattr(writing.Writer.__init__, "__defaults__", (None, 5))
+    monkeypatch.setattr(writing, "SEGMENT_ROWS", 5)
     monkeypatch.setattr(compaction, "SEGMENT_ROWS", 5)
     library = make(dated(20))
     before = library.search("graph", k=20)

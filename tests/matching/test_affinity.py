@@ -120,16 +120,23 @@ def test_half_of_the_weight_is_gone_after_a_half_life() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 999), rows=st.integers(1, 4), columns=st.integers(0, 4))
-def test_best_pairs_are_the_best_of_rows_and_columns(seed: int, rows: int, columns: int) -> None:
+@given(
+    seed=st.integers(0, 999),
+    shape=st.sampled_from([(6, 5), (50, 60)]),
+    rows=st.integers(1, 5),
+    columns=st.integers(0, 5),
+)
+def test_best_pairs_are_the_best_of_rows_and_columns(
+    seed: int, shape: tuple[int, int], rows: int, columns: int
+) -> None:
     rng = np.random.default_rng(seed)
-    scores_SR = rng.permutation(6 * 5).reshape(6, 5).astype(np.float32)
-    scores_SR[rng.random((6, 5)) < 0.2] = np.nan
+    scores_SR = rng.permutation(shape[0] * shape[1]).reshape(shape).astype(np.float32)
+    scores_SR[rng.random(shape) < 0.2] = np.nan
     wanted = set()
     for axis, count in ((0, rows), (1, columns)):
         table = scores_SR if axis == 0 else scores_SR.T
         for i, line in enumerate(table):
             for j in np.argsort(-line)[:count]:
                 if not np.isnan(line[j]):
-                    wanted.add(i * 5 + j if axis == 0 else j * 5 + i)
+                    wanted.add(i * shape[1] + j if axis == 0 else j * shape[1] + i)
     assert best_pairs(scores_SR, rows, columns).tolist() == sorted(wanted)

@@ -32,6 +32,14 @@ def test_a_folder_of_openreview(tmp_path: Path) -> None:
     assert (a1.text.title, a1.year, a1.venue) == ("Galaxies", 2020, "AAS 2020")
 
 
+def test_dates_that_pandas_wrote_as_floats_have_years(tmp_path: Path) -> None:
+    """A column with gaps is one of floats; its papers passed as those without a year."""
+    folder = write_venue(tmp_path)
+    dated = {**note("b1", "Old"), "pdate": None, "cdate": 1.3e12}
+    (folder / "archives" / "~Bob_M1.jsonl").write_text(json.dumps(dated) + "\n")
+    assert read_openreview(folder, Rejects()).publications["b1"].year == 2011
+
+
 def test_submissions_in_three_forms(tmp_path: Path) -> None:
     whole = read_openreview(write_venue(tmp_path / "lines"), Rejects()).submissions
     notes = [json.loads(line) for line in (tmp_path / "lines" / "submissions.jsonl").open()]

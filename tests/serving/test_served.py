@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -15,7 +16,10 @@ import pytest
 from scimult.cli.serve import followed_labels
 from scimult.library import Library
 from scimult.library.words import WordIndex
-from scimult.serving.app import THREADS
+from scimult.serving.answers import Answers
+from scimult.serving.app import THREADS, Service
+from scimult.serving.batching import DEADLINE
+from scimult.serving.schemas import Health
 from scimult.serving.served import Served
 from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
@@ -182,6 +186,14 @@ def test_the_first_index_of_words_holds_up_no_other_request(
         while not server.served.has_words:
             assert time.monotonic() < end
             time.sleep(0.01)
+
+
+def test_a_deadline_ends_with_its_request() -> None:
+    """A minute after a question that needs words, their next index was given up, unnoticed."""
+    service = Service(Answers(cast(Served, None)))
+    answer = service.answer(lambda: Health(status="ok", papers=1, generation=1), waits=True)
+    assert asyncio.run(answer).status_code == 200
+    assert service._waiting.submit(DEADLINE.get, None).result() is None
 
 
 def test_an_unforeseen_error_does_not_end_the_watch(

@@ -69,6 +69,7 @@ def test_the_highest_probabilities_are_the_true_ones() -> None:
 def test_few_pairs_keep_the_logistic_function() -> None:
     curve = Curve.fit(np.linspace(-3, 3, 19), np.ones(19, dtype=bool))
     assert curve(np.array([0.0, np.log(3)])) == pytest.approx([0.5, 0.75])
+    assert Curve.fit(np.linspace(-3, 3, 40), np.arange(40) >= 20).logits
     assert np.isfinite(curve(np.array([-1e5, 1e5]))).all()
 
 
@@ -124,6 +125,34 @@ def test_a_target_precision_holds_in_19_of_20_data_sets(k: int | None) -> None:
 def suggestions(scores: np.ndarray, right: np.ndarray, papers: np.ndarray) -> Suggestions:
     ranks = np.argsort(np.argsort(-scores.reshape(-1, 10), axis=1), axis=1) + 1
     return Suggestions(1 / (1 + np.exp(-scores)), right, papers, ranks.ravel())
+
+
+@pytest.mark.parametrize("k", [None, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_greatest_precision_is_the_last_with_a_threshold(k: int | None, seed: int) -> None:
+    held_out = suggestions(*sample(np.random.default_rng(seed), 80))
+    greatest = held_out.greatest_precision(k)
+    assert held_out.threshold(greatest, k) is not None
+    assert held_out.threshold(greatest + 1e-9, k) is None
+    kept = held_out.ranks_P <= (k or 10)
+    best = Suggestions(*(x[kept] for x in vars(held_out).values() if x is not None))
+    assert best.greatest_precision(None) == greatest
+
+
+def test_the_starts_share_the_chance_of_an_error() -> None:
+    """Of 20 right suggestions for as many papers, the bound is that of 0.99, not of 0.95."""
+    ones = np.ones(20, dtype=int)
+    held_out = Suggestions(np.linspace(0.9, 0.5, 20), ones > 0, np.arange(20), ones)
+    assert held_out.greatest_precision(None) == pytest.approx(0.01 ** (1 / 20))
+    assert held_out.threshold(0.01 ** (1 / 20) - 1e-9, None) == 0.5
+    assert held_out.threshold(0.01 ** (1 / 20) + 1e-9, None) is None
+
+
+def test_a_bound_is_that_of_all_suggestions_above_its_threshold() -> None:
+    p, right = np.repeat([0.9, 0.5], [25, 15]), np.arange(40) < 25
+    held_out = Suggestions(p, right, np.arange(40), np.ones(40, dtype=int))
+    assert held_out.threshold(0.7, None) == 0.9
+    assert held_out.threshold(0.3, None) == 0.5
 
 
 def test_copies_of_papers_guarantee_no_more() -> None:

@@ -26,7 +26,7 @@ TAGS = sparse.csr_array(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 0]], d
 
 def test_shares_of_neighbours_by_hand() -> None:
     rows, scores = np.array([[2, 1], [0, -1], [-1, -1]]), np.array([[0.9, 0.8], [0.5, 0], [0, 0]])
-    found = shares(rows, scores, TAGS, sharpness=10).toarray()
+    found = shares(rows, scores, TAGS).toarray()
     near = 1 / (1 + np.exp(-1))
     expected = [[1 - near, 1 - near, near], [1, 0, 0], [0, 0, 0]]
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -45,8 +45,18 @@ def test_neighbours_are_those_of_scikit_learn() -> None:
         found, scores = search(query, 7)  # type: ignore[operator]
         np.testing.assert_allclose(scores, 1 - distances, atol=1e-5)
         assert [set(x) for x in found.tolist()] == [set(x) for x in expected.tolist()]
-        without, _ = search(query, 7, own_B=np.arange(15))  # type: ignore[operator]
-        assert all(row not in found for row, found in enumerate(without.tolist()))
+    without, _ = NearVectors(rows, "cosine").search(rows[:15], 7, own_B=np.arange(15))
+    assert all(row not in found for row, found in enumerate(without.tolist()))
+
+
+def test_papers_that_share_no_word_are_no_neighbours() -> None:
+    """Of equally distant papers some would be taken at random, and their tags with them."""
+    words = np.eye(40, dtype=np.float32)
+    query = sparse.csr_array([[0, 0.8, 0, 0.6, *[0] * 36], [0] * 40])
+    rows, scores = NearWords(sparse.csr_array(words)).search(query)
+    assert rows[:, :3].tolist() == [[1, 3, -1], [-1, -1, -1]]
+    assert (rows[:, 2:] == -1).all()
+    assert shares(rows, scores, sparse.csr_array(words)).toarray()[1].sum() == 0
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 
+from scimult.inference import SciMult
+from scimult.tagging import Tagger
 from scimult.tagging.incoming import text_hashes
 from scimult.tagging.training import split_papers, works_of
 from scimult.types import Text
+from tests.tagging.made_up import VOCABULARY, papers
 
 
 def test_copies_of_a_paper_stay_together() -> None:
@@ -37,3 +41,18 @@ def test_other_texts_are_split_by_their_ids() -> None:
         assert weighing.tolist() == sorted(order[:30])
         assert calibrating.tolist() == sorted(order[30:60])
         assert learning.tolist() == sorted(order[60:])
+
+
+def test_held_out_probabilities_are_those_of_tags(model: SciMult, tmp_path: Path) -> None:
+    """A broader concept gets the score of a narrower one, whose curve may be the higher one."""
+    given = papers(400)
+    tagger = Tagger.train(tmp_path / "t", VOCABULARY, given, model=model, hierarchy="closed")
+    held_out = tagger._state.suggestions
+    assert held_out is not None
+    assert held_out.concepts_P is not None
+    texts = [Text("paper", paper["title"], paper["abstract"]) for paper in given]
+    _, _, rows = split_papers([paper["id"] for paper in given], works_of(text_hashes(texts)))
+    texts = [texts[row] for row in rows]
+    scores = tagger.scores(texts, model.encode(texts, task="classification"))
+    found = scores[held_out.papers_P, held_out.concepts_P]
+    np.testing.assert_allclose(held_out.probabilities_P, found, atol=1e-5)

@@ -264,8 +264,12 @@ def test_a_region_comes_first_and_its_language_serves_where_it_is_missing(tmp_pa
         "@prefix skos: <http://www.w3.org/2004/02/skos/core#> .",
         '<e:1> a skos:Concept ; skos:prefLabel "color"@en-US, "colour"@en-GB, "Farbe"@de .',
         '<e:2> a skos:Concept ; skos:prefLabel "red"@en, "rot"@de .',
+        '<e:3> a skos:Concept ; skos:prefLabel "zucchini"@en, "courgette"@en-GB .',
     ]
     (tmp_path / "v.ttl").write_text("\n".join(lines))
-    for language, labels in (("en-GB", ["colour", "red"]), ("en", ["color", "red"])):
+    for language, labels in (
+        ("en-GB", ["colour", "red", "courgette"]),
+        ("en", ["color", "red", "zucchini"]),
+    ):
         vocabulary = read_vocabulary(tmp_path / "v.ttl", language=language)
         assert [concept.label for concept in vocabulary] == labels
