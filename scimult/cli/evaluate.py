@@ -200,8 +200,8 @@ def _score_all(
 ) -> list[str]:
     """Score every system in turn; return what failed.
 
-    A system that fails on every set does not stop the others; if all of them do, the last error
-    is raised.
+    A system that cannot be loaded, or fails on every set, does not stop the others; if all of them
+    do, the last error is raised.
     """
     from scimult import distributed
     from scimult.evaluation.harness import encode_on_all_ranks
@@ -209,14 +209,17 @@ def _score_all(
     failed: list[str] = []
     scored = 0
     for name, make in makers.items():
-        system = make()
-        encode_on_all_ranks(system, loaded)
-        if not distributed.is_main():
-            continue
+        # The other ranks would wait for one that goes on alone.
+        are_waiting = distributed.world_size() > 1
         try:
+            system = make()
+            encode_on_all_ranks(system, loaded)
+            are_waiting = False
+            if not distributed.is_main():
+                continue
             result = scores(system, on_set=partial(_report_set, name))
         except Exception as error:
-            if not scored and name == list(makers)[-1]:
+            if are_waiting or (not scored and name == list(makers)[-1]):
                 raise
             echo(f"{name}: {failure(error)}", err=True)
             failed += [f"{name}: {key}" for key in loaded]

@@ -154,20 +154,22 @@ def _refuse_another(before: Result, now: Result, path: Path) -> None:
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the settings that tell two systems apart; folder names do not if digests can."""
     has_identity = "fingerprint" in now or _DIGESTS in now
+    # A cross-encoder's files are one model; those of embeddings and dev sets may become more.
+    grows = now.get("kind") != "reranked"
     return [
         key
         for key in sorted({*before, *now})
         if not (key in _FOLDERS and has_identity)
-        if not _alike(key, before.get(key), now.get(key))
+        if not _alike(key, before.get(key), now.get(key), grows)
     ]
 
 
-def _alike(key: str, before: Any, now: Any) -> bool:
+def _alike(key: str, before: Any, now: Any, grows: bool) -> bool:
     """Return whether two values of a setting are of the same system."""
     if before is None or now is None or key not in (_DIGESTS, *_PARTS):
         return bool(before == now)
     if key == _DIGESTS:
-        return _same_files(before, now)
+        return _same_files(before, now) if grows else bool(before == now)
     return before.keys() == now.keys() and not any(_differing(before[n], now[n]) for n in now)
 
 

@@ -241,6 +241,11 @@ class _RerankedRanker:
         return Ranking(ranking.rows_QK[:, :k], ranking.scores_QK[:, :k])
 
     def rank_listed(self, lists: Ragged) -> Ranking:
+        most = int(lists.lengths.max(initial=0))
+        if self._dataset.reviewers is not None and most > self._system.top:
+            problem = f"{self._dataset.name} averages scores of papers, up to {most} of a query"
+            fix = f"rerank them all with top={most}, or leave the set out"
+            raise DataError(problem, value=f"top={self._system.top}", fix=fix)
         return self._reranked(self._first.rank_listed(lists))
 
     def _reranked(self, ranking: Ranking) -> Ranking:

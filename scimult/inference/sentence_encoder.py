@@ -249,13 +249,13 @@ class SentenceEncoder:
 
     @cached_property
     def _half_unit_vectors(self) -> bool:
-        """Whether the model scales its embeddings to length 1 in 16 bits."""
+        """Whether embeddings leave the model at length 1, scaled to it in 16 bits."""
         import torch
         from sentence_transformers.base.modules import Normalize
 
-        scaled = self.spec.unit_vectors or any(
-            isinstance(module, Normalize) for module in self._model.children()
-        )
+        # Modules after the scaling change lengths, and so does a cut.
+        ends_scaled = isinstance([*self._model.children()][-1], Normalize)
+        scaled = self.spec.unit_vectors or (ends_scaled and self._model.truncate_dim is None)
         return scaled and self._model.dtype in (torch.bfloat16, torch.float16)
 
     def _format(self, text: Text) -> str:

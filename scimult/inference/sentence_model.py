@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.errors import CheckpointError
-from scimult.retrieval.cross_encoder import drawn_weights
+from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         fix = "name a folder, or download the model first; --model takes those of scimult"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
     _check_weights(spec, model)
-    _check_vocabulary(spec, model)
-    longest = [spec.max_length or model.max_seq_length, *_positions(model)]
+    if knows_no_words(model.tokenizer):
+        fix = "copy its files there, such as tokenizer.json"
+        raise CheckpointError("the tokenizer knows no words", path=spec.model, fix=fix)
+    longest = [spec.max_length or model.max_seq_length, learned_positions(model)]
     limit = min((number for number in longest if number), default=None)
     if limit != model.max_seq_length:
         try:
@@ -64,18 +66,6 @@ def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
         raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
 
 
-def _check_vocabulary(spec: EncoderSpec, model: SentenceTransformer) -> None:
-    """Refuse a tokenizer that transformers made of special tokens alone: all words are unknown."""
-    tokenizer = model.tokenizer
-    special = getattr(tokenizer, "all_special_tokens", None)
-    if special and set(tokenizer.get_vocab()) <= set(special):
-        problem, fix = (
-            "the tokenizer knows no words",
-            "copy its files there, such as tokenizer.json",
-        )
-        raise CheckpointError(problem, path=spec.model, fix=fix)
-
-
 def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
     """Return how the model's own files compare embeddings.
 
@@ -89,17 +79,3 @@ def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:
             return ours
     problem, fix = "this model's similarity is not supported", "choose one, such as similarity=l2"
     raise CheckpointError(problem, path=spec.model, value=model.similarity_fn_name, fix=fix)
-
-
-def _positions(model: SentenceTransformer) -> list[int]:
-    """Return how many tokens have learned positions, if these are learned.
-
-    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which the library does not know.
-    """
-    import torch
-
-    return [
-        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
-        for name, part in model.named_modules()
-        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding)
-    ]

@@ -1,12 +1,12 @@
 """sentence-transformers cross-encoders: score a query and a document read together.
 
-Shape legend: P pairs.
+Shape legend: P pairs, U different ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ _READ = "_is_hf_initialized"
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     """Return a scorer of (query, document) texts: float32, shape ``(P,)``, larger fits better.
 
+    Where the model ends in a sigmoid, scores are its inputs: they have the same order, but near 1
+    the sigmoids of different ones are equal in float32.
+
     Parameters
     ----------
     model : str
@@ -39,14 +42,47 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     ------
     ConfigError
         If the model cannot be loaded, is a text encoder, whose scores of pairs would be random,
-        lacks weights, or gives more than one score per pair.
+        lacks weights or a tokenizer, gives more than one score per pair, or cannot read pairs of
+        several lengths at once.
     DataError
         From the scorer, if a score is not finite.
     """
+    from torch import nn
+
+    encoder = _checked(model, device)
+    if encoder.device.type == "cpu":
+        encoder.float()  # saved in bfloat16, near scores would be equal, and take longer
+    if isinstance(encoder.activation_fn, nn.Sigmoid):
+        encoder.activation_fn = nn.Identity()
+    if positions := learned_positions(encoder):
+        encoder.max_seq_length = min(encoder.max_seq_length or positions, positions)
+    try:
+        encoder.predict([("short", "pair"), ("a pair", "of more words")], show_progress_bar=False)
+    except Exception as error:  # no padding token, among others
+        problem = f"cross-encoder cannot score: {' '.join(str(error).split())}"
+        fix = "mend the model's tokenizer and configuration, or use another cross-encoder"
+        raise ConfigError(problem, value=model, fix=fix) from error
+
+    def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
+        # Scored twice, in other company, a pair may differ in the last bit.
+        place = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+        predicted = encoder.predict(list(place), show_progress_bar=False)
+        scores_U = np.asarray(predicted, dtype=np.float32).reshape(-1)
+        if not np.isfinite(scores_U).all():
+            fix = "use another cross-encoder, or float32 weights"
+            raise DataError("cross-encoder gave a score that is not finite", path=model, fix=fix)
+        scores_P: FloatArray = scores_U[np.array([place[pair] for pair in pairs], dtype=np.int64)]
+        return scores_P
+
+    return score
+
+
+def _checked(model: str, device: str | None) -> CrossEncoder:
+    """Load a cross-encoder, and refuse what the library only warns of."""
     from sentence_transformers import CrossEncoder
 
     try:
-        encoder = CrossEncoder(model, device=device)
+        encoder: CrossEncoder = CrossEncoder(model, device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load cross-encoder: {' '.join(str(error).split())}"
         fix = "name a folder or a model with one score per pair"
@@ -58,22 +94,14 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
         fix = f"use complete files; missing are {', '.join(drawn[:3])}"
         raise ConfigError(problem, value=model, fix=fix)
+    if knows_no_words(encoder.tokenizer):
+        fix = "copy its files there, such as tokenizer.json"
+        raise ConfigError("cross-encoder: the tokenizer knows no words", value=model, fix=fix)
     if encoder.num_labels != 1:
         fix = "use one with a single score per pair"
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
         raise ConfigError(problem, value=model, fix=fix)
-    if encoder.device.type == "cpu":
-        encoder.float()  # saved in bfloat16, near scores would be equal, and take longer
-
-    def score(pairs: Sequence[tuple[str, str]]) -> FloatArray:
-        predicted = encoder.predict(list(pairs), show_progress_bar=False) if pairs else []
-        scores_P: FloatArray = np.asarray(predicted, dtype=np.float32).reshape(-1)
-        if not np.isfinite(scores_P).all():
-            fix = "use another cross-encoder, or float32 weights"
-            raise DataError("cross-encoder gave a score that is not finite", path=model, fix=fix)
-        return scores_P
-
-    return score
+    return encoder
 
 
 def drawn_weights(model: nn.Module) -> list[str]:
@@ -91,6 +119,28 @@ def drawn_weights(model: nn.Module) -> list[str]:
         for name, weight in model.named_parameters()
         if id(weight) in inside and not getattr(weight, _READ, False)
     ]
+
+
+def knows_no_words(tokenizer: Any) -> bool:
+    """Return whether transformers made a tokenizer without its files, of special tokens alone."""
+    special = set(getattr(tokenizer, "all_special_tokens", ()))
+    return bool(special) and special >= set(tokenizer.get_vocab())
+
+
+def learned_positions(model: nn.Module) -> int | None:
+    """Return how many tokens have learned positions; None if these are not learned.
+
+    Those of RoBERTa, XLM-R and MPNet begin after the padding's, which sentence-transformers does
+    not know: a longer text stops it.
+    """
+    from torch import nn
+
+    counts = [
+        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1)
+        for name, part in model.named_modules()
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding)
+    ]
+    return min(counts, default=None)
 
 
 def _has_random_head(encoder: CrossEncoder) -> bool:

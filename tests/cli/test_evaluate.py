@@ -242,13 +242,14 @@ def test_a_suite_is_scored_in_parts(suite: Path) -> None:
 
 
 def test_a_set_that_fails_is_named_at_the_end(suite: Path) -> None:
-    found = _evaluate(suite, "--embeddings", f"mine={_stored(suite)}", "--bm25")
+    """Neither it, nor a system that cannot be loaded, stops the others."""
+    better = ("--bm25", "--rerank", f"better=BM25+{suite.parent / 'missing'}")
+    found = _evaluate(suite, "--embeddings", f"mine={_stored(suite)}", *better, "--lexical=b=beir")
     assert found.exit_code == 1
     assert "mine: search: failed: " in found.stderr
+    assert "better: failed: cannot load cross-encoder" in found.stderr
     last = found.stderr.splitlines()[-1]
-    assert last.startswith(
-        "error: 4 sets failed: mine: coarse; mine: fields; mine: rerank; mine: s"
-    )
+    assert last.startswith("error: 9 sets failed: mine: coarse; mine: fields; mine: rerank; mine:")
     assert "| link_prediction | links | recall@1 |" in (suite.parent / "out/table.md").read_text()
     assert "mine failed on search: " in found.stdout.replace("\n", " ")
 

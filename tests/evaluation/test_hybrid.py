@@ -161,6 +161,19 @@ def test_no_weight_is_chosen_where_reviewers_are_judged(dataset: Dataset) -> Non
         system.ranker(reviewed).rank_listed(few)
 
 
+def test_reviewers_papers_are_reranked_all_or_not_at_all(dataset: Dataset, tmp_path: Path) -> None:
+    """A reviewer's score is a mean of scores; those below the top say only an order."""
+    few = Ragged.from_lists([[0, 1], [2], [0]])
+    papers = Ragged.from_lists([[0, 1, 2], [2], [0, 1]])
+    judged = Qrels(few, Ragged.from_lists([[1, 0], [3], [2]]), candidates=3)
+    reviewed = replace(dataset, lists=papers, reviewers=Reviewers(["a", "b", "c"], few, judged))
+    model = save_cross_encoder(tmp_path / "cross")
+    with pytest.raises(DataError, match=r"requests averages scores .*Fix: .* top=3"):
+        RerankedSystem("better", BM25System(), model, top=2).ranker(reviewed).rank_listed(papers)
+    whole = RerankedSystem("better", BM25System(), model, top=3).ranker(reviewed)
+    assert (whole.rank_listed(papers).rows_QK >= 0).sum() == 6
+
+
 def test_halves_need_two_queries() -> None:
     with pytest.raises(DataError, match="fuse by rank"):
         halves(["q1"])
@@ -168,13 +181,14 @@ def test_halves_need_two_queries() -> None:
 
 def test_reranking_equals_the_cross_encoders_own(dataset: Dataset, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
+    from torch.nn import Identity
 
     model = save_cross_encoder(tmp_path / "cross")
     system = RerankedSystem("better", BM25System(), model, top=2)
     assert system.describe()["first"]["BM25"]["kind"] == "bm25"
     first = BM25System().ranker(dataset).search(5)
     found = system.ranker(dataset).search(5)
-    peer = CrossEncoder(str(model))
+    peer = CrossEncoder(str(model), activation_fn=Identity())
     for query, text in enumerate(dataset.queries):
         rows = [row for row in first.rows_QK[query].tolist() if row >= 0]
         top = [dataset.candidates[row].joined for row in rows[:2]]

@@ -1,4 +1,4 @@
-"""Third-party encoders whose files are damaged or incomplete."""
+"""Third-party encoders: files that are damaged or incomplete, and modules after the scaling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -94,3 +95,23 @@ def test_a_tokenizer_that_knows_no_words_is_refused(tmp_path: Path, family: str)
             path.unlink()
     with pytest.raises(CheckpointError, match="tokenizer knows no words.*Fix: copy its files"):
         _load(folder)
+
+
+@pytest.mark.parametrize("after", ["cut", "module"])
+def test_sixteen_bits_keep_what_follows_the_scaling(tmp_path: Path, after: str) -> None:
+    """Cut to half of their numbers, or multiplied again, embeddings are not of length 1."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+    from torch.nn import Identity
+
+    body = Transformer.load(str(save_base_model(tmp_path / "base", "bert")))
+    width = body.get_embedding_dimension()
+    last = [] if after == "cut" else [Dense(width, 8, activation_function=Identity())]
+    half = width // 2 if after == "cut" else None
+    modules = [body, Pooling(width, pooling_mode="mean"), Normalize(), *last]
+    peer = SentenceTransformer(modules=modules, device="cpu", truncate_dim=half).bfloat16()
+    peer.save(str(tmp_path / "saved"))
+    rows = _load(tmp_path / "saved").encode([Text("paper", "Graphs")], task="search", role="query")
+    np.testing.assert_allclose(rows, peer.encode(["Graphs"]), rtol=0, atol=1e-6)
+    assert abs(np.linalg.norm(rows) - 1) > 0.1

@@ -8,11 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import BertForSequenceClassification
+from transformers import (
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from scimult.errors import ConfigError
 from scimult.retrieval.cross_encoder import load_cross_encoder
-from tests.tiny import save_cross_encoder, tiny_tokenizer
+from tests.tiny import save_cross_encoder, tiny_backend, tiny_tokenizer
 
 PAIRS = [("a graph", f"another graph of {number} nodes") for number in range(8)]
 
@@ -52,3 +57,54 @@ def test_a_cpu_scores_in_float32_whatever_was_saved(cross: Path, tmp_path: Path)
         tiny_tokenizer().save(folder)
     scores = [load_cross_encoder(str(folder), "cpu")(PAIRS) for folder in (half, full)]
     np.testing.assert_array_equal(*scores)
+
+
+def test_sure_scores_keep_their_order(cross: Path) -> None:
+    """In float32 all sigmoids of scores above 17 are 1."""
+    before = load_cross_encoder(str(cross), "cpu")(PAIRS)
+    model = BertForSequenceClassification.from_pretrained(cross)
+    model.classifier.bias.data += 20
+    model.save_pretrained(cross)
+    after = load_cross_encoder(str(cross), "cpu")(PAIRS)
+    np.testing.assert_allclose(after, before + 20, rtol=0, atol=1e-5)
+    assert np.argsort(after).tolist() == np.argsort(before).tolist()
+
+
+def test_a_pair_has_one_score_whatever_is_scored_with_it(cross: Path) -> None:
+    pairs = [("graphs", f"graph of {number} nodes " * (1 + number % 7)) for number in range(40)]
+    scores_P = load_cross_encoder(str(cross), "cpu")([*pairs, *pairs[::3]])
+    np.testing.assert_array_equal(scores_P[40:], scores_P[:40:3])
+
+
+def test_long_pairs_are_cut_to_the_positions_behind_the_paddings(tmp_path: Path) -> None:
+    """RoBERTa's begin after it; the library counts all and then reads beyond the table."""
+    tokenizer = tiny_tokenizer()
+    config = RobertaConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        pad_token_id=1,
+        num_labels=1,
+    )
+    RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path)
+    score = load_cross_encoder(str(tmp_path), "cpu")
+    long, longer = "graph " * 20, "graph " * 40
+    assert score([("a", long)]) == score([("a", longer)])
+
+
+def test_a_tokenizer_must_be_able_to_pad(cross: Path) -> None:
+    PreTrainedTokenizerFast(tokenizer_object=tiny_backend()).save_pretrained(cross)
+    with pytest.raises(ConfigError, match="cannot score: .*padding token.*Fix: "):
+        load_cross_encoder(str(cross))
+
+
+def test_a_tokenizer_must_know_words(cross: Path) -> None:
+    """transformers makes one without its files, to which all texts are unknown words."""
+    for path in cross.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="tokenizer knows no words.*Fix: copy its files"):
+        load_cross_encoder(str(cross))
