@@ -83,7 +83,7 @@ def products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -
         int64 row numbers of x and y.
     """
     if not len(rows_P):
-        return torch.zeros(0)
+        return torch.zeros(0, dtype=torch.float32)
     for numbers_P, count in ((rows_P, len(x_ND)), (columns_P, len(y_MD))):
         least, most = torch.aminmax(numbers_P)
         assert 0 <= least <= most < count, "no row has this number"
@@ -97,7 +97,7 @@ def _products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) 
 
 def _products_by_faiss(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
     library: Any = import_module("faiss")  # whose types lack what follows
-    products_P = torch.empty(len(rows_P))
+    products_P = torch.empty(len(rows_P), dtype=torch.float32)
     read = [x.contiguous() for x in (x_ND, rows_P, y_MD, columns_P)]
     pointers = [library.swig_ptr(x.numpy()) for x in (*read, products_P)]
     before = library.omp_get_max_threads()
@@ -113,9 +113,9 @@ def _products_by_torch(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Te
     order_P = rows_P.argsort()
     counts_N = torch.bincount(rows_P, minlength=len(x_ND))
     starts = F.pad(counts_N.cumsum(0), (1, 0))
-    parts = starts, columns_P[order_P], torch.zeros(len(columns_P))
+    parts = starts, columns_P[order_P], torch.zeros(len(columns_P), dtype=torch.float32)
     pairs = torch.sparse_csr_tensor(*parts, (len(x_ND), len(y_MD)), check_invariants=False)
-    products_P = torch.empty(len(rows_P))
+    products_P = torch.empty(len(rows_P), dtype=torch.float32)
     products_P[order_P] = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
     return products_P
 
@@ -192,8 +192,10 @@ def largest_weight() -> int | None:
 def _multiplies_correctly(weight: int) -> bool:
     numbers_MD = torch.tensor([[weight], [-weight]], dtype=torch.int8).repeat(1, 64)
     bytes_ND = torch.tensor([[255], [1]], dtype=torch.uint8).repeat(1, 64)
+    zeros_2 = torch.zeros(2, dtype=torch.float32)
+    ones_2 = torch.ones_like(zeros_2)
     try:
-        products_NM = ByteMatrix.of(numbers_MD, torch.ones(2), torch.zeros(2)).products(bytes_ND)
+        products_NM = ByteMatrix.of(numbers_MD, ones_2, zeros_2).products(bytes_ND)
     # These operators are internal to torch's compiler and may change in any release.
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False

@@ -55,7 +55,8 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit weights ``coef_``, shape ``(D,)``."""
         x_ND, papers = np.ascontiguousarray(x_ND, dtype=np.float64), len(x_ND)
         rows, targets = list(x_ND), np.asarray(y_N, dtype=np.float64).tolist()
-        norms = np.einsum("nd,nd->n", x_ND, x_ND).tolist()
+        # A paper of zeros takes the step of one that is all but zero: to a bound.
+        norms = np.maximum(np.einsum("nd,nd->n", x_ND, x_ND), np.finfo(np.float64).tiny).tolist()
         self.coef_: Numbers = np.zeros(x_ND.shape[1])
         duals = [0.0] * (2 * papers)
         order, random = np.arange(papers), np.random.RandomState(self.random_state)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.hardware import heap_gaps
+from scimult.hardware import heap_gaps, without_autocast
 from scimult.models.encoder import Encoder
 from scimult.models.packed_attention import MOST_ROWS
 from scimult.models.packing import pack
@@ -102,10 +102,11 @@ def embed_tokens_each(
         batches = batches[distributed.rank() :: ranks]
     training = model.training
     model.eval()
-    states = [model.read_instructions([route], instead) for route in routes]
     host_RND: Tensor | None = None
     total, start = sum(len(rows) for rows in batches), 0
-    with bar("encode", total=total, unit="text", show=show_progress) as meter:
+    progress = bar("encode", total=total, unit="text", show=show_progress)
+    with without_autocast(device), progress as meter:
+        states = [model.read_instructions([route], instead) for route in routes]
         for rows in batches:
             texts = pack([tokens[row] for row in rows]).to(device)
             by_route = [
@@ -114,7 +115,8 @@ def embed_tokens_each(
             if host_RND is None:
                 # Pinned, so that nothing waits for a GPU before the last batch.
                 shape = (len(routes), total, by_route[0].shape[1])
-                host_RND = torch.empty(shape, pin_memory=device.type == "cuda")
+                pinned = device.type == "cuda"
+                host_RND = torch.empty(shape, dtype=torch.float32, pin_memory=pinned)
             for number, vectors_BD in enumerate(by_route):
                 host_RND[number, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
             start += len(rows)

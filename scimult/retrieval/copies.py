@@ -86,7 +86,8 @@ class Copies:
 def _directions(width: int) -> Tensor:
     """Return two vectors whose products with finite vectors do not overflow."""
     generator = torch.Generator().manual_seed(_SEED)
-    return torch.rand(2, width, generator=generator) / max(1, width)
+    directions_2D = torch.rand(2, width, generator=generator, dtype=torch.float32)
+    return directions_2D / max(1, width)
 
 
 def _hashes(x_BD: Tensor, directions_2D: Tensor) -> IntArray:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "scimult-embeddings", 1
 MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
-# Shorter vectors count as zeros, as in torch.nn.functional.normalize.
 # Squares of lengths between these are float32 numbers and lose nothing to speak of.
 _SHORTEST, _LONGEST = 2.0**-50, 2.0**60
 # Rows looked at together.

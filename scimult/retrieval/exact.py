@@ -23,10 +23,11 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16
+from scimult.hardware import keep_freed_memory, multiplies_bfloat16, without_autocast
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
@@ -153,12 +154,18 @@ class ExactIndex:
         k = min(check_length(k), len(self.ids))
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
-        at_once = self._at_once(len(queries), k)
-        if at_once is not None:
-            ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
-            if ranking is not None:
-                return ranking
-        excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
+        with without_autocast(self.device):
+            at_once = self._at_once(len(queries), k)
+            if at_once is not None:
+                ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
+                if ranking is not None:
+                    return ranking
+            excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
+            return self._in_passes(queries, k, excluded_Q, show_progress=show_progress)
+
+    def _in_passes(
+        self, queries: Tensor, k: int, excluded_Q: IntArray, *, show_progress: bool
+    ) -> Ranking:
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
         rounded = None if few else self._rounded(k)

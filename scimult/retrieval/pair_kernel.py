@@ -37,7 +37,7 @@ def products_of_pairs(
 
     All tensors are contiguous and on one CUDA device; D is at most ``LONGEST``.
     """
-    products_P = torch.empty(len(rows_P), device=vectors_CD.device)
+    products_P = torch.empty(len(rows_P), dtype=torch.float32, device=vectors_CD.device)
     if not len(rows_P):
         return products_P
     width = vectors_CD.shape[1]

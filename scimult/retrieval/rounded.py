@@ -81,7 +81,7 @@ class Rounded(ABC):
 
     def shift_of(self, queries_QD: Tensor) -> Tensor:
         """Return the constant missing from all scores of a query, shape ``(Q,)``."""
-        return torch.zeros(len(queries_QD))
+        return torch.zeros(len(queries_QD), dtype=torch.float32)
 
     def most_kept(self, k: int, count: int) -> int:
         """Return how many of ``count`` candidates can be multiplied again faster than all."""
@@ -115,9 +115,9 @@ class HalfVectors(Rounded):
     def of(cls, vectors: Vectors) -> HalfVectors:
         """Round all candidates."""
         rounded_CD = torch.empty(vectors.shape, dtype=torch.bfloat16, device=vectors.device)
-        biases_C = torch.empty(len(rounded_CD), device=vectors.device)
-        length = error = torch.zeros((), device=vectors.device)
-        lost = torch.empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1], device=vectors.device)
+        length = error = torch.zeros((), dtype=torch.float32, device=vectors.device)
+        biases_C = length.new_empty(len(rounded_CD))
+        lost = length.new_empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1])
         for rows, vectors_BD, bias_B in _blocks(vectors):
             rounded_BD = rounded_CD[rows].copy_(vectors_BD)
             lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(vectors_BD)
@@ -208,8 +208,8 @@ class ByteVectors(Rounded):
         centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
         direction_D = torch.nn.functional.normalize(centre_D, dim=0)
         # A small tensor kept from each block would sit in the gap that the next block needs.
-        steps_C, along_C, biases_C = torch.empty(3, count)
-        length = spread = torch.zeros(())
+        steps_C, along_C, biases_C = torch.empty(3, count, dtype=torch.float32)
+        length = spread = torch.zeros((), dtype=torch.float32)
         for rows, vectors_BD, bias_B in _blocks(vectors):
             x_BD = vectors_BD - centre_D
             steps_B = _steps(x_BD)
@@ -316,7 +316,7 @@ def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
 def _dither(width: int, stream: int) -> Tensor:
     """Return numbers in [-1/2, 1/2) independent of any data and the same in every run."""
     generator = torch.Generator().manual_seed(_DITHER + stream)
-    return torch.rand(width, generator=generator) - 0.5
+    return torch.rand(width, generator=generator, dtype=torch.float32) - 0.5
 
 
 def _steps(x_ND: Tensor) -> Tensor:

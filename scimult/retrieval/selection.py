@@ -68,7 +68,7 @@ class ThresholdBest:
         self._slack_Q, self._rounding = slack_Q, rounding
         self._keys_QW = np.empty((n_queries, 0), dtype=np.int64)
         self._counts_Q = np.zeros(n_queries, dtype=np.int64)
-        self._cutoff_Q = torch.full((n_queries,), _LOWEST)
+        self._cutoff_Q = torch.full((n_queries,), _LOWEST, dtype=torch.float32)
         self._full, self._seen = self._k + self._spare, 0
         self._open_Q = np.zeros(n_queries, dtype=bool)
 

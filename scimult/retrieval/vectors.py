@@ -66,7 +66,7 @@ class Vectors:
         self._matrix_CD = torch.from_numpy(embeddings_CD) if direct else None
         # On a host candidates are multiplied as they are, and what that leaves to be done for each,
         # a scale or a bias, is computed when it is first read; NaN until then.
-        self._numbers_C = torch.full((len(embeddings_CD),), torch.nan)
+        self._numbers_C = torch.full((len(embeddings_CD),), torch.nan, dtype=torch.float32)
         # Not so if the cosine of one that was read needs more than a scale.
         self._as_given = True
 
@@ -130,7 +130,7 @@ class Vectors:
                 products_P += self._numbers_C[sorted_P]
         else:
             rows_U, counts_U = torch.unique_consecutive(sorted_P, return_counts=True)
-            products_P = torch.empty(len(rows_P))
+            products_P = torch.empty(len(rows_P), dtype=torch.float32)
             first = 0
             for some_U, some in zip(
                 rows_U.split(_GATHERED), counts_U.split(_GATHERED), strict=True
@@ -144,7 +144,7 @@ class Vectors:
                 if block.bias_B is not None:
                     products_P[pairs] += block.bias_B[at]
                 first = pairs.stop
-        scores_P = torch.empty(len(rows_P))
+        scores_P = torch.empty_like(products_P)
         scores_P[order_P] = products_P
         return scores_P
 
@@ -178,14 +178,14 @@ class Vectors:
         rows_P, query_P = (
             torch.nn.functional.pad(x_P, (0, -pairs % lot)) for x_P in (rows_P, query_P)
         )
-        scores = []
+        scores = [torch.empty(0, dtype=torch.float32, device=self.device)]
         for some_P, queries_P in zip(
             torch.split(rows_P, lot), torch.split(query_P, lot), strict=True
         ):
             block = self.rows(some_P)
             products_P = (block.scaled_BD * queries_QD[queries_P]).sum(dim=1)
             scores.append(products_P if block.bias_B is None else products_P + block.bias_B)
-        return torch.cat([torch.empty(0, device=self.device), *scores]).to(asked_on)[:pairs]
+        return torch.cat(scores).to(asked_on)[:pairs]
 
     @cached_property
     def _resident(self) -> Block | None:
@@ -195,7 +195,7 @@ class Vectors:
         if 6 * self._embeddings_CD.size > _SHARE_OF_MEMORY * free_memory(self.device):
             return None
         count, width = self._embeddings_CD.shape
-        vectors_CD = torch.empty(count, width, device=self.device)
+        vectors_CD = torch.empty(count, width, dtype=torch.float32, device=self.device)
         biases = []
         for first in range(0, count, _BLOCK):
             block = self._read(slice(first, min(first + _BLOCK, count)))
@@ -233,8 +233,11 @@ class Vectors:
         x_BD = x_BD.to(self.device, torch.float32)
         if rows.stop > self._checked:
             check_finite(x_BD, "a candidate embedding")
-            self._checked = rows.stop if rows.start <= self._checked else self._checked
-        return self._as_block(x_BD, rows)
+        block = self._as_block(x_BD, rows)
+        # Last: other threads then multiply these rows by their numbers.
+        if rows.start <= self._checked:
+            self._checked = max(self._checked, rows.stop)
+        return block
 
     def _as_block(self, x_BD: Tensor, rows: slice | Tensor) -> Block:
         x_BD = self._centred(x_BD)
@@ -270,7 +273,8 @@ def _multiplies_pairs(device: torch.device, width: int) -> bool:
 
         if width > pair_kernel.LONGEST:
             return False
-        one_1D, first_1 = torch.ones(1, width, device=device), torch.zeros(1, device=device).long()
+        one_1D = torch.ones(1, width, dtype=torch.float32, device=device)
+        first_1 = torch.zeros(1, dtype=torch.int64, device=device)
         pair_kernel.products_of_pairs(one_1D, None, one_1D, first_1, first_1).cpu()
     # A missing compiler, missing headers, a full disk: each has an exception of its own.
     except Exception:

@@ -241,6 +241,16 @@ def test_the_published_solver_is_repeated(cost: float) -> None:
     assert fitted.coef_ == pytest.approx(LIGHTNING[cost], rel=1e-10)
 
 
+def test_the_published_solver_takes_papers_without_embedding() -> None:
+    """Its division by a norm of 0 is infinite: the dual goes to a bound, the weights stay."""
+    x, y = _shifted()
+    fitted = []
+    for length in (0.0, 1e-150):
+        x[3] = length
+        fitted.append(PublishedSVR(C=1.0).fit(x, y).coef_)
+    assert fitted[0] == pytest.approx(fitted[1], rel=1e-12)
+
+
 def test_the_published_solver_minimises_nothing() -> None:
     """Why the bug is repeated instead of fixed: the loss is far from liblinear's."""
     x, y = _shifted()

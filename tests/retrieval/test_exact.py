@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import scimult.products
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError, UnknownNameError
 from scimult.products import multiplies_bytes, products
@@ -17,7 +18,7 @@ from scimult.retrieval import block_scores
 from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.runs import Ranking
-from scimult.types import FloatArray, IntArray
+from scimult.types import FloatArray, IntArray, Similarity
 
 
 def _ids(count: int, rng: np.random.Generator) -> list[str]:
@@ -147,6 +148,36 @@ def test_a_zero_vector_has_cosine_zero() -> None:
     index = ExactIndex(["a", "b"], np.array([[0.0, 0.0], [-1.0, 0.0]], np.float32), "cosine")
     ranking = index.search(np.array([[2.0, 0.0]], np.float32), 2)
     assert ranking.scores_QK.tolist() == [[0.0, -1.0]]
+
+
+@pytest.mark.parametrize("first_pass", FIRST_PASSES)
+@pytest.mark.parametrize("similarity", ["dot", "cosine", "l2"])
+def test_settings_of_torch_around_a_search_change_no_score(
+    similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for probe in ("multiplies_by_onednn", "_has_avx2"):  # autocast leaves oneDNN's products alone
+        monkeypatch.setattr(scimult.products, probe, lambda: False)
+    rng = np.random.default_rng(0)
+    queries_QD, x_CD = (rng.normal(size=(n, 64)).astype(np.float32) for n in (9, 300))
+    ids, lists = _ids(300, rng), Ragged(np.arange(9), np.arange(10))
+
+    def found() -> list[Ranking]:
+        index = ExactIndex(ids, x_CD, similarity, first_pass=first_pass, block_rows=64)
+        few = ExactIndex(ids, x_CD, similarity).search(queries_QD, 5)
+        return [index.search(queries_QD, 5), few, index.rank_listed(queries_QD, lists)]
+
+    expected = found()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rankings = found()
+    for dtype in (torch.float64, torch.float16):
+        torch.set_default_dtype(dtype)
+        try:
+            rankings += found()
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for wanted, ranking in zip(3 * expected, rankings, strict=True):
+        np.testing.assert_array_equal(ranking.rows_QK, wanted.rows_QK)
+        np.testing.assert_array_equal(ranking.scores_QK, wanted.scores_QK)
 
 
 def test_half_precision_candidates_are_multiplied_in_float32() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -128,3 +130,29 @@ def test_rows_of_any_size_are_scaled_to_length_1(size: float) -> None:
     wanted_ND = x_ND / np.maximum(lengths_N1, 1e-300)
     np.testing.assert_allclose(unit_rows(x_ND), wanted_ND, atol=1e-6)
     np.testing.assert_allclose(unit_vectors(torch.from_numpy(x_ND)).numpy(), wanted_ND, atol=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "l2"])
+def test_another_thread_never_multiplies_by_numbers_that_are_not_yet_there(
+    similarity: Similarity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries_QD, candidates_CD = _made(0.0)
+    last, lists = _COUNT - 1, Ragged(np.array([_COUNT - 1]), np.array([0, 1]))
+    index = ExactIndex([str(row) for row in range(_COUNT)], candidates_CD, similarity)
+    wanted = index.rank_listed(queries_QD[:1], lists)
+    index = ExactIndex(index.ids, candidates_CD, similarity)
+    found: list[object] = []
+    for name in ("unit_scales", "_bias"):
+        original = getattr(vectors, name)
+
+        def met(x_BD: torch.Tensor, original: object = original) -> torch.Tensor:
+            if len(x_BD) > 1 and bool((x_BD[-1].numpy() == candidates_CD[last]).all()):
+                with ThreadPoolExecutor(1) as thread:
+                    other = thread.submit(index.rank_listed, queries_QD[:1], lists)
+                    found.append(other.result().scores_QK)
+            return original(x_BD)  # type: ignore[operator,no-any-return]
+
+        monkeypatch.setattr(vectors, name, met)
+    index.search(queries_QD, 5)
+    assert len(found) == 1
+    np.testing.assert_array_equal(found[0], wanted.scores_QK)
