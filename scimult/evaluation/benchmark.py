@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, one_of
 from scimult.evaluation.metrics import parse
-from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS
+from scimult.evaluation.protocols import OWN_METRICS, PROTOCOLS, SHOT, WITH_NAMES
 from scimult.types import Similarity
 
 Format = Literal[
@@ -28,6 +28,9 @@ OLD_NAMES = {"house": "native"}
 """Former names of formats, still accepted in suites and results."""
 GROUPED = ("mdcr", "csfcube", "litsearch")
 """Formats whose queries come in groups."""
+JOINED = ("scirepeval", "scirepeval_training", "scidocs", "mdcr", "s2and")
+"""Formats whose texts are made of the benchmark's ``fields``."""
+_FIELDS = ["title", "abstract"]
 
 
 def _current_name(name: Any) -> Any:
@@ -201,11 +204,11 @@ class Benchmark(StrictConfig):
     matched: str | None = None
     split: str = "test"
     link: str | None = None
-    fields: list[str] = ["title", "abstract"]
+    fields: list[str] = _FIELDS
     label_text: Literal["name_and_definition", "name"] = "name_and_definition"
     similarity: Similarity | None = None
     metrics: list[str] = Field(min_length=1)
-    columns: dict[str, list[str]] = {}
+    columns: dict[str, Annotated[list[str], Field(min_length=1)]] = {}
     group: str | None = None
     name_matching: Literal["words", "tokens", "file"] | None = None
     nothing_relevant: Literal["error", "zero"] = "error"
@@ -244,6 +247,8 @@ class Benchmark(StrictConfig):
             raise ConfigError("probe is required by, and only valid for, linear protocols")
         if self.name_matching and self.protocol != "classification_fine":
             raise ConfigError("name_matching is only valid for classification_fine")
+        for name in (name for names in self.columns.values() for name in names):
+            one_of("score of columns", name, self.scores)
         if (self.name_matching == "file") != (self.matched is not None):
             raise ConfigError("name_matching: file and matched require each other")
         return self
@@ -259,10 +264,19 @@ class Benchmark(StrictConfig):
         ):
             fix = "set intercept: false; for classes, liblinear without one gives the same"
             raise ConfigError("solver 'lightning' is for regression without intercept", fix=fix)
+        if (probe and self.protocol == "regression_linear") and (
+            probe.few_shot or probe.multi_label or probe.model != "svm"
+        ):
+            fix = "omit few_shot, multi_label and model, which are for labels"
+            raise ConfigError("regression_linear fits one support vector regression", fix=fix)
         if probe and "train" in self.splits:
             fix = "name the other splits, such as dev+test"
             problem = "a linear model is not scored on train, the papers that it is fitted to"
             raise ConfigError(problem, value=self.split, fix=fix)
+        if self.fields != _FIELDS and self.format not in JOINED:
+            problem = f"format {self.format!r} has texts of fixed fields"
+            fix = f"omit fields, which {', '.join(JOINED)} have"
+            raise ConfigError(problem, value=self.fields, fix=fix)
         if self.average == "groups" and self.format not in GROUPED:
             problem = f"format {self.format!r} has no query groups"
             raise ConfigError(problem, fix="use average: queries")
@@ -280,6 +294,13 @@ class Benchmark(StrictConfig):
     def main_metric(self) -> str:
         """The metric that enters averages."""
         return self.metrics[0]
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of its scores: the metrics, also after name matching and of few-shot versions."""
+        kinds = ["", *([WITH_NAMES] if self.name_matching else [])]
+        kinds += [SHOT.format(shot.size) for shot in self.probe.few_shot] if self.probe else []
+        return [metric + kind for kind in kinds for metric in self.metrics]
 
     @property
     def splits(self) -> list[str]:

@@ -52,7 +52,7 @@ def columns_of(out: Path, results: Mapping[str, Result], names: Sequence[str]) -
         If results are damaged, of other data, or lack per-query scores.
     """
     first = next(iter(results.values()))
-    check_comparable(results.values(), first.suite["name"], first.facts)
+    check_comparable(results.values(), first.suite["name"], {})
     columns = [
         _column(out, name, {key: r for key, r in results.items() if name in r.sets})
         for name in names

@@ -63,8 +63,7 @@ def correlate(out: Path) -> Correlation:
         problem = f"correlations need {FEWEST} systems"
         raise DataError(problem, path=out, value=len(results), fix="evaluate more systems")
     names = set_order(results)
-    facts = {name: result.sets[name].facts for result in results for name in result.sets}
-    check_comparable(results, results[-1].suite["name"], facts)
+    facts = check_comparable(results, results[-1].suite["name"], {})
     shared = [name for name in names if all(name in result.sets for result in results)]
     if len(shared) < 2:
         problem = "correlations need two data sets that every system has"

@@ -18,8 +18,7 @@ from scimult.evaluation.contamination import Contamination
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.protocols import PROTOCOLS, Outcome, function_of
-from scimult.evaluation.rankings import WITH_NAMES
+from scimult.evaluation.protocols import PROTOCOLS, WITH_NAMES, Outcome, function_of
 from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import EmbeddingSystem, System

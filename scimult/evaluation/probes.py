@@ -29,7 +29,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.few_shot import class_samples, label_samples
-from scimult.evaluation.protocols import KENDALL_TAU, MACRO_F1, Outcome
+from scimult.evaluation.protocols import KENDALL_TAU, MACRO_F1, SHOT, Outcome
 from scimult.evaluation.published_svr import PublishedSVR
 from scimult.evaluation.resampling import f1_pseudo_values, tau_pseudo_values
 from scimult.evaluation.task_data import PaperSet
@@ -37,8 +37,6 @@ from scimult.types import FloatArray
 
 SEED = 42
 """Seed of the solvers, as in SciRepEval."""
-SHOT = "+{}shot"
-"""Suffix of a few-shot version's metrics."""
 _ITERATIONS = 10_000
 _FEW_SHOT_COST = 1.0
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 MACRO_F1 = "macro_f1"
 KENDALL_TAU = "kendall_tau"
+WITH_NAMES = "+names"
+"""Suffix of metrics computed after label-name matching."""
+SHOT = "+{}shot"
+"""Suffix of a few-shot version's metrics."""
 
 
 @dataclass(frozen=True)

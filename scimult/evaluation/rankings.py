@@ -14,14 +14,11 @@ from scimult.data.ragged import Ragged
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import Scores, compute, depth, judge, macro_f1
 from scimult.evaluation.name_matching import match_names, matched_first, words
-from scimult.evaluation.protocols import MACRO_F1, WEIGHT, Outcome
+from scimult.evaluation.protocols import MACRO_F1, WEIGHT, WITH_NAMES, Outcome
 from scimult.evaluation.systems import Ranker
 from scimult.evaluation.task_data import HARD, SOFT, Dataset
 from scimult.retrieval.runs import Qrels, Ranking, id_order, places_of, ranking_of_pairs
 from scimult.types import FloatArray
-
-WITH_NAMES = "+names"
-"""Suffix of metrics computed after label-name matching."""
 
 
 def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:

@@ -92,17 +92,20 @@ def query_paper(record: Record) -> Text:
     return Text("paper", request(record).title)
 
 
-def request(record: Record) -> Text:
+def request(record: Record, field: str = "text") -> Text:
     """Return a query that is a text."""
-    text = record.text("text")
+    text = record.text(field)
     if not text.strip():
-        raise record.error("field 'text' is empty", fix="write the query or remove it")
+        raise record.error(f"field {field!r} is empty", fix="write the query or remove it")
     return Text("query", text)
 
 
 def labelled_paper(record: Record) -> tuple[Text, list[str]]:
     """Return a paper and the ids of its labels."""
-    return paper(record, "abstract"), record.strings("labels")
+    labels = record.strings("labels")
+    if not all(map(str.strip, labels)):
+        raise record.error("a label is empty", value=labels, fix="name or remove it")
+    return paper(record, "abstract"), labels
 
 
 def label_with_names(record: Record) -> tuple[Text, list[str]]:
@@ -175,7 +178,7 @@ def read_split(
     def name_of(record: Record) -> str:
         name = record.identifier("id")
         if name not in papers:
-            raise record.error("paper is not in papers.jsonl", value=name, fix=_FIX_LINE)
+            raise record.error("paper of the split has no text", value=name, fix=_FIX_LINE)
         return name
 
     rows = read_table(path, ["id", "split"], rejects)

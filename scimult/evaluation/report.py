@@ -36,14 +36,19 @@ class Report:
     notes: list[str]
 
 
-def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, SetFacts]) -> None:
+def check_comparable(
+    results: Iterable[Result], suite: str, facts: Mapping[str, SetFacts]
+) -> dict[str, SetFacts]:
     """Refuse results of another suite, or with other data or settings than ``facts``.
+
+    Sets that ``facts`` lacks must agree among the results. Returns the facts of all sets.
 
     Raises
     ------
     DataError
         Naming the system, the data set and the differing fields.
     """
+    known = dict(facts)
     for result in results:
         if result.suite["name"] != suite:
             raise DataError(
@@ -51,15 +56,16 @@ def check_comparable(results: Iterable[Result], suite: str, facts: Mapping[str, 
                 value=result.suite["name"],
                 fix="use one --out folder per suite",
             )
-        for name, entry in result.sets.items():
-            if name not in facts or entry.facts == facts[name]:
+        for name, scored in result.facts.items():
+            if known.setdefault(name, scored) == scored:
                 continue
-            ours, theirs = facts[name].model_dump(), entry.facts.model_dump()
+            ours, theirs = known[name].model_dump(), scored.model_dump()
             differing = ", ".join(key for key in ours if ours[key] != theirs[key])
             raise DataError(
                 f"the result of {result.system} on {name} differs in {differing}",
                 fix="evaluate the system again, or use a separate --out folder",
             )
+    return known
 
 
 def set_order(results: Sequence[Result]) -> list[str]:
@@ -80,13 +86,11 @@ def make_report(results: Sequence[Result]) -> Report:
         If results cannot be compared; see `check_comparable`.
     """
     suite = results[-1].suite
-    facts: dict[str, SetFacts] = {}
+    facts = check_comparable(results, suite["name"], {})
     metrics: dict[str, dict[str, None]] = {}
     for result in results:
         for name, entry in result.sets.items():
-            facts.setdefault(name, entry.facts)
             metrics.setdefault(name, {}).update(dict.fromkeys(entry.scores))
-    check_comparable(results, suite["name"], facts)
     order = set_order(results)
     rows = [
         Row(facts[name].task, name, metric, [_score(result, name, metric) for result in results])

@@ -13,6 +13,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, Expected
 from scimult.evaluation.datasets import missing_files, read_dataset
+from scimult.evaluation.suites import load_suite
 from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
 from tests.benchmark_sets import (
@@ -92,6 +93,28 @@ def test_labels_without_a_file_are_the_names_that_occur(tmp_path: Path) -> None:
     data = _read(write_coarse(tmp_path), tmp_path)
     assert data.candidate_ids == ["folding", "graph", "water"]
     assert data.candidates[1] == Text("label", "graph")
+
+
+def test_labelled_papers_may_be_in_a_file_of_another_name(tmp_path: Path) -> None:
+    """A file under the usual name next to it is another set."""
+    benchmark = write_coarse(tmp_path).model_copy(update={"texts": "mine.jsonl"})
+    mine = [
+        {"id": "m1", "title": "a", "labels": ["x"]},
+        {"id": "m2", "title": "b", "labels": ["y"]},
+    ]
+    write_jsonl(tmp_path / "coarse/mine.jsonl", mine)
+    assert _read(benchmark, tmp_path).query_ids == ["m1", "m2"]
+
+
+def test_a_linear_model_needs_the_split_or_holds_papers_out(tmp_path: Path) -> None:
+    """Without its file, a set is missing, and the others are scored."""
+    entry = load_suite("linear").benchmarks["drsm"]
+    folder = tmp_path / entry.folder
+    write_jsonl(folder / "papers.jsonl", [{"id": "p1", "title": "a", "labels": ["x"]}])
+    assert missing_files(entry, tmp_path) == [folder / "split.csv"]
+    assert entry.probe is not None
+    held_out = entry.probe.model_copy(update={"held_out": 0.3})
+    assert missing_files(entry.model_copy(update={"probe": held_out}), tmp_path) == []
 
 
 def test_packed_files_are_read_as_well(tmp_path: Path) -> None:
@@ -250,6 +273,18 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
         _rows("split.csv", [("id", "split"), ("p1", "test"), ("p2", "test"), ("p3", "test")], ","),
         "split.csv: paper has no split (value: 'p4')",
         3,
+    ),
+    (
+        write_coarse,
+        _jsonl(
+            "papers.jsonl",
+            [
+                {"id": "p1", "title": "a", "labels": ["x"]},
+                {"id": "p2", "title": "b", "labels": [" "]},
+            ],
+        ),
+        "papers.jsonl:2: a label is empty (value: [' '])",
+        1,
     ),
     (
         write_coarse,

@@ -60,6 +60,18 @@ def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path
     return folder
 
 
+def test_sets_that_the_first_system_lacks_need_the_same_data(tmp_path: Path) -> None:
+    folder = _write(tmp_path, "first", SYSTEMS)
+    for system, change in {"old-0": None, "new-1": {"cacm.tsv": "other"}}.items():
+        result = load_result(folder / system / "result.json")
+        sets = {"cisi": result.sets["cisi"]}
+        if change:
+            sets["cacm"] = result.sets["cacm"].model_copy(update={"files": change})
+        save_result(result.model_copy(update={"sets": sets}), folder)
+    with pytest.raises(DataError, match="result of new-1 on cacm differs in files"):
+        compare_runs([folder], {"old": ["old-*"], "new": ["new-*"]}, "old")
+
+
 def _value(found: SuiteFindings, run: str, task: str) -> float:
     return next(r.mean for r in found.scores if (r.run, r.task, r.name) == (run, task, "average"))
 

@@ -160,6 +160,9 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
         ("name_matching=words", SciMultError, "name_matching is only valid for"),
         ("metrics=['recall%20']", SciMultError, "recall%20 is only valid for rerank"),
         ("mode=paper", SciMultError, "mode 'paper' is only valid for link_retrieval"),
+        ("columns={x: [ndcg@20]}", SciMultError, "unknown score of columns (value: 'ndcg@20')"),
+        ("columns={x: []}", ConfigError, "benchmarks.a.columns.x"),
+        ("fields=[title]", SciMultError, "format 'native' has texts of fixed fields"),
     ],
 )
 def test_bad_suites(tmp_path: Path, change: str, error: type[SciMultError], message: str) -> None:
@@ -181,6 +184,14 @@ def test_a_linear_model_is_not_scored_on_what_it_was_fitted_to() -> None:
     assert load_suite("linear", ["benchmarks.drsm.split=dev+test"])
     with pytest.raises(SciMultError, match=r"not scored on train.*train\+dev\+test"):
         load_suite("linear", ["benchmarks.drsm.split=train+dev+test"])
+
+
+@pytest.mark.parametrize(
+    "option", ["few_shot=[{size: 8, iterations: 1}]", "multi_label=true", "model=logistic"]
+)
+def test_a_regression_refuses_options_that_only_classification_has(option: str) -> None:
+    with pytest.raises(SciMultError, match="regression_linear fits one"):
+        load_suite("scirepeval", [f"benchmarks.cite_count.probe.{option}"])
 
 
 def test_a_beir_folder_is_a_suite(tmp_path: Path) -> None:

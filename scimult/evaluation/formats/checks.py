@@ -196,13 +196,7 @@ class Source:
             similarity=self.benchmark.similarity,
         )
 
-    def paper_set(
-        self,
-        papers: Mapping[str, Text],
-        train: Targets,
-        test: Targets,
-        files: Sequence[Path] | None = None,
-    ) -> PaperSet:
+    def paper_set(self, papers: Mapping[str, Text], train: Targets, test: Targets) -> PaperSet:
         """Build a data set for a linear model, training papers first; neither part is empty.
 
         Raises
@@ -210,11 +204,10 @@ class Source:
         DataError
             If the training or the test set is empty.
         """
-        files = self.paths if files is None else files
         for kind, side in (("training", train), ("test", test)):
             if not side:
                 problem = f"{self.name} has no {kind} paper"
-                raise DataError(problem, path=files[0], fix="check the split")
+                raise DataError(problem, path=self.paths[0], fix="check the split")
         ids = [*train, *test]
         targets = [*train.values(), *test.values()]
         is_regression = self.benchmark.protocol == "regression_linear"
@@ -227,7 +220,7 @@ class Source:
             test_rows=np.arange(len(train), len(ids)),
             labels=[] if is_regression else [labels for labels, _ in targets],
             values_N=np.array([value for _, value in targets] if is_regression else []),
-            files=list(files),
+            files=self.paths,
         )
 
     def _scorable(self, queries: Iterable[str], judgments: Judgments, path: Path) -> list[str]:

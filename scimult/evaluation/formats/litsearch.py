@@ -12,7 +12,7 @@ from pathlib import Path
 from scimult.data.lines import Record, read_jsonl
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
-from scimult.evaluation.records import Judgments, by_id
+from scimult.evaluation.records import Judgments, by_id, request
 from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
 
@@ -34,12 +34,11 @@ def read(source: Source) -> Dataset:
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     groups: dict[str, str] = {}
-    for number, record in enumerate(read_jsonl(path, source.rejects), start=1):
+    numbered = enumerate(read_jsonl(path, source.rejects), start=1)
+    for number, question, answers, group in source.rejects.keep(numbered, _question):
         query = f"q{number}"
-        queries[query] = Text("query", record.text("query"))
-        judgments[query] = dict.fromkeys(map(str, record.fields.get("corpusids") or ()), 1)
-        breadth = str(record.fields.get("specificity"))
-        groups[query] = f"{record.text('query_set')}, {BREADTH.get(breadth, breadth)}"
+        queries[query], groups[query] = question, group
+        judgments[query] = dict.fromkeys(answers, 1)
     return source.ranked_set(
         queries,
         documents,
@@ -47,6 +46,14 @@ def read(source: Source) -> Dataset:
         groups=groups,
         remarks={NO_TEXT: len(empty)},
     )
+
+
+def _question(numbered: tuple[int, Record]) -> tuple[int, Text, list[str], str]:
+    """Return a question's number, its text, the ids of its answers, and its group."""
+    number, record = numbered
+    breadth = str(record.fields.get("specificity"))
+    group = f"{record.text('query_set')}, {BREADTH.get(breadth, breadth)}"
+    return number, request(record, "query"), record.identifiers("corpusids"), group
 
 
 def _paper(record: Record) -> Text:

@@ -33,7 +33,11 @@ from scimult.types import Text
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
     if benchmark.is_classification or benchmark.probe:
-        names = ["papers.jsonl", *([benchmark.labels] if benchmark.labels else [])]
+        names = [benchmark.texts or "papers.jsonl"]
+        if benchmark.probe is None:
+            names += [benchmark.labels] if benchmark.labels else []
+        elif benchmark.probe.held_out is None:
+            names.append("split.csv")
     else:
         qrels = [f"qrels/{split}.tsv" for split in benchmark.splits]
         texts, queries = benchmark.texts or "corpus.jsonl", benchmark.queries or "queries.jsonl"
@@ -142,11 +146,10 @@ def _read_probe(source: Source) -> PaperSet:
     targets: Targets = {paper: target for paper, (_, target) in papers.items()}
     if probe.held_out is not None:
         return source.paper_set(texts, *hold_out(targets, probe.held_out))
-    split = packed_or_plain(source.folder / "split.csv")
-    members = read_split(split, ["train", *benchmark.splits], texts, rejects)
+    members = read_split(paths[1], ["train", *benchmark.splits], texts, rejects)
     train = {paper: targets[paper] for paper in members["train"]}
     test = {paper: targets[paper] for part in benchmark.splits for paper in members[part]}
-    return source.paper_set(texts, train, test, [*paths, split])
+    return source.paper_set(texts, train, test)
 
 
 def target_of(
@@ -165,10 +168,10 @@ def target_of(
     if benchmark.protocol == "regression_linear":
         return [], record.number(field)
     value = record.fields.get(field)
+    parts = [record]
     if isinstance(value, list):
-        labels = [str(item) for item in value]
-    else:
-        labels = [record.identifier(field)]
+        parts = [Record(record.path, record.line, {field: item}) for item in value]
+    labels = [part.identifier(field) for part in parts]
     if not labels and not probe.multi_label:
         raise record.error("paper has no label", fix="label or remove it")
     if len(labels) > 1 and not probe.multi_label:

@@ -17,7 +17,7 @@ from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, lists_of
-from scimult.evaluation.records import QUERY_ID, by_id, paper
+from scimult.evaluation.records import QUERY_ID, by_id, paper, request
 from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
 
@@ -29,6 +29,9 @@ def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     if benchmark.texts is None:
         problem = "format 'scimult' needs a file of papers"
         raise ConfigError(problem, fix="name it under texts")
+    if benchmark.is_classification and benchmark.labels is None:
+        problem = "classification in format 'scimult' needs a file of labels"
+        raise ConfigError(problem, fix="name it under labels")
     names = [benchmark.texts, benchmark.labels, benchmark.queries, benchmark.matched]
     return [name for name in names if name]
 
@@ -152,7 +155,4 @@ def _query(record: Record) -> tuple[Text, dict[str, int]]:
     grades = {key: entry.integer("score") for key, entry in graded.items()}
     if "query" not in record.fields:
         return _paper(record), grades
-    query = record.text("query")
-    if not query.strip():
-        raise record.error("field 'query' is empty", fix="write the query or remove it")
-    return Text("query", query), grades
+    return request(record, "query"), grades

@@ -20,7 +20,7 @@ from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets, qrels_of
 from scimult.evaluation.formats.native import target_of
-from scimult.evaluation.records import Judgments, read_pairs, read_targets
+from scimult.evaluation.records import Judgments, read_pairs, read_targets, request
 from scimult.evaluation.task_data import HARD, SOFT, Dataset, PaperSet, Reviewers
 from scimult.types import SEPARATOR, Text
 
@@ -129,10 +129,7 @@ def add_text(texts: dict[str, Text], record: Record, source: Source) -> None:
 def text_of(record: Record, benchmark: Benchmark) -> Text:
     """Return a text query, or a document made of the benchmark's fields."""
     if isinstance(record.fields.get("query"), str):
-        query = record.text("query")
-        if not query.strip():
-            raise record.error("field 'query' is empty", fix="write the query or remove it")
-        return Text("query", query)
+        return request(record, "query")
     first, *others = benchmark.fields
     parts = [part for field in others if (part := _plain(record.fields.get(field)))]
     text = Text("paper", record.text(first, ""), SEPARATOR.join(parts))

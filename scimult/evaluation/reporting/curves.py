@@ -60,8 +60,9 @@ def _from_runs(scored: ScoredSet, cut: int) -> RecallCurves | None:
     if len(depths) < 2:
         return None
     judged = {system: judge(run, scored.dataset.qrels) for system, run in scored.runs.items()}
+    weights_Q = scored.weights_Q
     curves = [
-        Curve(system, [float(np.mean(compute(f"recall@{k}", lists))) for k in depths])
+        Curve(system, [float(np.mean(weights_Q * compute(f"recall@{k}", lists))) for k in depths])
         for system, lists in judged.items()
     ]
     return RecallCurves(scored.name, depths, curves, "ranked lists")

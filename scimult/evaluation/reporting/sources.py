@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from scimult.errors import DataError
 from scimult.evaluation.datasets import missing_files
 from scimult.evaluation.harness import load_sets
+from scimult.evaluation.metrics import Scores
 from scimult.evaluation.per_query import PerQuery, read_per_query
 from scimult.evaluation.results import Result, SetFacts, folder_of
 from scimult.evaluation.suites import Suite
@@ -54,6 +57,12 @@ class ScoredSet:
         """Whether queries have no score of their own, but a share in one of all."""
         columns = next(iter(self.tables.values())).columns
         return "gold" in columns and not self.has_one_label
+
+    @property
+    def weights_Q(self) -> Scores:
+        """Weight of each query in the scores, 1 on average."""
+        weights_Q1 = next(iter(self.tables.values())).weights
+        return np.ones(len(self.query_ids)) if weights_Q1 is None else weights_Q1[:, 0]
 
     @property
     def column(self) -> str:

@@ -17,6 +17,8 @@ from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.rankings import classification_fine, recommendation, rerank
+from scimult.evaluation.reporting.curves import recall_curves
+from scimult.evaluation.reporting.sources import read_scored_set
 from scimult.evaluation.suites import Suite, load_suite
 from scimult.evaluation.systems import BM25System, DenseSystem
 from scimult.evaluation.task_data import Dataset, PaperSet, Signatures, TaskData
@@ -303,6 +305,20 @@ def test_the_mean_over_fields_is_what_intervals_and_tests_resample(tmp_path: Pat
     scores = [result.sets["set"].scores["map"] for result in results]
     assert rows[0].difference == pytest.approx(scores[1] - scores[0], abs=1e-12)
     assert results[1].sets["set"].average == "groups"
+
+
+def test_recall_curves_weigh_queries_as_the_scores_do(tmp_path: Path) -> None:
+    _write_mdcr(tmp_path / "set")
+    metrics = ["recall@1", "recall@2"]
+    benchmark = _benchmark("mdcr", "rerank", metrics, average="groups")
+    suite = Suite(name="own", description="", how_to_get="", benchmarks={"set": benchmark})
+    sets, out = load_sets(suite, tmp_path), tmp_path / "out"
+    result = evaluate(DenseSystem(WordEncoder()), suite, sets, out, save_runs=True)
+    curves = recall_curves(read_scored_set(out, [result], "set", [tmp_path]), [result])
+    assert curves is not None
+    assert curves.source == "ranked lists"
+    scores = [result.sets["set"].scores[metric] for metric in metrics]
+    assert curves.curves[0].recalls == pytest.approx(scores, abs=1e-12)
 
 
 # S2AND

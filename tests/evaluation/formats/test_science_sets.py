@@ -208,6 +208,24 @@ def test_litsearch_searches_its_whole_corpus(tmp_path: Path) -> None:
     assert float(np.mean(chosen)) == pytest.approx(float(np.mean(specific)), abs=1e-12)
 
 
+@pytest.mark.parametrize("query", [None, " "])
+def test_litsearch_leaves_out_a_question_without_words(tmp_path: Path, query: str | None) -> None:
+    """The others keep the numbers of their lines."""
+    write_jsonl(tmp_path / "litsearch/corpus.jsonl", [{"corpusid": 7, "title": "Water"}])
+    answer = {"query_set": "inline_acl", "specificity": 1, "corpusids": [7]}
+    write_jsonl(
+        tmp_path / "litsearch/query.jsonl", [{"query": text, **answer} for text in (query, "wet")]
+    )
+    entry = _benchmark("litsearch")
+    with pytest.raises(DataError, match=r"query\.jsonl:1: field 'query' is (null|empty)"):
+        read_dataset("litsearch", entry, tmp_path, "", Rejects())
+    rejects = Rejects(skip_bad=True)
+    data = read_dataset("litsearch", entry, tmp_path, "", rejects)
+    assert isinstance(data, Dataset)
+    assert data.query_ids == ["q2"]
+    assert rejects.counts.total() == 1
+
+
 def test_the_science_suite_names_all_of_its_sets(tmp_path: Path) -> None:
     suite = load_suite("science")
     groups = {entry.group for entry in suite.benchmarks.values()}

@@ -82,6 +82,10 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     data = _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
     assert isinstance(data, PaperSet)
     assert data.labels[0] == ["1", "2"]
+    for nothing, message in ((None, "is null"), (" ", "is empty")):
+        write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": ["x", nothing]}])
+        with pytest.raises(DataError, match=f"test.jsonl:1: field 'label' {message}"):
+            _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
 
 
 @pytest.mark.parametrize(
