@@ -63,5 +63,5 @@ def interference(
     )
     for table in report.tables:
         print_table(table)
-    echo(f"suggested layout: {report.layout.reason}\n{report.snippet}")
+    echo(f"suggested layout: {report.layout.reason}\n{report.layout.snippet}")
     echo(f"report in {out}")

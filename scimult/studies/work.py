@@ -45,8 +45,9 @@ def make_slots(launch: LaunchConfig) -> list[Slot]:
     """
     devices, ranks = launch.devices or [], launch.ranks
     groups = [tuple(devices[i : i + ranks]) for i in range(0, len(devices), ranks)] or [()]
-    cores = len(os.sched_getaffinity(0)) // (len(groups) * launch.parallel * ranks)
-    threads = None if launch.parallel == 1 else max(1, cores)
+    jobs = len(groups) * launch.parallel
+    cores = len(os.sched_getaffinity(0)) // (jobs * ranks)
+    threads = None if jobs == 1 else max(1, cores)
     return [Slot(group, threads) for _ in range(launch.parallel) for group in groups]
 
 

@@ -81,7 +81,7 @@ class MetricsFile(Callback):
         if path.exists():
             lines = [
                 line
-                for line in path.read_text(encoding="utf-8").splitlines()
+                for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
                 if first_step and _step_of(line, otherwise=first_step + 1) <= first_step
             ]
             write_text(path, "".join(f"{line}\n" for line in lines))

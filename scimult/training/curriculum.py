@@ -31,6 +31,7 @@ from scimult.training.folder import (
 from scimult.training.negatives import check_negatives
 from scimult.training.origin import Origin, differing, origin_of
 from scimult.training.plan import RunPlan, plan_run
+from scimult.training.record import read_record
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
 from scimult.training.stopping import StoppedError, StopRequest
@@ -145,7 +146,9 @@ def check_folder(
         raise ConfigError(
             "folder already holds a run", path=folder, fix="choose another output, or resume"
         )
-    finished = _weights(stage).is_file()
+    # A run killed just after it wrote its model may lack heads. Old versions recorded nothing.
+    ended = read_record(folder).get("state", "finished") == "finished"
+    finished = ended and _weights(stage).is_file()
     if finished or has_checkpoint(folder):
         before = check_same_config(saved, stage.config)
         _check_origin(stage, stages)

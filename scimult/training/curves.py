@@ -16,9 +16,8 @@ SOFTWARE = "scimult curves"
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of one metric over the steps of one run."""
+    """Values of one metric over the steps of a run."""
 
-    run: str
     metric: str
     steps: list[int]
     values: list[float]
@@ -47,8 +46,7 @@ def read_curves(run: Path) -> list[Curve]:
         for metric, value in values.items():
             points.setdefault(metric, []).append((line["step"], float(value)))
     return [
-        Curve(run.name, metric, *map(list, zip(*values, strict=True)))
-        for metric, values in points.items()
+        Curve(metric, *map(list, zip(*values, strict=True))) for metric, values in points.items()
     ]
 
 
@@ -74,17 +72,19 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
     colours: dict[str, str] = {}
     for number, (run, name) in enumerate(zip(runs, names_of(runs), strict=True)):
         for curve in read_curves(run):
-            is_loss = curve.metric.startswith("loss/")
-            pairs = curve.metric.split("/")[1]
-            colour = colours.setdefault(pairs, f"C{len(colours)}")
-            label = f"{pairs}, {name}" if len(runs) > 1 else pairs
+            kind, *parts = curve.metric.split("/")
+            is_loss = kind == "loss"
+            # A loss and the rank of the same pairs share a colour.
+            drawn = " ".join(part for part in parts if part != "mrr")
+            colour = colours.setdefault(drawn, f"C{len(colours)}")
+            label = f"{drawn}, {name}" if len(runs) > 1 else drawn
             style = {"color": colour, "linestyle": styles[number % 4], "label": label}
             if is_loss:
                 losses.plot(curve.steps, smoothed(curve.values), **style)
             else:
                 scores.plot(curve.steps, curve.values, marker="o", markersize=3, **style)
     for axes, title in (
-        (scores, "dev pairs: mean reciprocal rank"),
+        (scores, "dev scores (of pairs: mean reciprocal rank)"),
         (losses, "training loss, smoothed"),
     ):
         axes.set(title=title, xlabel="optimizer step")

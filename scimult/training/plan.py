@@ -113,18 +113,23 @@ def plan_run(config: PretrainConfig) -> RunPlan:
             or f"name a prepared folder, or make this one: {command} (configs/data has such files)",
         )
     data = PreparedData.open(section.prepared)
-    sources = select_sources(data, section, TaskSet(config.tasks), config.loss.heads)
-    paired = [source for source in sources if isinstance(source, PairFile)]
-    known = all_known_positives(data)
-    streams = pair_streams(sources, config.seed, section.pairs_per_query)
-    rates = sampling_rates(
-        sources,
+    selected = select_sources(data, section, TaskSet(config.tasks), config.loss.heads)
+    all_streams = pair_streams(selected, config.seed, section.pairs_per_query)
+    all_rates = sampling_rates(
+        selected,
         section.sampling,
         section.rates,
         section.sampling_temperature,
-        sizes=[len(stream) for stream in streams],
+        sizes=[len(stream) for stream in all_streams],
     )
-    check_fit(config, [source for source, rate in zip(sources, rates, strict=True) if rate])
+    # A rate of 0 leaves a source out.
+    sampled = np.flatnonzero(all_rates)
+    sources = [selected[number] for number in sampled]
+    streams = [all_streams[number] for number in sampled]
+    rates = all_rates[sampled]
+    paired = [source for source in sources if isinstance(source, PairFile)]
+    known = all_known_positives(data)
+    check_fit(config, sources)
     return RunPlan(
         data,
         sources,
@@ -280,8 +285,8 @@ def build_sampler(
 
 
 def _warn_of_repeats(plan: RunPlan, rows: int) -> None:
-    for source, stream, rate in zip(plan.sources, plan.streams, plan.rates, strict=True):
-        if rate and isinstance(source, PairFile) and len(stream) < rows:
+    for source, stream in zip(plan.sources, plan.streams, strict=True):
+        if isinstance(source, PairFile) and len(stream) < rows:
             warn(
                 f"{source.name} has {len(stream):,} pairs, fewer than a micro-batch of {rows:,}: "
                 "each repeats some, which are no negatives; lower batch.pairs_per_step"

@@ -100,8 +100,7 @@ def test_slots_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     pairs = make_slots(LaunchConfig(devices=[3, 1, 0, 2], ranks=2))
     assert [slot.environment for slot in pairs] == [
-        {"CUDA_VISIBLE_DEVICES": "3,1"},
-        {"CUDA_VISIBLE_DEVICES": "0,2"},
+        {"CUDA_VISIBLE_DEVICES": gpus, "OMP_NUM_THREADS": "2"} for gpus in ("3,1", "0,2")
     ]
     shares = make_slots(LaunchConfig(parallel=2, ranks=2))
     assert [slot.environment for slot in shares] == [{"OMP_NUM_THREADS": "2"}] * 2

@@ -157,6 +157,15 @@ def test_metrics_file_has_means_by_task(tmp_path: Path) -> None:
     assert [line["step"] for line in again] == [0, 1, 2, 3]
 
 
+def test_a_damaged_line_of_metrics_does_not_keep_a_run_from_resuming(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    play(MetricsFile(path, 0))
+    first, second, third, fourth = path.read_bytes().splitlines(True)
+    path.write_bytes(first + second + b"\xfe\x80\0\n" + third[:9] + b"\n" + fourth)
+    MetricsFile(path, 2).on_end()
+    assert path.read_bytes() == first + second
+
+
 def test_a_step_skipped_by_fp16_has_no_norm(tmp_path: Path) -> None:
     skipped = report(1, "a", 1.0, gradient_norm=math.inf, loss_scale=8.0, skipped_steps=1)
     file = MetricsFile(tmp_path / "metrics.jsonl", 0)

@@ -145,6 +145,18 @@ def test_a_finished_curriculum_is_left_unchanged(folder: Path, finished: Path) -
         run_stages(stages, resume=False)
 
 
+def test_a_stage_killed_after_its_export_is_brought_to_its_end(
+    folder: Path, finished: Path
+) -> None:
+    """The model may lack its heads, and a study waits for the record of the end."""
+    record = finished / "search" / "run.json"
+    before = (finished / "search" / "model" / "model.safetensors").read_bytes()
+    write_json(record, read_json(record) | {"state": "running"})
+    run_stages(load_stages(folder / "finished.yaml"))
+    assert read_json(record)["state"] == "finished"
+    assert (finished / "search" / "model" / "model.safetensors").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -89,6 +89,22 @@ def test_each_task_of_a_source_has_a_name_and_a_colour(
         assert len({line.get_color() for line in drawn}) == 2
 
 
+def test_each_score_of_a_head_has_a_name_and_a_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import pyplot
+
+    run = tmp_path / "run"
+    run.mkdir()
+    scores = {"dev/x.count/r2": 0.5, "dev/x.count/kendall": 0.4, "dev/x.search/mrr": 0.3}
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 0, "metrics": scores}) + "\n")
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    plot_curves([run], tmp_path / "c.png")
+    drawn = pyplot.gcf().axes[0].get_lines()
+    assert [line.get_label() for line in drawn] == ["x.count r2", "x.count kendall", "x.search"]
+    assert len({line.get_color() for line in drawn}) == 3
+
+
 def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run has no metrics"):
         read_curves(tmp_path)

@@ -116,6 +116,20 @@ def test_pairs_without_negatives_are_found_before_the_run(
     assert said == "" if told == "nothing" else f"world.search: {told}" in said
 
 
+def test_a_rate_of_0_leaves_a_source_out(corpus: Path) -> None:
+    """It is as if data.sources did not list it: no dev score, and no setting for its task."""
+    rates = {"search": 0, "link_prediction": 1, "classification": 1}
+    data = {"sampling": "explicit", "rates": rates}
+    _, plan = plan_of(corpus, {"pairs_per_step": 8}, data=data)
+    trained = {"link_prediction", "classification"}
+    assert {source.task for source in plan.sources} == set(plan.loss_weights) == trained
+    assert {dev_set.task for dev_set in plan.dev_sets} <= trained
+    assert len(plan.sources) == len(plan.streams) == len(plan.rates)
+    assert plan.rates.min() > 0
+    with pytest.raises(UnknownNameError, match=r"task in loss\.weights"):
+        plan_of(corpus, {"pairs_per_step": 8}, data=data, loss={"weights": {"search": 2}})
+
+
 @pytest.mark.long
 @pytest.mark.data
 def test_an_epoch_of_the_shared_data_sees_every_pair_once(

@@ -30,6 +30,14 @@ class SuggestedLayout:
         options = {"options": {"blocks": self.blocks}} if self.blocks else {}
         return {"variant": self.variant, **options}
 
+    @property
+    def snippet(self) -> str:
+        """The layout as lines of a configuration."""
+        lines = ["model:", f"  variant: {self.variant}"]
+        if self.blocks:
+            lines.append(f"  options: {{blocks: {self.blocks}}}")
+        return "\n".join(lines)
+
 
 def suggest_layout(interference: InterferenceMap) -> SuggestedLayout:
     """Suggest experts where tasks conflict, else in up to half of the blocks, most apart first.

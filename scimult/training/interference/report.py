@@ -133,18 +133,10 @@ def write_report(
         f"![cosines between gradients]({PICTURE_FILE})\n",
         *(to_markdown(table) for table in tables),
         f"## Suggested layout\n\n{layout.reason[0].upper()}{layout.reason[1:]}.\n\n"
-        f"```yaml\n{layout_snippet(layout)}\n```\n",
+        f"```yaml\n{layout.snippet}\n```\n",
     ]
     write_text(folder / PAGE_FILE, "# Interference map\n\n" + "\n".join(parts))
     draw(interference, folder / PICTURE_FILE)
-
-
-def layout_snippet(layout: SuggestedLayout) -> str:
-    """Return the layout as lines of a configuration."""
-    lines = ["model:", f"  variant: {layout.variant}"]
-    if layout.blocks:
-        lines.append(f"  options: {{blocks: {layout.blocks}}}")
-    return "\n".join(lines)
 
 
 def draw(interference: InterferenceMap, path: Path) -> None:

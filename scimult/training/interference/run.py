@@ -42,7 +42,6 @@ from scimult.training.interference.report import (
     affinity_table,
     drift_table,
     interference_table,
-    layout_snippet,
     write_report,
 )
 from scimult.training.plan import plan_run
@@ -62,11 +61,6 @@ class InterferenceReport:
 
     tables: list[Table]
     layout: SuggestedLayout
-
-    @property
-    def snippet(self) -> str:
-        """The layout as lines of a configuration."""
-        return layout_snippet(self.layout)
 
 
 def run_interference(
@@ -95,7 +89,7 @@ def run_interference(
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)
     plan = plan_run(settings)
-    present = {source.task for source, rate in zip(plan.sources, plan.rates, strict=True) if rate}
+    present = {source.task for source in plan.sources}
     heads = sorted(present.intersection(settings.loss.heads))
     tasks = [task.name for task in settings.tasks if task.name in present.difference(heads)]
     if len(tasks) < 2:

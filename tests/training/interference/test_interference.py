@@ -33,7 +33,7 @@ from scimult.training.interference.gradients import (
     training_objective,
     training_rounds,
 )
-from scimult.training.interference.report import draw, layout_snippet
+from scimult.training.interference.report import draw
 from scimult.training.interference.run import run_interference
 from scimult.training.plan import plan_run
 from tests.models.variants import tiny_encoder
@@ -195,7 +195,7 @@ def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
             assert cell.cosine.mean > 0
     layout = suggest_layout(found)
     assert layout.model == {"variant": "ffn_expert", "options": {"blocks": [1, 2]}}
-    assert layout_snippet(layout).splitlines()[-1] == "  options: {blocks: [1, 2]}"
+    assert layout.snippet.splitlines()[-1] == "  options: {blocks: [1, 2]}"
     draw(found, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
 
