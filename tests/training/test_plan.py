@@ -18,6 +18,7 @@ from scimult.errors import ConfigError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
+from scimult.training.loss_config import DistillationConfig
 from scimult.training.negatives import check_negatives
 from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.run import batch_builder
@@ -110,6 +111,10 @@ def test_pairs_without_negatives_are_found_before_the_run(
     if told == "refused":
         with pytest.raises(ConfigError, match=r"no batch holds two pairs.*world\.search.*Fix"):
             check_negatives(config, plan, routes)
+        # A teacher alone needs no in-batch negatives.
+        teacher = DistillationConfig(name="kl", contrastive_weight=0)
+        distils = config.loss.model_copy(update={"distillation": teacher})
+        check_negatives(config.model_copy(update={"loss": distils}), plan, routes)
         return
     check_negatives(config, plan, routes)
     said = capsys.readouterr().err
