@@ -37,8 +37,9 @@ class RunSummary:
     ``state`` is ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with
     ``message``), ``killed`` (its process has vanished), or ``unknown`` (written by an older
     version). ``steps`` are done, ``planned`` is ``None`` if unknown. ``loss`` is the mean over the
-    last 20 steps, ``dev`` has the best value by score, ``tokens_per_second`` is over all ranks,
-    without the time between steps, and ``updated`` is when the last line was written, in UTC.
+    last 20 steps, ``dev`` has the best value by score, of step 0 only before others,
+    ``tokens_per_second`` is over all ranks, without the time between steps, and ``updated`` is
+    when the last line was written, in UTC.
     """
 
     name: str
@@ -228,7 +229,8 @@ def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Best]:
     best: dict[str, Best] = {}
     for line in lines:
         for name, value in line["metrics"].items():
-            if name not in best or value > best[name].value:
+            # Step 0 is the base: a run that only loses must not show its base's score.
+            if name not in best or not best[name].step or value > best[name].value:
                 best[name] = Best(value, line["step"])
     return best
 

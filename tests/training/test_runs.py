@@ -121,6 +121,13 @@ def test_a_summary_has_last_losses_and_first_best_scores(tmp_path: Path) -> None
     assert found.tokens_per_second == pytest.approx(100.0)
 
 
+def test_the_score_of_the_base_is_best_only_before_others(tmp_path: Path) -> None:
+    metric = "dev/mean/mrr"
+    assert summarise(write_run(tmp_path / "new", [3.0], {})).dev == {metric: Best(0.1, 0)}
+    worse = write_run(tmp_path / "worse", [3.0, 2.0], {1: 0.04, 2: 0.07})
+    assert summarise(worse).dev == {metric: Best(0.07, 2)}
+
+
 def test_runs_are_found_below_folders_once(tmp_path: Path) -> None:
     a, b = (write_run(tmp_path / "group" / name, [1.0], {}) for name in "ab")
     (a / "model").mkdir()
