@@ -160,7 +160,7 @@ def test_the_recipe_of_a_rule_does_what_its_test_says(monkeypatch: pytest.Monkey
             monkeypatch.setattr(module, name, value, raising=False)
     (rule,) = TypeAdapter(configs.PaperRules).validate_python(["citing"])
     builder = MagicMock(_config=configs.MiningConfig(max_neighbours=7))
-    found = rules._rule(builder, rule, MagicMock(), 3)  # type: ignore[attr-defined]
+    found = rules._rule(builder, rule, MagicMock(), 0, 3)  # type: ignore[attr-defined]
     assert found == plans.citing(7, 3)  # type: ignore[attr-defined]
     assert [name for name, *_ in builder._tables.method_calls] == ["edges"]
     with closing(duckdb.connect(config={"threads": 1})) as connection:

@@ -35,6 +35,9 @@ def dated(count: int) -> list[dict[str, Any]]:
     ]
 
 
+PAPERS = dated(40)
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", similarity="cosine")
@@ -59,6 +62,19 @@ def made(
     library = Library.open(folder, model=model)
     library.add(papers)
     return library
+
+
+@pytest.fixture(scope="session")
+def dated_library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """Return a library of ``PAPERS``, which no test may change."""
+    return made(tmp_path_factory.mktemp("dated") / "library", model, PAPERS)
+
+
+def scores_of(model: SciMult, query: str) -> dict[str, float]:
+    """Return the score of each of ``PAPERS``, by id."""
+    papers_ND = model.encode(PAPERS, task="search", role="candidate")
+    scores_N = papers_ND @ model.encode([query], task="search")[0]
+    return {row["id"]: float(score) for row, score in zip(PAPERS, scores_N, strict=True)}
 
 
 @pytest.fixture

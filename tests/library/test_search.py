@@ -13,30 +13,18 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import pytrec_eval
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.inference import SciMult
 from scimult.inference.origin import space_of
-from scimult.library import Library, fusing, searching
-from scimult.library.tuning import Question
-from scimult.locks import temporary_name
-from scimult.retrieval.bm25 import BM25Index
-from tests.library.conftest import WORDS, dated, made, paper
+from scimult.library import Library
+from tests.library.conftest import PAPERS, dated, made, paper, scores_of
 from tests.tiny import save_cross_encoder, save_tiny_model
 
-PAPERS = dated(40)
 
-
-@pytest.fixture(scope="module")
-def library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return made(tmp_path_factory.mktemp("search") / "library", model, PAPERS)
-
-
-def _scores(model: SciMult, query: str) -> dict[str, float]:
-    papers_ND = model.encode(PAPERS, task="search", role="candidate")
-    scores_N = papers_ND @ model.encode([query], task="search")[0]
-    return {row["id"]: float(score) for row, score in zip(PAPERS, scores_N, strict=True)}
+@pytest.fixture
+def library(dated_library: Library) -> Library:
+    return dated_library
 
 
 def _best(scores: dict[str, float], keep: Callable[[dict[str, Any]], bool]) -> list[str]:
@@ -77,12 +65,12 @@ FILTER_NAMES = [re.sub(r" object at 0x\w+", "", str(where)) for where, _ in FILT
 def test_filters_keep_recall(
     library: Library, model: SciMult, where: Any, keep: Callable[[dict[str, Any]], bool]
 ) -> None:
-    wanted = _best(_scores(model, "graph of tokens"), keep)
+    wanted = _best(scores_of(model, "graph of tokens"), keep)
     assert library.search("graph of tokens", where=where, k=40).ids == wanted
 
 
 def test_pages_exclusions_and_thresholds(library: Library, model: SciMult) -> None:
-    scores = _scores(model, "kernel")
+    scores = scores_of(model, "kernel")
     order = sorted(scores, key=lambda name: -scores[name])
     pages = [library.search("kernel", k=7, offset=start) for start in range(0, 42, 7)]
     assert [name for page in pages for name in page.ids] == order
@@ -118,65 +106,6 @@ def test_seeds_and_own_vectors(library: Library, model: SciMult, tmp_path: Path)
         library.search(vector=vector_D, space=space_of(other, "search", "query"))
     with pytest.raises(DataError, match=r"no paper has this id.*'p0099'.*did you mean"):
         library.recommend("p0099")
-
-
-def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
-    query = "graph speech study"
-    texts = [f"{row['title']} {row['abstract']}".strip() for row in PAPERS]
-    ids = [row["id"] for row in PAPERS]
-    ranking = BM25Index(ids, texts).search([query], 40)
-    listed = [
-        (ids[row], s) for row, s in zip(ranking.rows_QK[0], ranking.scores_QK[0], strict=True)
-    ]
-    words = dict(pair for pair in listed if pair[1] > 0)
-    vectors = _scores(model, query)
-    assert library.search(query, words=1.0, k=3).ids == _ties_down(words, 3)
-    places = {name: place for place, name in enumerate(_ties_down(words, len(words)), start=1)}
-    order = sorted(vectors, key=lambda name: -vectors[name])
-    points = {
-        name: 1 / (60 + place) + (1 / (60 + places[name]) if name in places else 0)
-        for place, name in enumerate(order, start=1)
-    }
-    found = library.search(query, words="rank", k=40)
-    assert found.scores == pytest.approx(sorted(points.values(), reverse=True), abs=1e-7)
-    assert dict(zip(found.ids, found.scores, strict=True)) == pytest.approx(points, abs=1e-7)
-    assert found.score == "reciprocal ranks"
-
-
-def test_the_last_paper_with_a_word_ranks_before_those_without(
-    make: Callable[..., Library],
-) -> None:
-    """Of two papers with a rare word, the longer one had the points of those that lack it."""
-    papers = [{"id": f"p{i}", "title": f"graph {i}"} for i in range(20)]
-    papers[3]["title"] += " yttrium"
-    papers[4]["title"] += " of much yttrium"
-    library = make(papers)
-    assert library.search("yttrium", words=1, k=2).ids == ["p3", "p4"]
-    hits = library.search("yttrium", words=1, k=20)
-    assert hits.scores[0] == 1 > hits.scores[1] > 0.5 > hits.scores[2] == 0
-
-
-@pytest.mark.parametrize("words", [0.7, "rank"])
-def test_pages_beyond_the_fused_lists_repeat_nothing(
-    library: Library, monkeypatch: pytest.MonkeyPatch, words: Any
-) -> None:
-    for module in (searching, fusing):
-        monkeypatch.setattr(module, "FUSED", 9)
-    first = library.search("graph speech study", words=words, k=12)
-    pages = [
-        library.search("graph speech study", words=words, k=4, offset=start)
-        for start in range(0, 44, 4)
-    ]
-    ids = [name for page in pages for name in page.ids]
-    scores = [score for page in pages for score in page.scores]
-    assert sorted(ids) == sorted(row["id"] for row in PAPERS)
-    assert (ids[:12], scores[:12]) == (first.ids, first.scores)
-    assert scores == sorted(scores, reverse=True)
-
-
-def _ties_down(scores: dict[str, float], k: int) -> list[str]:
-    by_id = sorted(scores, reverse=True)
-    return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
 
 
 def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) -> None:
@@ -290,80 +219,6 @@ def test_ids_come_from_a_column_of_a_frame(library: Library) -> None:
         assert library.search(**{name: column(x) for name, x in given.items()}).ids == wanted
     with pytest.raises(ConfigError, match="nothing to search for"):
         library.search(ids=pd.Series([], dtype=object))
-
-
-@pytest.mark.parametrize("file", ["data.csc.index.npy", "params.index.json"])
-def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: str) -> None:
-    library = make(PAPERS[:5])
-    wanted = library.search("graph", words=0.5)
-    (damaged,) = (library.path / "words").rglob(file)
-    (library.path / "words" / temporary_name(Path("former")).name).mkdir()
-    for content in (damaged.read_bytes()[:50], b"{"):
-        damaged.write_bytes(content)
-        library.refresh()
-        assert library.search("graph", words=0.5).as_dicts() == wanted.as_dicts()
-    # A killed process's half-written index of other papers goes, too.
-    assert len(list((library.path / "words").iterdir())) == 1
-
-
-def test_a_word_index_of_an_older_analysis_is_made_again(make: Callable[..., Library]) -> None:
-    library = make([{**paper(1), "title": "शिक्षा"}, paper(2)])
-    library.search("शिक्षा", words=1.0)
-    (stored,) = (library.path / "words").iterdir()
-    # As versions did that named no analysis, and split this title into three words.
-    older = stored.rename(stored.with_suffix(""))
-    library.refresh()
-    assert library.search("शिक्षा", words=1.0).ids[0] == "p001"
-    assert [entry.name for entry in (library.path / "words").iterdir()] == [stored.name]
-    assert not older.exists()
-
-
-@pytest.mark.long
-def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -> None:
-    papers = [{**paper(i), "title": f"{WORDS[i % 10]} code{i}"} for i in range(60)]
-    library = make(papers, tasks=["search"])
-    with pytest.raises(ConfigError, match=r"no BM25 share has been tuned.*scimult library tune"):
-        library.search("graph", words="tuned")
-    # Only BM25 can match the codes; one paper of the fourth query is not in the library.
-    questions = [Question(f"code{i}", [f"p{i:03d}"]) for i in range(0, 60, 3)]
-    questions[3] = Question(questions[3].words, [*questions[3].ids, "elsewhere"])
-    tuned = library.tune_words(iter(questions))
-    assert tuned.queries == 20
-    assert tuned.scores[tuned.share] == max(tuned.scores.values())
-    assert tuned.scores[1.0] > tuned.scores[0.0]
-    for share, score in tuned.scores.items():
-        assert score == pytest.approx(_ndcg(library, questions, share)), share
-    opened = Library.open(library.path, model=library.model)
-    wanted = library.search("code7 graph", words=tuned.share)
-    found = opened.search("code7 graph", words="tuned")
-    assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
-    with pytest.raises(DataError, match="too few queries: 0 of 30 have papers of the library"):
-        library.tune_words([Question("graph", ["elsewhere"])] * 30)
-    # A share tuned with other vectors does not apply to a new model's.
-    newer = save_tiny_model(library.path.parent / "newer", similarity="cosine", seed=4)
-    library.migrate(newer, dtype="float32")
-    with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
-        library.search("graph", words="tuned")
-
-
-def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:
-    """Return pytrec_eval's nDCG@10 of searches with this share."""
-    run = {
-        str(i): {hit.id: float(hit.score) for hit in library.search(one.words, words=share)}
-        for i, one in enumerate(questions)
-    }
-    qrels = {str(i): dict.fromkeys(one.ids, 1) for i, one in enumerate(questions)}
-    scored = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
-    return float(np.mean([scored[str(i)]["ndcg_cut_10"] for i in range(len(questions))]))
-
-
-def test_words_follow_papers_that_a_rewrite_renumbers(make: Callable[..., Library]) -> None:
-    library = make(PAPERS[:9])
-    wanted = library.search("network 7", words=1.0)
-    library.remove(["p000"])
-    library.add(PAPERS[:1])
-    library.compact()
-    assert library.search("network 7", words=1.0).as_dicts() == wanted.as_dicts()
 
 
 def test_a_pickled_library_opens_its_folder(

@@ -1,0 +1,41 @@
+"""Benchmarks in other layouts, and papers for their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from scimult.data.lines import Rejects
+from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.datasets import read_dataset
+from scimult.evaluation.task_data import TaskData
+
+PAPERS = {
+    f"p{row}": {"title": f"About {word}", "abstract": None} for row, word in enumerate("abcde")
+}
+
+
+def made_benchmark(layout: str, protocol: str, metrics: list[str], **options: Any) -> Benchmark:
+    """Return a benchmark in the folder ``set``."""
+    made = {
+        "task": "link_prediction",
+        "protocol": protocol,
+        "format": layout,
+        "folder": "set",
+        "metrics": metrics,
+        "source": "made for a test",
+        "licence": "none",
+    }
+    return Benchmark(**{**made, **options})
+
+
+def read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
+    """Return the benchmark's data."""
+    return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Write a JSON file below new folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tree))
