@@ -93,14 +93,16 @@ def evaluate(
         typer.Option(help="Folder to keep embeddings in, so that each text is encoded only once."),
     ] = None,
     precision: Annotated[
-        Literal["float32", "float16", "bfloat16"],
-        typer.Option(help="Number type in --store; the stored numbers are scored."),
-    ] = "float32",
+        Literal["float32", "float16", "bfloat16"] | None,
+        typer.Option(
+            help="Number type in --store; the stored numbers are scored. Default: float32."
+        ),
+    ] = None,
     audit: Annotated[
         Path | None,
         typer.Option(
             help="Prepared folder: count the texts and relevant pairs of each set in it. "
-            "Without a system nothing is scored."
+            "Without a system and --out nothing is scored."
         ),
     ] = None,
     download: Annotated[
@@ -142,7 +144,7 @@ def evaluate(
         _show_suites(suite if source and source.name != "DEFAULT" else None, data)
         return
     named = (model, embeddings, encoder, lexical, fuse, rerank)
-    if audit is not None and not (bm25 or any(named)):
+    if audit is not None and out is None and not (bm25 or any(named)):
         from scimult.evaluation.suites import load_suite
 
         config = load_suite(suite, overrides or [])
@@ -152,13 +154,15 @@ def evaluate(
     if out is None:
         raise ConfigError("no folder for the results", fix="pass --out FOLDER")
     earlier = _earlier(resume, replace)
+    if precision is not None and store is None:
+        raise ConfigError("--precision is that of a store", value=precision, fix="pass --store too")
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.report import check_comparable
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
     from scimult.files import only_writer
 
-    opened = None if store is None else Store(store, precision)
+    opened = None if store is None else Store(store, precision or "float32")
     makers = make_systems(
         bm25, lexical or [], embeddings or [], model or [], encoder or [], device, opened
     )

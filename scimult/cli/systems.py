@@ -91,7 +91,9 @@ def make_systems(
         _add(makers, system.name, partial(_stored, system, device))
     for spec in models:
         system = parse_system(spec, MODEL_OPTIONS)
-        for folder in _folders(system.folder):
+        folders = _folders(system.folder)
+        _check_combine(system, len(folders))
+        for folder in folders:
             check_model(folder)  # not after the systems before it have been scored
         _add(makers, system.name, partial(_model, system, device, store))
     for spec in encoders:
@@ -200,8 +202,16 @@ def parse_system(spec: str, allowed: Allowed) -> SystemSpec:
     for item in rest:
         key, _, value = item.partition("=")
         values = allowed[one_of("option of a system", key, allowed)]
+        if key in options:
+            raise ConfigError("option of a system is given twice", value=spec, fix="keep one")
         options[key] = values(value) if callable(values) else one_of(key, value, values)
     return SystemSpec(name, Path(folder), options)
+
+
+def _check_combine(system: SystemSpec, count: int) -> None:
+    if COMBINE in system.options and count == 1:
+        fix = "join them by +, or leave it out"
+        raise ConfigError("combine= needs several models", value=system.name, fix=fix)
 
 
 def _split_spec(spec: str) -> tuple[str, str, list[str]]:
@@ -258,13 +268,10 @@ def _model(spec: SystemSpec, device: str | None, store: Store | None) -> System:
     from scimult.inference import SciMult
 
     options: dict[str, Any] = {"dtype": "auto", **spec.options, NORMALISE: spec.normalise}
-    combine, folders = options.pop(COMBINE, "mean"), _folders(spec.folder)
-    if COMBINE in spec.options and len(folders) == 1:
-        fix = "write FOLDER+FOLDER"
-        raise ConfigError("combine= needs several models", value=spec.name, fix=fix)
+    combine = options.pop(COMBINE, "mean")
     members = [
         SciMult.from_pretrained(folder, name=spec.name, device=device, **options)
-        for folder in folders
+        for folder in _folders(spec.folder)
     ]
     fingerprints = [member.fingerprint for member in members]
     settings = {
@@ -303,6 +310,7 @@ def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec], Combination]:
     overrides = [item for item in rest if item not in combine]
     # As for models, an ensemble's names are joined by +, unless that is a folder's own name.
     members = [presets] if Path(presets).exists() else presets.split("+")
+    _check_combine(system, len(members))
     specs = [load_spec(preset, overrides) for preset in members]
     for one in specs:
         check_keys(one, catalogue().names)

@@ -93,6 +93,9 @@ def test_an_audit_alone_scores_nothing(own: Path) -> None:
     for name in ("links", "search", "coarse"):
         assert name in done.stdout
     assert not (own.parent / "out").exists()
+    # A folder for results asks for scores.
+    audit = ("--audit", str(own.parent / "prepared"), "--out", str(own.parent / "out"))
+    assert "nothing to evaluate" in _evaluate(own, *audit).stderr
     wrong = _evaluate(own, "--audit", str(own.parent / "data"))
     assert wrong.exit_code == 1
     assert "error:" in wrong.output

@@ -77,9 +77,26 @@ def test_two_models_are_evaluated_as_one(suite: Path) -> None:
     )
     assert found.exit_code == 0, found.output
     assert "both" in found.stdout
-    alone = _evaluate(suite, "--sets", "links", "--model", f"one={one},combine=mean")
-    assert alone.exit_code == 1
-    assert "combine= needs several models" in alone.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--model", "one=MODEL,combine=mean"), "combine= needs several models"),
+        (("--encoder", "one=minilm,combine=mean"), "combine= needs several models"),
+        (("--model", "one=MODEL,dtype=float32,dtype=float16"), "is given twice"),
+        (("--precision", "float16"), "--precision is that of a store"),
+    ],
+)
+def test_options_without_effect_are_refused_before_anything_is_scored(
+    suite: Path, options: tuple[str, ...], message: str
+) -> None:
+    model = str(save_tiny_model(suite.parent / "model"))
+    words = [word.replace("MODEL", model) for word in options]
+    found = _evaluate(suite, "--sets", "links", "--bm25", *words)
+    assert found.exit_code == 1
+    assert message in found.stderr
+    assert not (suite.parent / "out").exists()
 
 
 def test_hybrids_are_scored_next_to_their_members(suite: Path) -> None:
