@@ -36,26 +36,6 @@ def _stored(suite: Path) -> Path:
     return suite.parent / "stored"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--model", "one=MODEL,combine=mean"), "combine= needs several models"),
-        (("--encoder", "one=minilm,combine=mean"), "combine= needs several models"),
-        (("--model", "one=MODEL,dtype=float32,dtype=float16"), "is given twice"),
-        (("--precision", "float16"), "--precision is that of a store"),
-    ],
-)
-def test_options_without_effect_are_refused_before_anything_is_scored(
-    suite: Path, options: tuple[str, ...], message: str
-) -> None:
-    model = str(save_tiny_model(suite.parent / "model"))
-    words = [word.replace("MODEL", model) for word in options]
-    found = evaluated(suite, "--sets", "links", "--bm25", *words)
-    assert found.exit_code == 1
-    assert message in found.stderr
-    assert not (suite.parent / "out").exists()
-
-
 def test_bm25_a_model_and_stored_embeddings_share_one_table(suite: Path) -> None:
     model, out = save_tiny_model(suite.parent / "model"), suite.parent / "out"
     first = evaluated(suite, "--bm25", "--model", f"tiny={model},pooling=mean,similarity=cosine")
@@ -180,6 +160,10 @@ def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["--embeddings", "my model=x"], "not a valid system name"),
         (["--embeddings", "mine=x"], "folder of embeddings does not exist"),
         (["--model", "m=x,pool=mean"], "unknown option of a system (value: 'pool')"),
+        (["--bm25", "--model", "m=x,combine=mean"], "combine= needs several models"),
+        (["--bm25", "--encoder", "m=minilm,combine=mean"], "combine= needs several models"),
+        (["--bm25", "--model", "m=x,dtype=int8,dtype=auto"], "is given twice"),
+        (["--bm25", "--precision", "float16"], "--precision is that of a store"),
         (["--bm25", "benchmarks.links.folder=gone"], "data of links is missing: "),
     ],
 )
