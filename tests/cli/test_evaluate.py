@@ -79,26 +79,6 @@ def test_two_models_are_evaluated_as_one(suite: Path) -> None:
     assert "both" in found.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--model", "one=MODEL,combine=mean"), "combine= needs several models"),
-        (("--encoder", "one=minilm,combine=mean"), "combine= needs several models"),
-        (("--model", "one=MODEL,dtype=float32,dtype=float16"), "is given twice"),
-        (("--precision", "float16"), "--precision is that of a store"),
-    ],
-)
-def test_options_without_effect_are_refused_before_anything_is_scored(
-    suite: Path, options: tuple[str, ...], message: str
-) -> None:
-    model = str(save_tiny_model(suite.parent / "model"))
-    words = [word.replace("MODEL", model) for word in options]
-    found = _evaluate(suite, "--sets", "links", "--bm25", *words)
-    assert found.exit_code == 1
-    assert message in found.stderr
-    assert not (suite.parent / "out").exists()
-
-
 def test_hybrids_are_scored_next_to_their_members(suite: Path) -> None:
     model = save_tiny_model(suite.parent / "model")
     cross = save_cross_encoder(suite.parent / "cross")
@@ -331,6 +311,10 @@ def test_only_rank_0_works(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["--embeddings", "my model=x"], "not a valid system name"),
         (["--embeddings", "mine=x"], "folder of embeddings does not exist"),
         (["--model", "m=x,pool=mean"], "unknown option of a system (value: 'pool')"),
+        (["--bm25", "--model", "m=x,combine=mean"], "combine= needs several models"),
+        (["--bm25", "--encoder", "m=minilm,combine=mean"], "combine= needs several models"),
+        (["--bm25", "--model", "m=x,dtype=int8,dtype=auto"], "is given twice"),
+        (["--bm25", "--precision", "float16"], "--precision is that of a store"),
         (["--bm25", "benchmarks.links.folder=gone"], "data of links is missing: "),
     ],
 )
