@@ -12,6 +12,7 @@ from scimult import files, locks
 from scimult.locks import create_living, remove_leftovers
 
 
+@pytest.mark.long
 def test_a_write_survives_those_who_remove_leftovers(tmp_path: Path) -> None:
     """They may meet a temporary file between its creation and its lock."""
     path, written = tmp_path / "a.txt", threading.Event()

@@ -99,6 +99,7 @@ def test_training_against_sentence_transformers(tmp_path: Path) -> None:
         assert 0 <= row["padding"] < 1
 
 
+@pytest.mark.long
 def test_gradients_in_half_precision(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     base = save_base_model(tmp_path / "base", "bert")

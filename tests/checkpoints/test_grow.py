@@ -92,6 +92,7 @@ def test_task_of_a_known_format_shares_its_route(tmp_path: Path) -> None:
     assert grown.config.encoder.num_routes == 3
 
 
+@pytest.mark.long
 def test_a_sentence_folder_lower_cases_when_it_is_trained_or_grown_too(tmp_path: Path) -> None:
     folder = save_base_model(tmp_path / "st", "bert")
     tokenizer = read_json(folder / "tokenizer.json")

@@ -73,6 +73,7 @@ def test_prepare_then_mine(config: Path, tmp_path: Path, minilm: Path) -> None:
     assert mined.manifest.mining["citations"][0]["model"] == model
 
 
+@pytest.mark.long
 def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
     config: Path, tmp_path: Path
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_bad_record_is_one_line_and_exit_code_1_or_is_skipped(
     assert "left out 1: column 'cited' names an unknown paper" in output
 
 
+@pytest.mark.long
 def test_a_root_that_yaml_would_cut(config: Path, tmp_path: Path) -> None:
     (tmp_path / "raw").rename(tmp_path / "raw #1: new")
     out = tmp_path / "out"

@@ -158,6 +158,7 @@ def test_a_view_is_listed_once(tmp_path: Path) -> None:
         raw_config(write_raw(tmp_path / "raw"), self_supervision=[CHOSEN, again])
 
 
+@pytest.mark.long
 def test_a_self_supervised_source_in_batches(tmp_path: Path) -> None:
     data = _prepared(tmp_path, min_words=3)
     (file,) = [file for file in data.pairs("train") if file.view is not None]
@@ -196,6 +197,7 @@ def _check_views(batch: Batch, tokens: TokenStore, epoch: int) -> None:
             assert part[-1] == view[-1]
 
 
+@pytest.mark.long
 def test_views_in_micro_batches_by_tokens_and_in_mixed_ones(tmp_path: Path) -> None:
     data = _prepared(tmp_path, min_words=3)
     (file,) = [file for file in data.pairs("train") if file.view is not None]

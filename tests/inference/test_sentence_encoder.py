@@ -85,6 +85,7 @@ def test_sixteen_bits_keep_exact_lengths(minilm: Path, options: dict[str, str]) 
     assert half.fingerprint != wanted.fingerprint
 
 
+@pytest.mark.long
 def test_prefixes_by_task_and_side(minilm: Path) -> None:
     prefixes = {"default": "x ", "search": "s ", "search/query": "q "}
     spec = _spec(minilm, pooling="mean", prefixes=prefixes, separator=" ")
@@ -142,6 +143,7 @@ def test_a_similarity_that_we_lack_is_refused(minilm: Path, tmp_path: Path) -> N
         SentenceEncoder(_spec(folder), name="own", device="cpu")
 
 
+@pytest.mark.long
 def test_the_models_own_prompts_and_routes_by_side(minilm: Path, tmp_path: Path) -> None:
     """As the library encodes queries and documents of a search, and papers about papers."""
     modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
@@ -236,6 +238,7 @@ def test_a_model_without_a_route_for_queries_is_named(minilm: Path, tmp_path: Pa
     assert str(tmp_path) in str(raised.value)
 
 
+@pytest.mark.long
 def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
     """The adapter serves documents only; queries are encoded by the model alone."""
     peft = pytest.importorskip("peft")

@@ -60,6 +60,7 @@ def test_qdrant_finds_what_the_library_finds(library: Library, tmp_path: Path) -
         found.close()
 
 
+@pytest.mark.long
 def test_qdrant_names_or_deletes_points_of_other_papers(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,6 +46,7 @@ def test_nothing_stays_on_the_host(case: str, dtype: torch.dtype, dropout: float
         assert parameter.grad is None or parameter.grad.device == META, name
 
 
+@pytest.mark.long
 def test_the_embedding_cache_reads_nothing_back() -> None:
     model = tiny_encoder("mha_expert", dropout=0.1, attention_dropout=0.1).to(META)
     texts = MicroBatchTexts(tiny_rows(), list(ROUTE_OF_ROW), [0, 1, 2])

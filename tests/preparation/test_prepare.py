@@ -193,6 +193,7 @@ def test_down_sampling_keeps_what_it_leaves_out_as_known(root: Path, tmp_path: P
     assert dev.unsampled.lengths.sum() == 0
 
 
+@pytest.mark.long
 def test_sources_of_a_label_space_share_the_cap(root: Path, tmp_path: Path) -> None:
     """The paper: a label is in at most 100 pairs of all the pre-training data."""
     papers = [dict(paper, id=f"x{paper['id']}") for paper in PAPERS]
@@ -232,6 +233,7 @@ def test_sources_of_a_label_space_agree_on_the_cap(root: Path) -> None:
         raw_config(root, sources=[first, dict(other, labels=None)])
 
 
+@pytest.mark.long
 def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) -> None:
     other = dict(PAPERS[3], title="Another title", labels=["l4"], venue="Other", authors=["New"])
     write_jsonl(root / "more.jsonl", [other, dict(PAPERS[0], id="x1")])
@@ -300,6 +302,7 @@ def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path
     assert [len(file) for file in data.pairs("dev")] == [0]
 
 
+@pytest.mark.long
 def test_tokens_are_built_once_and_follow_the_tokenizer(
     root: Path, tmp_path: Path, minilm: Path
 ) -> None:

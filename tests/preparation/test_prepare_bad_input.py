@@ -115,6 +115,7 @@ def test_an_unknown_label_leaves_the_paper_and_its_other_labels(root: Path, tmp_
     assert pairs == [[label]]
 
 
+@pytest.mark.long
 def test_a_query_without_a_positive(root: Path, tmp_path: Path) -> None:
     clicks = root / "clicks.tsv"
     clicks.write_text(clicks.read_text().replace("q1\tp3\t1", "q1\tp3\t0"))

@@ -110,6 +110,7 @@ marked = st.text(
 )
 
 
+@pytest.mark.long
 def test_marks_are_all_that_unicode_calls_so() -> None:
     is_mark = with_marks(rf"[{MARK}]").fullmatch
     for code in range(sys.maxunicode + 1):

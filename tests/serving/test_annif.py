@@ -130,6 +130,7 @@ def test_requests_that_annif_refuses_are_refused(client: AnnifClient, server: Ru
         client.learn("labels", [{"text": TEXT, "subjects": [{"uri": "http://example.org/1"}]}])
 
 
+@pytest.mark.long
 def test_a_tagger_answers_as_it_does_alone(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_raised_probabilities_are_the_largest_below(given: tuple[Vocabulary, np.
     assert (raised(found[None], vocabulary)[0] == found).all()
 
 
+@pytest.mark.long
 @given(scored(), st.integers(1, 15), st.sampled_from([None, 0.3, 0.7]), st.data())
 def test_sets_are_closed_or_specific(
     given: tuple[Vocabulary, np.ndarray], k: int, threshold: float | None, data: st.DataObject

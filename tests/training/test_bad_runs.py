@@ -262,6 +262,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_run_whose_memory_is_full_says_what_it_continues_with(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

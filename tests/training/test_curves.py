@@ -125,6 +125,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
     assert labels == ["x.search, seed0/vanilla", "x.search, seed1/vanilla"]
 
 
+@pytest.mark.long
 def test_only_our_own_plot_is_replaced(tmp_path: Path) -> None:
     from matplotlib import pyplot
 

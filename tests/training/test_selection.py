@@ -147,6 +147,7 @@ def test_a_full_disk_fails_before_any_step(folder: Path, monkeypatch: pytest.Mon
     assert not (folder / "no-room" / "metrics.jsonl").exists()
 
 
+@pytest.mark.long
 def test_the_estimated_room_is_what_a_run_uses(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_other_columns_of_parquet_are_the_same_with_an_expression(tmp_path: Path
     assert _read(tmp_path / "a.parquet", {"id": "id", **sql})[0].fields["sql"] == 2023
 
 
+@pytest.mark.long
 def test_expressions_see_fields_and_types_that_first_appear_late(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"id": i, "title": "t", "score": 1} for i in range(21_000)]
     rows[-1] |= {"score": 0.4, "doi": "10.1/a", "labels": ["a"]}

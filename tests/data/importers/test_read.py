@@ -344,6 +344,7 @@ def test_values_equal_those_of_other_readers(tmp_path: Path) -> None:
     assert [paper.id for paper in read(path)] == pmids
 
 
+@pytest.mark.long
 def test_a_prepared_folder_gives_back_what_went_in(tmp_path: Path) -> None:
     out = tmp_path / "prepared"
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)

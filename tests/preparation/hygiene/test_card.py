@@ -81,6 +81,7 @@ def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) 
     assert "Not checked (`hygiene.duplicates`)" in text
 
 
+@pytest.mark.long
 def test_a_card_of_a_folder_with_only_links(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     papers = [{key: paper[key] for key in ("id", "title", "abstract")} for paper in PAPERS]
@@ -153,6 +154,7 @@ def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) ->
     assert shown.count(" ".join(title.split())) == 2 * 9 - 2
 
 
+@pytest.mark.long
 def test_the_card_reports_unknown_rules(tmp_path: Path) -> None:
     nothing = {part: [] for part in ("citations", "queries", "labels")}
     config = raw_config(write_raw(tmp_path / "raw"), mining=nothing)

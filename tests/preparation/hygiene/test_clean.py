@@ -67,6 +67,7 @@ def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> 
     assert entry["doi"] == "10.1/a"
 
 
+@pytest.mark.long
 def test_a_namespace_keeps_its_papers_when_they_are_merged_into_another(
     root: Path, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_namespace_keeps_its_papers_when_they_are_merged_into_another(
     assert data.row("more:p3") == data.row("toy:p1")
 
 
+@pytest.mark.long
 def test_refused_duplicates_stop_the_work_or_are_counted(root: Path, tmp_path: Path) -> None:
     config = raw_config(root, hygiene={"duplicates": "refuse"})
     with pytest.raises(DataError, match=r"text repeats another one.*toy:p2.*hygiene.duplicates"):

@@ -87,6 +87,7 @@ def test_each_label_relation_by_itself(data: PreparedData, relation: str) -> Non
         assert pool == {f"toy/label:{label}" for label in found - labels[paper["id"]]}
 
 
+@pytest.mark.long
 def test_mining_again_changes_the_negatives_alone(data: PreparedData) -> None:
     before = data.manifest
     positives = [file.positives.values.tolist() for file in data.pairs("train")]
@@ -112,6 +113,7 @@ def test_mining_again_changes_the_negatives_alone(data: PreparedData) -> None:
     assert PreparedData.open(data.folder).fingerprint == data.fingerprint
 
 
+@pytest.mark.long
 def test_labels_of_another_label_space_are_no_candidates(tmp_path: Path) -> None:
     root = write_raw(tmp_path / "raw")
     write_jsonl(root / "papers2.jsonl", PAPERS)
@@ -246,6 +248,7 @@ def test_shares_go_into_pair_files_and_what_they_give_into_the_manifest(
     assert len(set(prints)) == 3
 
 
+@pytest.mark.long
 def test_rules_with_shares_and_no_dev_pairs(tmp_path: Path) -> None:
     config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
     data = build_dataset(config, tmp_path / "out")[0]
@@ -259,6 +262,7 @@ def test_rules_with_shares_and_no_dev_pairs(tmp_path: Path) -> None:
     assert shares == {"train": [(2, 3)], "dev": [()]}
 
 
+@pytest.mark.long
 def test_a_dense_rule_without_dev_pairs(tmp_path: Path) -> None:
     config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
     data = build_dataset(config, tmp_path / "out")[0]
@@ -276,6 +280,7 @@ def _kind(task: str) -> str:
     return "label" if task == "classification" else "paper"
 
 
+@pytest.mark.long
 def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -> None:
     mine_again(data.folder, validate(MiningConfig, RULES), lambda rule: _Lengths())
     mixed = PreparedData.open(data.folder)

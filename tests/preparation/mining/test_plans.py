@@ -144,6 +144,7 @@ def assert_candidates(
             assert set(rows[owners == number].tolist()) == expected, spec.name
 
 
+@pytest.mark.long
 @quickly
 @given(edges=EDGES, several=st.booleans(), limit=LIMITS, seed=SEEDS)
 def test_graph_rules(
