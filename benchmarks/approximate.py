@@ -51,8 +51,8 @@ class ApproximateCost:
         CPU seconds of training and adding.
     exact_ms, blocks_ms, approximate_ms : float
         CPU milliseconds per query in one batch: of the library's exact search, of ``ExactIndex``
-        in memory (two passes where the machine multiplies bytes or bfloat16), and of the approximate
-        search. Minimum over three turns.
+        in memory (two passes where the machine multiplies bytes or bfloat16), and of the
+        approximate search. Minimum over three turns.
     alone_exact_ms, alone_ms : float
         The same for single queries.
     bytes_per_vector : float
