@@ -193,7 +193,9 @@ def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:
     it is JSON in a string, or a map, which Arrow gives as pairs.
     """
     index, given = fields.get(_INDEX), fields.get("abstract")
-    if not index or (given is not None and not (isinstance(given, str) and not given.strip())):
+    # Spaces alone are none, as in the SQL of ``preparation.source_texts``.
+    is_given = given.strip() if isinstance(given, str) else given is not None
+    if not index or is_given:
         return fields
     try:
         abstract = text_of_index(dict(json.loads(index) if isinstance(index, str) else index))

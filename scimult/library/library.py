@@ -106,7 +106,7 @@ class Library:
         precision : {"float32", "float16"}
             Number type on disk.
         device, dtype, settings
-            As in ``SciMult.from_pretrained``, which also takes the settings ``pooling`` and others.
+            As in ``SciMult.from_pretrained``; settings are ``pooling``, ``similarity``, ....
         vectors : path, optional
             Vectors to reuse, as in `add`.
 

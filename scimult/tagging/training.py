@@ -118,9 +118,14 @@ def fit_tagger(
     signals = Signals(vocabulary, labels_CD, mean_C, similarity, learned)
     fusion = weigh(signals, weighing, seed=seed, show_progress=show_progress)
     calibration, suggestions, error = calibrate(
-        signals, fusion, calibrating, work_N[split[2]], vocabulary, hierarchy,
+        signals,
+        fusion,
+        calibrating,
+        work_N[split[2]],
+        vocabulary,
+        hierarchy,
         show_progress=show_progress,
-    )  # fmt: skip
+    )
     facts = {
         "papers": len(papers.ids),
         "papers_by_use": [len(part.ids) for part in (learning, weighing, calibrating)],

@@ -37,9 +37,9 @@ class RunSummary:
     ``state`` is ``running``, ``finished``, ``stopped`` (by a signal), ``failed`` (with
     ``message``), ``killed`` (its process has vanished), or ``unknown`` (written by an older
     version). ``steps`` are done, ``planned`` is ``None`` if unknown. ``loss`` is the mean over the
-    last 20 steps, ``dev`` has the best value by score, of step 0 only before others,
-    ``tokens_per_second`` is over all ranks, without the time between steps, and ``updated`` is
-    when the last line was written, in UTC.
+    last 20 steps, ``dev`` has the best value by score; that of step 0, which is the base's, counts
+    only until there is another. ``tokens_per_second`` is over all ranks, without the time between
+    steps, and ``updated`` is when the last line was written, in UTC.
     """
 
     name: str

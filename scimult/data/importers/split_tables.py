@@ -40,8 +40,8 @@ def tables_of(files: Sequence[Path]) -> dict[str, list[Path]]:
     """Return the files of papers, abstracts and citations, told by their first records."""
     tables: dict[str, list[Path]] = {name: [] for name in _COLUMNS}
     for file in files:
-        first = next(read_jsonl(file, Rejects(skip_bad=True)), None)
-        names = set() if first is None else first.fields.keys()
+        record = next(read_jsonl(file, Rejects(skip_bad=True)), None)
+        names = set() if record is None else record.fields.keys()
         is_abstract = "abstract" in names and "title" not in names
         other = "abstracts" if is_abstract else "papers"
         tables["citations" if "citingcorpusid" in names else other].append(file)
