@@ -13,6 +13,7 @@ from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import FORMATS
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.protocols import PROTOCOLS
+from scimult.evaluation.reporting.published import AVERAGE, publications
 from scimult.evaluation.results import SetResult, averages
 from scimult.evaluation.suites import load_suite, suite_names
 from scimult.evaluation.systems import BM25System
@@ -72,6 +73,35 @@ def test_scirepeval_averages_the_columns_of_the_paper() -> None:
     assert means["in_train"] == pytest.approx((6 * 0.5 + (0.5 + 0.8 + 0.5) / 3) / 7)
     assert means["out_of_train"] == pytest.approx(0.5)
     assert means["all"] == pytest.approx((7 * means["in_train"] + 19 * 0.5) / 26)
+
+
+@pytest.mark.parametrize(
+    ("name", "average"), [("Table 3", "fine"), ("Table 5", "retrieval"), ("Table 8", "search")]
+)
+def test_scimult_averages_what_the_paper_averages(name: str, average: str) -> None:
+    """From the printed scores of every system, within the rounding of two decimals."""
+    [paper] = [paper for paper in publications() if "Zhang et al. 2023" in paper.paper]
+    [table] = [table for table in paper.tables if table.name == name]
+    benchmarks = load_suite("scimult").benchmarks
+    for row in table.rows.values():
+        printed = dict(zip(table.columns, row, strict=True))
+        scores = {
+            column.removeprefix("scimult:"): score / 100
+            for column, score in printed.items()
+            if score is not None and column != AVERAGE
+        }
+        sets = {
+            set_name: _result(
+                entry, {metric: scores.get(f"{set_name}/{metric}", 0.0) for metric in _all(entry)}
+            )
+            for set_name, entry in benchmarks.items()
+        }
+        assert 100 * averages(sets)[average] == pytest.approx(printed[AVERAGE], abs=0.0101)
+
+
+def _all(entry: Benchmark) -> list[str]:
+    """Return a set's metrics and those that its columns name."""
+    return [*entry.metrics, *(metric for names in entry.columns.values() for metric in names)]
 
 
 def _result(entry: Benchmark, scores: dict[str, float]) -> SetResult:
