@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -232,6 +233,69 @@ def test_a_twin_trains(path: Path, problems: dict[str, str], folder: Path) -> No
         assert trained <= {source.partition(".")[0] for source in wanted}
         saved = load_pretrained(output)
         assert saved.config.provenance["variant"] == stage.config.model.variant
+
+
+# Pairs in what section 4.3 of Parisot and Zavrel calls a single epoch, read as in their code: one
+# passage per query, one cited paper per sentence or every two, up to five triples per paper.
+EPOCHS = {
+    ("finetune_2_1", "msmarco"): 2,
+    ("crop_context2doc", "context2doc"): 2,
+    ("crop_doc2doc", "doc2doc"): 6,
+    ("crop_specter", "specter"): 5,
+    ("specter_inpars", "inpars"): 2,
+}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepare eight papers; two requests have one and three answers, a paper six cited ones."""
+    folder = tmp_path_factory.mktemp("answers")
+    titles = ["tides", "soils", "graphs", "enzymes", "magnets", "comets", "corals", "glaciers"]
+    papers = [{"id": f"p{n}", "title": one, "abstract": ""} for n, one in enumerate(titles)]
+    queries = [{"id": "q0", "text": "sea"}, {"id": "q1", "text": "ice"}]
+    for file, rows in ("papers", papers), ("queries", queries):
+        lines = [f"{json.dumps(row)}\n" for row in rows]
+        (folder / f"{file}.jsonl").write_text("".join(lines), encoding="utf-8")
+    found = ["q0\tp0", "q1\tp7", "q1\tp5", "q1\tp1"]
+    cited = [f"p0\tp{n}" for n in range(1, 7)]
+    for file, header, rows in (
+        ("positives", "query-id\tpaper-id", found),
+        ("one_answer", "query-id\tpaper-id", found[:2]),
+        ("citations", "citing\tcited", cited),
+    ):
+        lines = [f"{row}\n" for row in (header, *rows)]
+        (folder / f"{file}.tsv").write_text("".join(lines), encoding="utf-8")
+    requests = {"queries": "queries.jsonl", "positives": "positives.tsv"}
+    sources = [
+        {"name": "specter", "papers": "papers.jsonl", "citations": "citations.tsv"},
+        {"name": "unarxive-doc2doc", "citations": "citations.tsv"},
+        {"name": "msmarco", **requests},
+        {"name": "unarxive-context2doc", **requests},
+        {"name": "inpars", **requests, "positives": "one_answer.tsv"},
+    ]
+    for source in sources:
+        source["namespace"] = "world"
+    view = {"source": "specter", "view": "independent_crop", "task": "link_prediction"}
+    settings = {
+        "root": str(folder),
+        "dev_fraction": 0,
+        "sources": sources,
+        "self_supervision": [{**view, "min_words": 1}],
+    }
+    build_dataset(validate(DatasetConfig, settings), folder / "prepared")
+    return folder / "prepared"
+
+
+@pytest.mark.parametrize(("recipe", "stage"), EPOCHS)
+def test_a_single_epoch_has_the_pairs_of_the_authors(
+    answers: Path, recipe: str, stage: str
+) -> None:
+    stages = {one.name: one for one in stages_of(CONFIGS / f"papers/multi_objective/{recipe}.yaml")}
+    config = stages[stage].config
+    config.data.prepared = str(answers)
+    assert config.schedule.epochs == 1
+    [stream] = plan_run(config).streams
+    assert len(stream) == EPOCHS[recipe, stage]
 
 
 def test_missing_inputs_are_named_with_how_to_get_them(tmp_path: Path) -> None:
