@@ -3,7 +3,7 @@
 Definitions are trec_eval's: binary metrics take grades of 1 and above as relevant, nDCG has
 linear gain and an ideal list over all judgments of the query (Järvelin and Kekäläinen 2002), and
 a query without results or without a relevant judgment scores zero. Recall@k is hits divided by
-all gold labels (SciMult, section 4.1). The order, ties included, is decided beforehand: see
+all gold labels (SciMult, section 4.3). The order, ties included, is decided beforehand: see
 `scimult.retrieval.runs`.
 
 A metric is written ``NAME``, ``NAME@10`` or, for candidate lists, ``NAME%20``: the first 20

@@ -1,6 +1,6 @@
 """Label-name matching: labels whose name occurs in a paper move to the front of its list.
 
-The rule is MAPLE's (Zhang et al. 2023, used in SciMult, section 4.1): a label matches a paper
+The rule is MAPLE's (Zhang et al. 2023, used in SciMult, section 4.3): a label matches a paper
 when every token of its name is a token of title + abstract and, if the name has several tokens,
 the name is also a substring of that text. One matching name (synonym) is enough.
 

@@ -22,7 +22,7 @@ from scimult.types import FloatArray
 
 
 def classification_fine(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Rank all labels for each paper; Recall@k without and with name matching (section 4.1)."""
+    """Rank all labels for each paper; Recall@k without and with name matching (section 4.3)."""
     rankings = {"": ranker.search(depth(benchmark.metrics))}
     if benchmark.name_matching:
         matched = ranker.rank_listed(_matches(benchmark, dataset))
@@ -41,7 +41,7 @@ def _matches(benchmark: Benchmark, dataset: Dataset) -> Ragged:
 
 
 def classification_coarse(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Outcome:
-    """Assign each paper its best label; macro F1 (section 4.1). Assigning none is an error."""
+    """Assign each paper its best label; macro F1 (section 4.4). Assigning none is an error."""
     ranking = ranker.search(1)
     gold_Q, predicted_Q = dataset.qrels.rows.values, ranking.rows_QK[:, 0]
     labels = dataset.candidate_ids

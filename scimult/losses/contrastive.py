@@ -71,8 +71,8 @@ class Temperature(nn.Module):
 def triplet_margin(batch: InBatchScores, margin: float = 1.0) -> Tensor:
     """Return each query's mean over its negatives of max(d(q, c+) - d(q, c-) + margin, 0).
 
-    A distance is a negated score: with similarity ``l2``, d is the L2 norm of SPECTER's
-    equation 3; with ``cosine`` the hinge is that of d = 1 - cosine. The margin is 1 in SPECTER.
+    A distance is a negated score: with similarity ``l2``, d is SPECTER's L2 norm (section 2.3);
+    with ``cosine`` the hinge is that of d = 1 - cosine. The margin is 1 in SPECTER.
     The shape is ``(B,)``; a query without negatives has 0.
     """
     positive_B1 = batch.scores_BC.gather(1, batch.targets_B[:, None])
