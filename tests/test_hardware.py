@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,6 +166,26 @@ def test_a_gpu_that_does_not_work_is_named_also_by_default(
     monkeypatch.setattr(torch, "zeros", fails)
     with pytest.raises(kind, match=message):
         usable_device(None)
+
+
+def test_of_two_cards_the_given_one_decides_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    def exchange(index: int) -> int:
+        before, current[0] = current[0], index
+        return before
+
+    def properties(index: int) -> SimpleNamespace:
+        return SimpleNamespace(major=(8, 7)[index])
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    for name in ("_exchange_device", "_maybe_exchange_device"):
+        monkeypatch.setattr(torch.cuda, name, exchange)
+    cards = [torch.device("cuda", index) for index in (0, 1)]
+    assert [hardware.multiplies_bfloat16(card) for card in cards] == [True, False]
+    assert current == [0]
 
 
 @pytest.mark.parametrize(("name", "asynchronous"), [("mps", False), ("meta", True)])
