@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scimult.errors import SciMultError
+from scimult.errors import ConfigError, SciMultError
 
 T = TypeVar("T")
 _BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
@@ -43,6 +43,28 @@ def world_size() -> int:
 def local_rank() -> int:
     """Return the index of this process on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def use_own_gpu(*, may_share: bool = True) -> None:
+    """Make the GPU with this process's index on its machine the current one, if it sees several.
+
+    ``cuda`` then means that GPU, for every library. With ``may_share``, all use the only one.
+
+    Raises
+    ------
+    ConfigError
+        If a launcher started more processes on this machine than it sees GPUs.
+    """
+    index, gpus = local_rank(), torch.cuda.device_count()
+    if index >= gpus and (gpus > 1 or not may_share):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        raise ConfigError(
+            f"process {index} of this machine (LOCAL_RANK, from 0) has no GPU: torch sees {gpus}",
+            value=None if visible is None else f"CUDA_VISIBLE_DEVICES={visible}",
+            fix=f"start at most {gpus} processes on a machine, and let each see all of its GPUs",
+        )
+    if gpus > 1:
+        torch.cuda.set_device(index)
 
 
 def is_main() -> bool:

@@ -38,9 +38,12 @@ _LARGEST_GROWTH = 1.5
 _OWN_PAGES = Path("/proc/self/statm")
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
-# From torch's messages of full memory: of CPUs, and of all devices.
+# From messages of full memory: torch's of CPUs; of devices, also those of CUDA and its libraries,
+# which have no type of error for it; and of all.
 _NO_MEMORY = "can't allocate memory"
+_DEVICE_FULL = re.compile(r"out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 _WANTED = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
+_OTHERS = re.compile(r"process (\d+) has ([\d.]+ \w+) memory in use", re.IGNORECASE)
 # Held while a thread has changed how all threads multiply.
 _PRODUCTS = threading.RLock()
 
@@ -55,16 +58,19 @@ def naming_full_memory(fix: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # CPUs have no type of error for it.
-        if not (isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error)):
+        message = str(error)
+        on_device = isinstance(error, torch.OutOfMemoryError) or _DEVICE_FULL.search(message)
+        if not on_device and _NO_MEMORY not in message:
             raise
-        where = "GPU" if isinstance(error, torch.OutOfMemoryError) else "main"
-        wanted = ""
-        if found := _WANTED.search(str(error)):
+        facts = []
+        if found := _WANTED.search(message):
             number, unit = found.groups()
             size = f"{int(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
-            wanted = f": {size} more were needed"
-        raise MemoryFullError(f"{where} memory is full{wanted}", fix=fix) from error
+            facts.append(f"{size} more were needed")
+        facts += [f"process {other} holds {size}" for other, size in _OTHERS.findall(message)]
+        known = f": {', '.join(facts)}" if facts else ""
+        where = "GPU" if on_device else "main"
+        raise MemoryFullError(f"{where} memory is full{known}", fix=fix) from error
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
@@ -74,16 +80,23 @@ def usable_device(device: str | torch.device | None) -> torch.device:
     ------
     ConfigError
         If this machine, or this build of torch, has no such device.
+    MemoryFullError
+        If other processes have filled it.
     """
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        tried = torch.zeros(1, device=device)
-        tried.cpu()  # "meta" holds nothing
-        return tried.device
+        with naming_full_memory("free it, or use another device"):
+            tried = torch.zeros(1, device=device)
+            tried.cpu()  # "meta" holds nothing
+            return tried.device
     # Of backends that are not built in or not installed, and of values that are no device.
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
-        known = "use cpu or cuda" if torch.cuda.is_available() else "use cpu: torch sees no GPU"
+        known = "use cpu: torch sees no GPU"
+        if torch.cuda.is_available():
+            is_first = str(device) in ("cuda", "cuda:0")
+            built = "use cpu, or a torch that is built for this GPU and driver"
+            known = built if is_first else "use cpu or cuda"
         # torch may list its devices or kernels in the first line.
         problem = str(error).partition("\n")[0]
         if len(problem) > _LONGEST_REASON:
@@ -100,7 +113,9 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     than float32.
     """
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        # torch looks at the current device, which another card may be.
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
 
@@ -257,7 +272,8 @@ def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
     pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
     for tensor, part in zip(tensors, torch.split(pinned, sizes), strict=True):
         part[: tensor.nbytes].copy_(tensor.contiguous().view(-1).view(torch.uint8))
-    sent = torch.split(pinned.to(device, non_blocking=True), sizes)
+    # Asynchronous copies to Apple's GPUs read host memory after it was freed (pytorch#189690).
+    sent = torch.split(pinned.to(device, non_blocking=device.type != "mps"), sizes)
     return [
         part[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, part in zip(tensors, sent, strict=True)

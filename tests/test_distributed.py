@@ -162,3 +162,29 @@ def test_launcher_variables_are_read_before_the_group_exists(
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert (distributed.rank(), distributed.local_rank(), distributed.world_size()) == (3, 1, 4)
     assert not distributed.is_main()
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "gpus", "chosen"), [(3, 8, [3]), (0, 2, [0]), (3, 1, []), (1, 0, [])]
+)
+def test_each_process_of_a_machine_takes_its_own_gpu(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, gpus: int, chosen: list[int]
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    distributed.use_own_gpu()
+    assert taken == chosen
+
+
+@pytest.mark.parametrize(("gpus", "may_share"), [(2, True), (2, False), (1, False)])
+def test_a_process_without_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, may_share: bool
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    message = rf"process 2 .* no GPU: torch sees {gpus} .*CUDA_VISIBLE_DEVICES=0.*at most {gpus}"
+    with pytest.raises(ConfigError, match=message):
+        distributed.use_own_gpu(may_share=may_share)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import Queue
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,66 @@ def test_the_cpu_is_a_device() -> None:
 
 
 @pytest.mark.parametrize(
+    ("problem", "kind", "message"),
+    [
+        (
+            "CUDA error: no kernel image is available for execution on the device",
+            ConfigError,
+            r"no kernel image .*'cuda'.*Fix: use cpu, or a torch that is built for this GPU",
+        ),
+        ("CUDA error: out of memory", MemoryFullError, "GPU memory is full. Fix: free it, or use"),
+    ],
+)
+def test_a_gpu_that_does_not_work_is_named_also_by_default(
+    monkeypatch: pytest.MonkeyPatch, problem: str, kind: type[Exception], message: str
+) -> None:
+    def fails(*_: Any, device: Any) -> None:
+        raise RuntimeError(f"{problem}\nSearch for it in CUDA's manual")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", fails)
+    with pytest.raises(kind, match=message):
+        usable_device(None)
+
+
+def test_of_two_cards_the_given_one_decides_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    def exchange(index: int) -> int:
+        before, current[0] = current[0], index
+        return before
+
+    def properties(index: int) -> SimpleNamespace:
+        return SimpleNamespace(major=(8, 7)[index])
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    for name in ("_exchange_device", "_maybe_exchange_device"):
+        monkeypatch.setattr(torch.cuda, name, exchange)
+    cards = [torch.device("cuda", index) for index in (0, 1)]
+    assert [hardware.multiplies_bfloat16(card) for card in cards] == [True, False]
+    assert current == [0]
+
+
+@pytest.mark.parametrize(("name", "asynchronous"), [("mps", False), ("meta", True)])
+def test_copies_to_apples_gpus_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, name: str, asynchronous: bool
+) -> None:
+    """They would read the host's memory after it was freed: pytorch#139550 and #189690."""
+    seen: list[tuple[str, bool]] = []
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        seen.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    (sent,) = hardware.send([torch.arange(3)], name)
+    assert sent.tolist() == [0, 1, 2]
+    assert seen == [(name, asynchronous)]
+
+
+@pytest.mark.parametrize(
     ("error", "message"),
     [
         (
@@ -154,6 +215,32 @@ def test_the_cpu_is_a_device() -> None:
             "GPU memory is full: 2.50 GiB more were needed. Fix: buy more",
         ),
         (torch.OutOfMemoryError("out of memory"), "GPU memory is full. Fix: buy more"),
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+                "23.64 GiB of which 8.81 MiB is free. Process 4711 has 22.90 GiB memory in use."
+            ),
+            "GPU memory is full: 20.00 MiB more were needed, process 4711 holds 22.90 GiB. "
+            "Fix: buy more",
+        ),
+        # Where another process fills the GPU, CUDA and its libraries fail before torch's allocator.
+        (
+            RuntimeError("CUDA error: out of memory\nCUDA kernel"),
+            "GPU memory is full. Fix: buy more",
+        ),
+        (
+            RuntimeError(
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            ),
+            "GPU memory is full. Fix: buy more",
+        ),
+        (
+            RuntimeError(
+                "MPS backend out of memory (MPS allocated: 8.9 GiB, max allowed: 9.1 GiB). "
+                "Tried to allocate 768.00 MiB on private pool."
+            ),
+            "GPU memory is full: 768.00 MiB more were needed. Fix: buy more",
+        ),
     ],
 )
 def test_full_memory_of_a_gpu_is_named(error: RuntimeError, message: str) -> None:

@@ -86,8 +86,9 @@ def encode(
     check_inputs(texts)
     if not overwrite:
         _check_out(out)
+    from scimult import distributed
     from scimult.inference import SciMult
-    from scimult.inference.bulk import BulkEncoder, Part, encode_shards, kind_encoded, local_device
+    from scimult.inference.bulk import BulkEncoder, Part, encode_shards, kind_encoded
     from scimult.inference.incoming import count_records, read_texts
     from scimult.tasks import ALL
     from scimult.unfinished import only_call
@@ -110,7 +111,9 @@ def encode(
         done = encode_with_ray(texts, model, out, **options)
         echo(f"{out}: {done.texts:,} embeddings, {done.encoded:,} of them new")
         return
-    encoder = SciMult.from_pretrained(model, device=local_device(device), **loading)
+    if device in (None, "cuda"):
+        distributed.use_own_gpu()
+    encoder = SciMult.from_pretrained(model, device=device, **loading)
     kind = kind_encoded(encoder.tasks, task, role)
     total = count_records(texts, kind, form)
     # Parts share the folder.

@@ -168,7 +168,7 @@ def evaluate(
     )
     dev = add_hybrids(makers, fuse or [], rerank or [], device)
     config = load_suite(suite, overrides or [])
-    with nullcontext() if store is None else _joined_ranks(), ExitStack() as locks:
+    with nullcontext() if store is None else _joined_ranks(device), ExitStack() as locks:
         if download:
             _download(config.select(sets or []), data, wait=store is not None)
         loaded, missing = _load(config, data, sets or [], available, skip_bad)
@@ -315,8 +315,8 @@ def _download(benchmarks: Mapping[str, Benchmark], data: Path, *, wait: bool) ->
 
 
 @contextmanager
-def _joined_ranks() -> Iterator[None]:
-    """Join the ranks of a launcher, so that they share the encoding."""
+def _joined_ranks(device: str | None) -> Iterator[None]:
+    """Join the ranks of a launcher, so that they share the encoding, each on a GPU of its own."""
     import torch
 
     from scimult import distributed
@@ -324,6 +324,8 @@ def _joined_ranks() -> Iterator[None]:
     if distributed.world_size() == 1:
         yield
         return
+    if device in (None, "cuda"):
+        distributed.use_own_gpu()
     # A rank may wait for hours while another one encodes its share.
     initialised = distributed.initialise(torch.device("cpu"), timeout_seconds=24 * 3600)
     try:

@@ -189,13 +189,17 @@ def launch(verb: str) -> NoReturn:
     """Run a verb under a launcher and end the process at once with its exit code.
 
     Unjoined threads of a process group sometimes abort a rank at exit (signal 6), after
-    everything was written, and the launcher would then report a failed run.
+    everything was written, and the launcher would then report a failed run. After an error, the
+    end of NCCL's group could wait for the other ranks forever.
     """
     code: object = 0
     try:
         app([verb, *sys.argv[1:]])
     except SystemExit as ended:
         code = ended.code
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))

@@ -9,7 +9,6 @@ Shape legend: N texts of a shard, D width.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,14 +255,6 @@ def kind_encoded(tasks: TaskSet, task: str, role: Role) -> Kind:
     """
     one_of("task", task, [*tasks.names, ALL])
     return "paper" if task == ALL else tasks.kind(task, role)
-
-
-def local_device(device: str | None) -> str | None:
-    """Return this rank's GPU if the launcher gave each rank one, else ``device``."""
-    import torch
-
-    several = "LOCAL_RANK" in os.environ and torch.cuda.device_count() > 1
-    return f"cuda:{distributed.local_rank()}" if several and device in (None, "cuda") else device
 
 
 def windows(texts: Iterable[tuple[str, Text]], rows: int) -> Iterator[Window]:

@@ -99,7 +99,8 @@ class SciMult(Configured):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
         # On a CPU tokenising overlaps with nothing, and sorting all texts by length pads less.
         self._texts_at_once = _CUDA_TEXTS if self._device.type == "cuda" else None
-        self._model = converted(pretrained.model, self._device, DTYPES[self._dtype]).eval()
+        with naming_full_memory(_LESS_MEMORY):
+            self._model = converted(pretrained.model, self._device, DTYPES[self._dtype]).eval()
         self._int8_steps = INT8_STEPS
         if self._dtype == INT8:
             self._int8_steps = largest_weight() or INT8_STEPS

@@ -104,6 +104,8 @@ def embed_tokens_each(
     model.eval()
     host_RND: Tensor | None = None
     total, start = sum(len(rows) for rows in batches), 0
+    # Pinned, so that nothing waits for a GPU before the last batch.
+    pinned = device.type == "cuda"
     progress = bar("encode", total=total, unit="text", show=show_progress)
     with without_autocast(device), progress as meter:
         states = [model.read_instructions([route], instead) for route in routes]
@@ -113,17 +115,15 @@ def embed_tokens_each(
                 vectors_BD.float() for vectors_BD in model.forward_each(texts, routes, states)
             ]
             if host_RND is None:
-                # Pinned, so that nothing waits for a GPU before the last batch.
                 shape = (len(routes), total, by_route[0].shape[1])
-                pinned = device.type == "cuda"
                 host_RND = torch.empty(shape, dtype=torch.float32, pin_memory=pinned)
             for number, vectors_BD in enumerate(by_route):
-                host_RND[number, start : start + len(rows)].copy_(vectors_BD, non_blocking=True)
+                host_RND[number, start : start + len(rows)].copy_(vectors_BD, non_blocking=pinned)
             start += len(rows)
             meter.update(len(rows))
             if device.type == "cpu":
                 heap_gaps().after_step()
-    if device.type == "cuda":
+    if pinned:
         torch.cuda.synchronize(device)
     model.train(training)
     assert host_RND is not None

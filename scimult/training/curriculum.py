@@ -54,7 +54,8 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
     StoppedError
         If SIGTERM or SIGINT ended a stage early; the same call continues it.
     """
-    with process_group(stages[0].config.engine.timeout_minutes * 60) as device:
+    timeout = stages[0].config.engine.timeout_minutes * 60
+    with process_group(timeout) as device, distributed.naming_lost_ranks():
         origins = _check(stages, device)
         finished = {
             stage.name

@@ -20,8 +20,9 @@ Precision = Literal["fp32", "bf16", "fp16"]
 _OFFLOADS_FROM = {"offload_optimizer": 1, "offload_param": 3}
 # Keys that decide how a run trains; DeepSpeed ignores a misspelt one.
 _DECISIVE = (
-    "zero_optimization bf16 fp16 data_types gradient_clipping gradient_accumulation_steps "
-    "train_batch_size train_micro_batch_size_per_gpu optimizer scheduler"
+    "zero_optimization bf16 fp16 data_types torch_autocast communication_data_type "
+    "gradient_clipping gradient_accumulation_steps train_batch_size "
+    "train_micro_batch_size_per_gpu optimizer scheduler"
 ).split()
 # Values of ``zero_optimization`` that spoil a run in silence.
 _SPOILING = {
@@ -108,7 +109,7 @@ def resolve_deepspeed(
     given = read_json(source) if isinstance(source, str) else source
     if not isinstance(given, dict):
         raise ConfigError("a DeepSpeed configuration is a JSON object", path=path)
-    for section in ("zero_optimization", "bf16", "fp16"):
+    for section in ("zero_optimization", "bf16", "fp16", "data_types", "torch_autocast"):
         if not isinstance(given.get(section, {}), dict):
             raise ConfigError(
                 f"{section} in the DeepSpeed configuration is not a mapping",
@@ -225,7 +226,27 @@ def _refuse(given: dict[str, Any], path: str | None, precision: Precision) -> No
             value={"zero_optimization.stage": stage},
             fix="use ZeRO stage 1, 2 or 3, or engine.precision fp32",
         )
+    _refuse_types(given, path, precision)
     _refuse_offload(zero, stage, path)
+
+
+def _refuse_types(given: dict[str, Any], path: str | None, precision: Precision) -> None:
+    """Refuse numbers of fewer bits than those of ``precision``, which a run says it has."""
+    if given.get("torch_autocast", {}).get("enabled"):
+        raise ConfigError(
+            "torch_autocast in the DeepSpeed configuration contradicts engine.precision",
+            path=path,
+            value=given["torch_autocast"],
+            fix="leave it out, and choose engine.precision",
+        )
+    types = {
+        "communication_data_type": given.get("communication_data_type"),
+        "data_types.grad_accum_dtype": given.get("data_types", {}).get("grad_accum_dtype"),
+    }
+    for key, kind in types.items():
+        if kind not in (None, "fp32", precision):
+            problem = f"{key} in the DeepSpeed configuration may round gradients of {precision}"
+            raise ConfigError(problem, path=path, value=kind, fix="write fp32, or leave it out")
 
 
 def _refuse_offload(zero: dict[str, Any], stage: int, path: str | None) -> None:

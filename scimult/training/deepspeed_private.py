@@ -50,7 +50,8 @@ def require_names(engine: Any) -> None:
     ]
     if engine.fp16_enabled():
         scaler = getattr(engine.optimizer, "loss_scaler", None)
-        needed.append((scaler, ("dynamic", *_LOSS_SCALER)))
+        dynamic = getattr(scaler, "dynamic", True)
+        needed.append((scaler, ("dynamic", *_LOSS_SCALER) if dynamic else ()))
     missing = [name for holder, names in needed for name in names if not hasattr(holder, name)]
     if missing:
         raise ConfigError(
@@ -147,6 +148,14 @@ def clear_gradients(engine: Any) -> None:
         engine.optimizer.grad_partitions_flat_buffer.zero_()
 
 
+def drop_gradients(engine: Any) -> None:
+    """Drop the gradients that are not reduced yet, so that leaving DeepSpeed reduces nothing."""
+    for parameter in engine.module.parameters():
+        parameter.grad = None
+        # Where gradients are added up in float32.
+        parameter.grad_accum = None
+
+
 def gradients(engine: Any) -> list[Tensor]:
     """Return this rank's share of the gradients, before a step; under stage 0 all of them."""
     stage = engine.zero_optimization_stage()
@@ -167,13 +176,18 @@ def partition_size(engine: Any, parameter: nn.Parameter) -> int | None:
 
 
 def loss_scale_state(engine: Any) -> dict[str, float]:
-    """Return the state of fp16's loss scaling; empty in other precisions."""
-    if not engine.fp16_enabled() or not engine.optimizer.loss_scaler.dynamic:
+    """Return the state of fp16's dynamic loss scaling; empty without it."""
+    if not _scales_dynamically(engine):
         return {}
     return {name: getattr(engine.optimizer.loss_scaler, name) for name in _LOSS_SCALER}
 
 
 def set_loss_scale_state(engine: Any, state: dict[str, float]) -> None:
-    """Restore the result of `loss_scale_state`."""
-    for name, value in state.items():
-        setattr(engine.optimizer.loss_scaler, name, value)
+    """Restore the result of `loss_scale_state`; a constant scale stays as configured."""
+    if _scales_dynamically(engine):
+        for name, value in state.items():
+            setattr(engine.optimizer.loss_scaler, name, value)
+
+
+def _scales_dynamically(engine: Any) -> bool:
+    return bool(engine.fp16_enabled() and engine.optimizer.loss_scaler.dynamic)

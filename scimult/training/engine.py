@@ -18,7 +18,7 @@ from scimult import distributed
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors, write_tensors
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
-from scimult.hardware import heap_gaps, keep_freed_memory
+from scimult.hardware import heap_gaps, keep_freed_memory, usable_device
 from scimult.models import Encoder, PackedTexts
 from scimult.training import deepspeed_private
 from scimult.training.deepspeed_config import bound_buckets, clips_itself, without_waits
@@ -32,11 +32,12 @@ _COUNTERS = "counters.json"
 def process_group(timeout_seconds: float) -> Iterator[torch.device]:
     """Join the launcher's process group, or create one; yield this rank's device.
 
-    The group is left cleanly at the end, unless it existed before.
+    The group is left cleanly at the end, unless it existed before, or an error ends one of several
+    ranks on GPUs.
     """
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
-        device = torch.device("cuda", distributed.local_rank())
-        torch.cuda.set_device(device)
+        distributed.use_own_gpu(may_share=False)
+        device = usable_device(torch.device("cuda", distributed.local_rank()))
         created = distributed.initialise(device, timeout_seconds)
     else:
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -46,6 +47,11 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
         keep_freed_memory()
     try:
         yield device
+    except BaseException:
+        # NCCL's ranks leave together: one that fails would wait for those that wait for it, and
+        # its error would never be shown.
+        created = created and (device.type == "cpu" or distributed.world_size() == 1)
+        raise
     finally:
         if created and not deepspeed_private.leave_group():
             distributed.shut_down()
@@ -154,7 +160,12 @@ class DeepSpeedEngine:
             except NotImplementedError:
                 # Stage 0 and some half-precision optimizers reduce only at the boundary.
                 held.enter_context(self._reduction_at_boundary())
-            yield
+            try:
+                yield
+            except BaseException:
+                # DeepSpeed reduces what there is on the way out, but other ranks are elsewhere.
+                deepspeed_private.drop_gradients(self._engine)
+                raise
             if self._sums is not None:
                 self._sums.restore()
                 self._sums = None

@@ -79,7 +79,12 @@ def pretrain(
     pretrained = build.build_model(config)
     check_negatives(config, plan, pretrained.routes)
     timeout = config.engine.timeout_minutes * 60
-    with process_group(timeout) as device, distributed.naming_lost_ranks(), ExitStack() as held:
+    with (
+        naming_full_memory(_LESS_MEMORY),
+        process_group(timeout) as device,
+        distributed.naming_lost_ranks(),
+        ExitStack() as held,
+    ):
         precision = resolve_precision(config.engine.precision, device)
         engine = config.engine.model_copy(update={"precision": precision})
         config = config.model_copy(update={"engine": engine})

@@ -13,6 +13,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from scimult import distributed
+from scimult.cli import evaluate
 from scimult.cli.main import app
 from scimult.files import only_writer
 from scimult.models.embeddings import Embeddings
@@ -244,3 +246,17 @@ def test_one_process_at_a_time_scores_a_system(suite: Path) -> None:
     assert result.exit_code == 1
     assert "BM25: another process is writing here (process " in result.stderr
     assert not out.joinpath("BM25").exists()
+
+
+@pytest.mark.parametrize(("device", "own"), [(None, True), ("cuda", True), ("cuda:1", False)])
+def test_ranks_of_a_launcher_encode_on_a_gpu_each(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, own: bool
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(distributed, "initialise", lambda *_, **__: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for name, value in {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "5"}.items():
+        monkeypatch.setenv(name, value)
+    with evaluate._joined_ranks(device):
+        assert taken == [5] * own

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import scimult
+from scimult.cli import main
 from scimult.cli.main import Verbs, app
 from scimult.cli.output import print_records
 from scimult.errors import DataError
@@ -143,3 +144,19 @@ def test_lists_that_go_to_a_file_are_not_folded(capsys: pytest.CaptureFixture[st
     title = " ".join(["attention"] * 15)
     print_records([{"rank": 1, "title": title}], "papers")
     assert title in capsys.readouterr().out
+
+
+def test_a_launched_verb_that_fails_is_shown_and_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NCCL's groups, taken apart at the end of the interpreter, may wait for the other ranks."""
+
+    def fails(_: list[str]) -> None:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        main.launch("pretrain")
+    assert ended.value.code == 1
+    assert "RuntimeError: a kernel failed" in capsys.readouterr().err

@@ -6,13 +6,18 @@ wants to read back, is an error there, as it would be a mistake or a pause on a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scimult.losses import Temperature
 from scimult.models import PackedTexts, pack
+from scimult.models.embed import embed_tokens
 from scimult.training.learned import Values
 from scimult.training.objective import PartResult
 from scimult.training.passes import Graph, MicroBatchTexts, pass_in_chunks
@@ -109,3 +114,22 @@ def test_a_large_batch_is_two_copies() -> None:
         plan = pack(rows).to(META).plan([row % 2 for row in range(len(rows))])
         assert len(plan.groups) > 10
     assert watched.copies == 2
+
+
+def test_embeddings_are_read_once_they_are_on_the_host() -> None:
+    """Only CUDA's copies are waited for together: those of other devices wait themselves."""
+    waits: list[bool] = []
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        ) -> Any:
+            if func.name() == "aten::copy_" and args[1].device == META:
+                waits.append(not (len(args) > 2 and args[2]))
+                return args[0]
+            return func(*args, **(kwargs or {}))
+
+    model = tiny_encoder("vanilla").to(META)
+    with Copies():
+        embed_tokens(model, tiny_rows())
+    assert waits == [True]

@@ -86,11 +86,27 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             {"zero_optimisation": {"stage": 3}},
             "unknown key .*'zero_optimisation'.*zero_optimization",
         ),
+        (
+            {"torch_autocast": {"enabled": True, "dtype": "float16"}},
+            r"torch_autocast .* contradicts engine\.precision.*leave it out",
+        ),
+        ({"torch_autocast": True}, "torch_autocast .* is not a mapping"),
+        ({"communication_data_type": "fp16"}, "communication_data_type .* round gradients of bf16"),
+        (
+            {"data_types": {"grad_accum_dtype": "fp16"}},
+            r"data_types\.grad_accum_dtype .* round gradients of bf16.*write fp32",
+        ),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_deepspeed({**ZERO, **given}, **RUN)
+
+
+def test_finer_types_than_those_of_the_run_are_allowed() -> None:
+    given = {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "bf16"}}
+    resolved = resolve_deepspeed({**ZERO, **given, "torch_autocast": {"enabled": False}}, **RUN)
+    assert resolved.items() >= given.items()
 
 
 def test_stage_0_offloads_nothing() -> None:

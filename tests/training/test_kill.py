@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scimult.config import save_config
 from scimult.data.sampler import AlternatingSampler
@@ -56,6 +57,10 @@ def before_micro_batch(trouble: Callable[[], None]) -> None:
 def sleep_for_good() -> None:
     while True:
         time.sleep(1)
+
+
+def fill_the_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 def fill_the_disk() -> None:
@@ -203,6 +208,25 @@ def test_a_hung_rank_ends_the_job_with_a_message(folder: Path, jobs: list[Job]) 
     assert f"hangs after step {TROUBLED_UNIT}: no step ended within 0.25 minutes" in hung
     assert "in sleep_for_good" in hung, "the stack does not show where it sleeps"
     assert f"hangs after step {TROUBLED_UNIT}" in waiting or "another rank exited" in waiting
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_rank_that_fails_between_passes_says_why_at_once(
+    folder: Path, jobs: list[Job], stage: int
+) -> None:
+    """DeepSpeed would first reduce its gradients, with ranks that are elsewhere."""
+    config = kill_config(
+        folder,
+        f"failed{stage}",
+        batch={"pairs_per_step": 10, "accumulation": TROUBLED_UNIT + 1},
+        engine={"timeout_minutes": 0.5, "deepspeed": {"zero_optimization": {"stage": stage}}},
+    )
+    job = start(config, jobs, {1: fill_the_gpu})
+    assert job.join() == [1, 1], job.printed()
+    waiting, failed = (rank.printed() for rank in job.ranks)
+    assert "GPU memory is full: 2.00 GiB more were needed" in failed
+    assert "another rank exited" in waiting
+    assert "no step ended" not in waiting + failed
 
 
 def test_a_full_disk_ends_all_ranks_and_leaves_whole_checkpoints(

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from scimult.models import pack
+from scimult.training import deepspeed_private
 from scimult.training.config import OptimizerConfig
 from scimult.training.deepspeed_config import resolve_deepspeed
 from scimult.training.engine import DeepSpeedEngine
 from scimult.training.optim import RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks
+from tests.training.engines import do_step, tiny_engine
 
 pytestmark = pytest.mark.ranks
 
@@ -71,3 +73,19 @@ def test_skipped_steps_are_counted_and_leave_the_schedule_alone(stage: int, tmp_
     assert first["norm"] == pytest.approx(plain, rel=1e-2)
     parts = sum(norm**2 for norm in first["norms"].values()) ** 0.5
     assert parts == pytest.approx(first["norm"], rel=1e-3)
+
+
+def constant_scale(stage: int) -> tuple[float | None, dict[str, float]]:
+    """Return the scale of an engine with a constant one, after it met a dynamic one's state."""
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().is_fp16_supported = lambda: True
+    engine = tiny_engine(stage, "fp16", fp16={"loss_scale": 128})
+    deepspeed_private.set_loss_scale_state(engine._engine, {"cur_scale": 2.0**SCALE_POWER})
+    do_step(engine)
+    return engine.loss_scale, deepspeed_private.loss_scale_state(engine._engine)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_constant_scale_stays_what_was_configured(stage: int, tmp_path: Path) -> None:
+    assert run_ranks(constant_scale, 1, tmp_path, stage) == [(128, {})]
