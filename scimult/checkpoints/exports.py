@@ -161,7 +161,7 @@ def _write_folded(
     hf_config, hf_weights = plain_model(config, weights, tokenizer.pad_id)
     write_weights(folder, hf_weights)
     write_json(folder / CONFIG_FILE, hf_config)
-    tokenizer.save_plain(folder)
+    tokenizer.save_plain(folder, config.max_length)
     _write_modules(folder, {"": _TRANSFORMER} | _modules_after(config))
     write_json(folder / LENGTH_FILE, {"max_seq_length": config.max_length, "do_lower_case": False})
     write_json(folder / _POOLING_FOLDER / CONFIG_FILE, _pooling(config))

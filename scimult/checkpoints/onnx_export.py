@@ -100,7 +100,7 @@ def export_onnx(
                 fix="try another version of torch or onnxscript; nothing was written",
             )
         write_json(temporary / CONFIG_FILE, hf_config)
-        tokenizer.save_plain(temporary)
+        tokenizer.save_plain(temporary, config.max_length)
         card = model_card(
             config,
             weights,

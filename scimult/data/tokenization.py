@@ -25,7 +25,7 @@ from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
 from scimult.errors import CheckpointError, ConfigError, SciMultError
-from scimult.files import storage_error
+from scimult.files import read_json, storage_error, write_json
 from scimult.types import IntArray, Text
 
 if TYPE_CHECKING:
@@ -249,15 +249,20 @@ class TextTokenizer:
         with _writing(folder):
             self._tokenizer.save_pretrained(str(folder))
 
-    def save_plain(self, folder: Path | str) -> None:
+    def save_plain(self, folder: Path | str, max_length: int) -> None:
         """Write the files so that other libraries tokenise as we do.
 
-        Lower-casing that we add to a cased tokenizer becomes part of its files. Raises what `save`
-        does.
+        They cut texts at ``max_length`` tokens when asked to. Lower-casing that we add to a cased
+        tokenizer becomes part of its files. Raises what `save` does.
         """
-        if not self._lower_here:
+        if self._lower_here:
+            self._save_lowering(folder)
+        else:
             self.save(folder)
-            return
+        path = Path(folder, "tokenizer_config.json")
+        write_json(path, {**read_json(path), "model_max_length": max_length})
+
+    def _save_lowering(self, folder: Path | str) -> None:
         from transformers import PreTrainedTokenizerFast
 
         full = self._as_transformers()

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 ROWS = 5000
-"""Papers per batch, and per file."""
+"""Papers per batch, and per file but OpenSearch's."""
+REQUEST = 8_000_000
+"""Most bytes of a request to OpenSearch, which takes 100 MiB, or 10 where it is hosted small."""
 _VECTOR = "vector"
 
 
@@ -152,12 +154,24 @@ def _opensearch(feed: Feed, folder: Path, name: str) -> None:
     }
     body = {"settings": {"index.knn": True}, "mappings": {"properties": properties}}
     write_json(folder / "index.json", body)
-    for number, records in enumerate(feed.records()):
-        with (folder / f"part-{number:05d}.ndjson").open("w", encoding="utf-8") as file:
-            for record in records:
-                action = {"index": {"_index": name, "_id": record["id"]}}
-                for line in (action, record):
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    for number, request in enumerate(_requests(feed, name)):
+        (folder / f"part-{number:05d}.ndjson").write_bytes(request)
+
+
+def _requests(feed: Feed, name: str) -> Iterator[bytes]:
+    """Yield bodies for OpenSearch's bulk API, of at most ``REQUEST`` bytes or one paper."""
+    request = bytearray()
+    for records in feed.records():
+        for record in records:
+            action = {"index": {"_index": name, "_id": record["id"]}}
+            lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in (action, record))
+            entry = "".join(lines).encode()
+            if request and len(request) + len(entry) > REQUEST:
+                yield bytes(request)
+                request.clear()
+            request += entry
+    if request:
+        yield bytes(request)
 
 
 def _pgvector(feed: Feed, folder: Path, name: str) -> None:
@@ -179,9 +193,15 @@ def _pgvector(feed: Feed, folder: Path, name: str) -> None:
     table = quoted(name)  # may be a word of SQL, such as user
     copies = [f"\\copy {table} ({listed}) FROM '{part}' WITH (FORMAT csv)" for part in parts]
     sql = [
+        # Else psql goes on after an error, and puts some files into the table of an earlier export.
+        "\\set ON_ERROR_STOP on",
+        "BEGIN;",
+        # psql takes a terminal's encoding for that of files.
+        "SET LOCAL client_encoding = 'UTF8';",
         "CREATE EXTENSION IF NOT EXISTS vector;",
         f"CREATE TABLE {table} (\n{defined}\n);",
         *copies,
+        "COMMIT;",
         f"CREATE INDEX ON {table} USING hnsw (vector {operators});",
     ]
     write_text(folder / "load.sql", "\n".join(sql) + "\n")
@@ -273,7 +293,8 @@ def _fill(client: QdrantClient, feed: Feed, name: str) -> set[str]:
             )
             for record in records
         ]
-        client.upsert(name, points)
+        # In small requests: a server takes 32 MiB, and answers within 5 seconds.
+        client.upload_points(name, points, wait=True)
         ids.update(str(point.id) for point in points)
     return ids
 

@@ -124,7 +124,7 @@ def test_lower_casing_of_ours_goes_into_the_tokenizer_files(minilm: Path, tmp_pa
         (tmp_path / "cased" / name).write_text(json.dumps(content))
     tokenizer = TextTokenizer.from_folder(tmp_path / "cased", lowercase=True)
     (tmp_path / "t").mkdir()
-    tokenizer.save_plain(tmp_path / "t")
+    tokenizer.save_plain(tmp_path / "t", 64)
     unchanged = AutoTokenizer.from_pretrained(tmp_path / "cased")
     assert unchanged("Graph")["input_ids"] != unchanged("graph")["input_ids"]
     # Literal special tokens stay what they are, as in every text.

@@ -76,8 +76,8 @@ def test_saved_files_read_alone_are_what_transformers_makes_of_them(
         assert ids.tolist() == expected.tolist()
     alone.save(tmp_path / "a")
     theirs.save(tmp_path / "b")
-    alone.save_plain(tmp_path / "c")
-    theirs.save_plain(tmp_path / "d")
+    alone.save_plain(tmp_path / "c", 64)
+    theirs.save_plain(tmp_path / "d", 64)
     for one, other in (("a", "b"), ("c", "d")):
         ours, plain = (AutoTokenizer.from_pretrained(tmp_path / name) for name in (one, other))
         assert ours.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()

@@ -115,15 +115,25 @@ def test_an_uncased_tokenizer_cannot_keep_case(minilm: Path) -> None:
 def test_plain_files_do_not_keep_the_length_of_the_last_texts(tmp_path: Path, cased: Path) -> None:
     tokenizer = TextTokenizer.from_folder(cased, lowercase=True)
     tokenizer.encode([PAPER], 4)
-    tokenizer.save_plain(tmp_path / "plain")
+    tokenizer.save_plain(tmp_path / "plain", 64)
     assert read_json(tmp_path / "plain" / "tokenizer.json")["truncation"] is None
+
+
+@pytest.mark.parametrize("lowercase", [None, True])
+def test_plain_files_cut_where_we_do(tmp_path: Path, cased: Path, lowercase: bool | None) -> None:
+    tokenizer = TextTokenizer.from_folder(cased, lowercase=lowercase)
+    tokenizer.save_plain(tmp_path / "plain", 5)
+    plain = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    found = plain(tokenizer.format(PAPER), truncation=True)["input_ids"]
+    assert found == tokenizer.encode([PAPER], 5)[0].tolist()
+    assert len(found) == 5
 
 
 def test_plain_files_lower_case_as_we_do(tmp_path: Path) -> None:
     """Python's lower case depends on the context of one letter, the Greek capital sigma."""
     save_tokenizer(tmp_path, "roberta")  # its bytes tell all letters apart
     tokenizer = TextTokenizer.from_folder(tmp_path, lowercase=True)
-    tokenizer.save_plain(tmp_path / "plain")
+    tokenizer.save_plain(tmp_path / "plain", 64)
     plain = Tokenizer.from_file(str(tmp_path / "plain" / "tokenizer.json"))
     for text in ("ΟΔΟΣ", "ΣΟΣ ΣΕΣ.", "Σ", "aΣ</s>ΣΕΣ", "ΟΔΟΣ-Σ", "ΕΣΟΔΟΣ, ΟΔΟΣ"):
         ids = tokenizer.encode([Text("query", text)], 64)[0].tolist()

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +17,7 @@ import pytest
 
 from scimult.errors import ConfigError, StorageError, UnknownNameError
 from scimult.inference import SciMult
-from scimult.library import Library
+from scimult.library import Library, feeds
 from scimult.library.feeds import feed_files, feed_qdrant
 from tests.library.conftest import dated, made, paper
 
@@ -94,6 +96,19 @@ def test_opensearch_bulk_files(library: Library, tmp_path: Path) -> None:
         assert set(record) <= set(mapping)
 
 
+def test_bulk_files_are_small_enough_for_a_request(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "REQUEST", 2_000)
+    feed_files(library.feed(), "opensearch", tmp_path / "out")
+    parts = sorted((tmp_path / "out").glob("part-*.ndjson"))
+    assert len(parts) > 5
+    assert max(part.stat().st_size for part in parts) <= 2_000
+    lines = [json.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+    assert [line["id"] for line in lines[1::2]] == library.ids()
+    assert [line["index"]["_id"] for line in lines[::2]] == library.ids()
+
+
 def test_numbers_that_json_lacks_are_absent(model: SciMult, tmp_path: Path) -> None:
     papers = [paper(0, score=float("inf")), paper(1, score=0.5)]
     feed_files(made(tmp_path / "library", model, papers).feed(), "opensearch", tmp_path / "out")
@@ -140,6 +155,8 @@ def test_pgvector_csv(library: Library, tmp_path: Path) -> None:
     assert feed_files(library.feed(), "pgvector", tmp_path / "out", "works") == 29
     sql = (tmp_path / "out" / "load.sql").read_text()
     assert '"vector" vector(16)' in sql
+    assert sql.startswith("\\set ON_ERROR_STOP on\nBEGIN;\nSET LOCAL client_encoding = 'UTF8';\n")
+    assert "csv)\nCOMMIT;\n" in sql
     assert '\\copy "works" (' in sql
     assert "USING hnsw (vector vector_cosine_ops)" in sql
     text = (tmp_path / "out" / "part-00000.csv").read_text(encoding="utf-8")
@@ -183,6 +200,54 @@ def test_wrong_feeds_are_refused(library: Library, tmp_path: Path) -> None:
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="exists and is not a feed"):
         feed_files(library.feed(), "milvus", tmp_path / "mine")
+
+
+class _Qdrant(BaseHTTPRequestHandler):
+    """A server with one collection, which counts the points of each request."""
+
+    points: ClassVar[list[int]] = []
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        params = {"vectors": {"size": 16, "distance": "Cosine"}}
+        optimizer = dict.fromkeys(("flush_interval_sec", "default_segment_number"), 5)
+        optimizer |= {"deleted_threshold": 0.2, "vacuum_min_vector_number": 1000}
+        hnsw = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}
+        config = {"params": params, "hnsw_config": hnsw, "optimizer_config": optimizer}
+        about = {"status": "green", "optimizer_status": "ok", "segments_count": 1}
+        results: dict[str, Any] = {
+            "/collections/papers/exists": {"exists": True},
+            "/collections/papers": {**about, "config": config, "payload_schema": {}},
+            "/collections/papers/points": {"operation_id": 1, "status": "completed"},
+            "/collections/papers/points/count": {"count": sum(self.points)},
+        }
+        if self.command == "PUT":
+            self.points.append(len(json.loads(body)["points"]))
+        path = self.path.partition("?")[0]
+        answer = json.dumps({"result": results.get(path), "status": "ok", "time": 0.0}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_PUT = do_POST = _answer
+
+
+@pytest.mark.filterwarnings("ignore:Failed to obtain server version", "ignore:.*[Cc]ompatib")
+def test_requests_to_qdrant_are_small(model: SciMult, tmp_path: Path) -> None:
+    # A server takes 32 MiB: 1,500 points of width 1,024.
+    pytest.importorskip("qdrant_client")
+    library = made(tmp_path / "library", model, dated(150))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Qdrant) as served:
+        Thread(target=served.serve_forever, daemon=True).start()
+        assert feed_qdrant(library.feed(), f"http://127.0.0.1:{served.server_port}") == 150
+        served.shutdown()
+    assert sum(_Qdrant.points) == 150
+    assert max(_Qdrant.points) <= 100
 
 
 @pytest.mark.filterwarnings("ignore:Failed to obtain server version")
