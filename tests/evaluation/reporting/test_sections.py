@@ -302,7 +302,7 @@ def test_the_verdict_names_the_best_by_task_not_by_group(tmp_path: Path) -> None
         for benchmark, group in zip(made, ("seen", "unseen"), strict=True)
     ]
     out = score_all(tmp_path, grouped)
-    report = make_suite_report(out, Options(data=[tmp_path / "data"], resamples=100), lambda line: None)
+    report = make_suite_report(out, Options(resamples=100), lambda line: None)
     assert {"seen", "unseen", "macro"} < {group.task for group in report.groups}
     assert report.verdict is not None
     last = report.verdict.sentences[-1]
