@@ -133,6 +133,13 @@ def number(value: float | None, form: str, factor: float = 1, **style: object) -
     return Cell(form.format(factor * value), value, **style)  # type: ignore[arg-type]
 
 
+def p_value(value: float | None, star: str = "") -> Cell:
+    """Return a p-value to four decimals, never as 0.0000."""
+    if value is None:
+        return Cell(ABSENT)
+    return Cell((f"{value:.4f}" if value >= 0.00005 else "<0.0001") + star, value)
+
+
 def texts(*values: object) -> list[Cell]:
     """Return a row of text cells."""
     return [Cell(str(value)) for value in values]

@@ -84,18 +84,23 @@ def slerp(first: Weights, second: Weights, share: float) -> dict[str, Tensor]:
 
     ``sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b``, where Ω is the angle between two weights as
     vectors (Shoemake 1985); lengths are interpolated, too. Parallel or zero weights are averaged.
+    Query, key and value are three weights, however they are stored.
     """
-    merged = {}
-    for name, tensor in first.items():
-        a, b = tensor.double(), second[name].double()
+
+    def rotated(a: Tensor, b: Tensor) -> Tensor:
         lengths = a.norm() * b.norm()
         cosine = float((a * b).sum() / lengths) if float(lengths) else 1.0
         angle = math.acos(max(-1.0, min(1.0, cosine)))
         if math.sin(angle) < _PARALLEL:
-            merged[name] = ((1 - share) * a + share * b).to(tensor.dtype)
-            continue
+            return (1 - share) * a + share * b
         shares = [math.sin((1 - share) * angle), math.sin(share * angle)]
-        merged[name] = ((shares[0] * a + shares[1] * b) / math.sin(angle)).to(tensor.dtype)
+        return (shares[0] * a + shares[1] * b) / math.sin(angle)
+
+    merged = {}
+    for name, tensor in first.items():
+        parts = 3 if ".qkv." in name else 1
+        pairs = zip(tensor.double().chunk(parts), second[name].double().chunk(parts), strict=True)
+        merged[name] = torch.cat([rotated(a, b) for a, b in pairs]).to(tensor.dtype)
     return merged
 
 

@@ -61,7 +61,8 @@ class Difference(StrictConfig):
     """A system's score minus the baseline's, with its bootstrap interval.
 
     An average has the name ``average``, the metric ``main``, and no p-values. ``relative_change``
-    is None where the baseline's score is 0; ``exact`` tells whether all swaps were tried.
+    is None unless the baseline's score is above 0 (correlations can be below, where the ratio would
+    have the wrong sign); ``exact`` tells whether all swaps were tried.
     """
 
     task: str

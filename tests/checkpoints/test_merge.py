@@ -145,6 +145,17 @@ def test_slerp_turns_and_stretches() -> None:
         torch.testing.assert_close(found, 0.75 * a + 0.25 * parallel, rtol=0, atol=1e-12)
 
 
+def test_slerp_turns_query_key_and_value_each_by_its_own_angle() -> None:
+    """As tools do that merge the separate weights of a BERT; they turned as one vector."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 3, 4, 4, generator=generator, dtype=torch.float64)
+    b[1] = 10 * a[1] + b[1]
+    parts = [slerp({"w": x}, {"w": y}, 0.3)["w"] for x, y in zip(a, b, strict=True)]
+    name = "blocks.0.attention.qkv.experts.0.weight"
+    whole = slerp({name: a.flatten(0, 1)}, {name: b.flatten(0, 1)}, 0.3)[name]
+    torch.testing.assert_close(whole, torch.cat(parts), rtol=0, atol=1e-12)
+
+
 def test_a_model_merged_with_itself_comes_back(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model", variant="mha_ffn_expert")
     before = load_pretrained(model).model.state_dict()

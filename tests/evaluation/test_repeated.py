@@ -12,8 +12,8 @@ from scipy import stats
 
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.repeated import Runs, SuiteFindings, compare_runs
-from scimult.evaluation.reporting.repeated import tables_of, to_csv
+from scimult.evaluation.repeated import Difference, Runs, SuiteFindings, compare_runs
+from scimult.evaluation.reporting.repeated import difference_table, tables_of, to_csv
 from scimult.evaluation.results import Result, SetResult, load_result, save_result
 
 QUERIES = {"cisi": 40, "cacm": 60, "links": 50, "one": 1, "five": 5}
@@ -203,3 +203,10 @@ def test_a_suite_with_the_baseline_only_has_no_table_of_differences(tmp_path: Pa
     assert "No result of new-0, old-1." in second.notes
     with pytest.raises(ConfigError, match="old-0 and the other runs share no set"):
         compare_runs([folders[1], _write(tmp_path / "third", "first", ["BM25"])], {}, "old-0")
+
+
+def test_a_small_p_value_is_not_shown_as_zero() -> None:
+    """It was 0.0000, which no t distribution gives."""
+    row = Difference("runs", "search", "cisi", "ndcg@10", (3, 3), 0.1, 0.05, 0.15, 1e-9, 4e-9)
+    found = SuiteFindings("own", "", "base", 0.95, {"runs": 3, "base": 3}, [], [row], [])
+    assert [cell.text for cell in difference_table(found).rows[0]][-2:] == ["<0.0001"] * 2

@@ -18,7 +18,6 @@ from scimult.evaluation.report import Row, make_report
 from scimult.evaluation.resampling import bootstrap, interval
 from scimult.evaluation.results import Result
 from scimult.table import (
-    ABSENT,
     SIGNS,
     Cell,
     Mark,
@@ -26,6 +25,7 @@ from scimult.table import (
     change,
     label,
     number,
+    p_value,
     percent,
     percents,
     texts,
@@ -169,16 +169,10 @@ def _difference(row: Difference, settings: Settings) -> list[Cell]:
         number(row.difference, "{:+.2f}", 100),
         change(row.relative_change),
         Cell(f"{100 * row.low:+.2f} to {100 * row.high:+.2f}"),
-        _p_value(row.p),
-        _p_value(row.p_holm, "*" if passes else ""),
+        p_value(row.p),
+        p_value(row.p_holm, "*" if passes else ""),
     ]
     return [*texts(name, row.metric, row.system), *(replace(cell, bold=passes) for cell in cells)]
-
-
-def _p_value(p: float | None, star: str = "") -> Cell:
-    if p is None:
-        return Cell(ABSENT)
-    return Cell((f"{p:.4f}" if p >= 0.00005 else "<0.0001") + star, p)
 
 
 def main_rows(comparison: Comparison) -> list[Difference]:

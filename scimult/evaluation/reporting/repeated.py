@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from scimult.evaluation.columns import AVERAGE, EVERYTHING
 from scimult.evaluation.repeated import SUITES, Difference, Score, SuiteFindings
-from scimult.table import ABSENT, Cell, Mark, Table, label, number, texts
+from scimult.table import ABSENT, Cell, Mark, Table, label, number, p_value, texts
 
 Column = tuple[str, str, str]
 """Task, name and metric."""
@@ -81,8 +81,8 @@ def difference_table(findings: SuiteFindings) -> Table:
                 *texts(row.run, row.task, row.name, row.metric, f"{row.seeds[0]}, {row.seeds[1]}"),
                 number(row.difference, "{:+.2f}", 100),
                 label(interval),
-                number(row.p, "{:.4f}"),
-                number(row.p_holm, "{:.4f}"),
+                p_value(row.p),
+                p_value(row.p_holm),
             ]
         )
     names = ["run", "task", "set", "metric", "seeds"]

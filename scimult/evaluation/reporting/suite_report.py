@@ -32,7 +32,7 @@ from scimult.table import Table
 
 @dataclass(frozen=True)
 class Group:
-    """Average main scores of one task, one per system, in the report's order."""
+    """Average scores of one task or group of sets, one per system, in the report's order."""
 
     task: str
     sets: list[str]
@@ -108,7 +108,7 @@ def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) 
         queries=_queries(results, order),
         dates=_dates(results),
         commits=_commits(results),
-        verdict=_verdict(out, tested, groups, names),
+        verdict=_verdict(out, tested, groups, results),
         groups=groups,
         tables=_tables(results, plain, tested, parts),
         curves=[part.curves for part in parts if part.curves],
@@ -141,12 +141,18 @@ def _tables(
 
 
 def _verdict(
-    out: Path, tested: Tested | None, groups: Sequence[Group], systems: Sequence[str]
+    out: Path, tested: Tested | None, groups: Sequence[Group], results: Sequence[Result]
 ) -> Verdict | None:
     if tested is None or tested.comparison is None:
         return None
-    averages = {group.task: dict(zip(systems, group.scores, strict=True)) for group in groups}
-    return verdict(out, tested.comparison, averages)
+    systems = [result.system for result in results]
+    tasks = {entry.task for result in results for entry in result.sets.values()} | {"all"}
+    by_task = {
+        group.task: dict(zip(systems, group.scores, strict=True))
+        for group in groups
+        if group.task in tasks
+    }
+    return verdict(out, tested.comparison, by_task)
 
 
 def _groups(results: Sequence[Result], order: Sequence[str]) -> list[Group]:

@@ -51,11 +51,11 @@ class Estimate:
 class PairCell:
     """Two tasks in one location of the encoder.
 
-    ``cosine`` is between their gradients, ``ceiling`` its expected value if both had the same
-    gradient (NaN where a task does not agree with itself), ``gap`` how much less they agree with
-    each other than with themselves. Verdicts: ``conflict``: the cosine is below 0; ``apart``: the
-    gap is above 0; both by intervals that hold for all cells of a map at once (Bonferroni);
-    ``alike``: neither; ``routed``: no parameter here has gradients of both.
+    All is measured on parameters that both reach. ``cosine`` is between their gradients,
+    ``ceiling`` its expected value if both had the same gradient (NaN where a task does not agree
+    with itself), ``gap`` the ceiling less the cosine. Verdicts: ``conflict``: the cosine is below
+    0; ``apart``: the gap is above 0; both by intervals that hold for all cells of a map at once
+    (Bonferroni); ``alike``: neither; ``routed``: no parameter here has gradients of both.
     """
 
     location: Location
@@ -106,17 +106,14 @@ def compare(
     cells = len(every_location) * len(tasks) * (len(tasks) - 1) // 2
     for location in every_location:
         rows = [number for number, own in enumerate(locations) if location in (own, WHOLE)]
-        selves_KT = np.array(
-            [[_cosine(each, rows, task, task) for task in range(len(tasks))] for each in rounds]
-        )
         for number, task in enumerate(tasks):
-            within[location, task] = Estimate.of(selves_KT[:, number])
+            selves_K = np.array([_cosine(each, rows, number, number) for each in rounds])
+            within[location, task] = Estimate.of(selves_K)
         for first, second in combinations(range(len(tasks)), 2):
-            values_K = np.array([_cosine(each, rows, first, second) for each in rounds])
-            selves_K2 = selves_KT[:, [first, second]]
-            meet = any(_meet(each, rows, first, second) for each in rounds)
+            cosines_K3 = np.array([_cosines(each, rows, first, second) for each in rounds])
+            meet = any(_shared(each, rows, first, second) for each in rounds)
             names = (tasks[first], tasks[second])
-            pairs.append(_cell(location, names, values_K, selves_K2, cells, meet=meet))
+            pairs.append(_cell(location, names, cosines_K3, cells, meet=meet))
     return InterferenceMap(list(tasks), num_blocks, len(rounds), pairs, within)
 
 
@@ -143,27 +140,40 @@ def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _meet(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> bool:
-    """Return whether gradients of both tasks reach one of the parameters."""
-    reached_RTH = products.reached_PG[list(rows)].reshape(len(rows), -1, HALVES)
-    reached_RT = np.asarray(reached_RTH.any(axis=2))
-    return bool((reached_RT[:, first] & reached_RT[:, second]).any())
+def _cosines(
+    products: RoundProducts, rows: Sequence[int], first: int, second: int
+) -> tuple[float, float, float]:
+    """Return the cosines of two tasks and of each with itself, over parameters that both reach."""
+    shared = _shared(products, rows, first, second)
+    return (
+        _cosine(products, shared, first, second),
+        _cosine(products, shared, first, first),
+        _cosine(products, shared, second, second),
+    )
+
+
+def _shared(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> list[int]:
+    """Return the parameters that gradients of both tasks reach."""
+    reached_PTH = products.reached_PG.reshape(len(products.reached_PG), -1, HALVES)
+    reached_PT = np.asarray(reached_PTH.any(axis=2))
+    return [row for row in rows if reached_PT[row, first] and reached_PT[row, second]]
 
 
 def _cell(
     location: Location,
     tasks: tuple[str, str],
-    values_K: NDArray[np.float64],
-    selves_K2: NDArray[np.float64],
+    cosines_K3: NDArray[np.float64],
     cells: int,
     *,
     meet: bool,
 ) -> PairCell:
     confidence = 1 - (1 - CONFIDENCE) / cells
-    gaps_K = selves_K2.mean(1) - values_K
+    values_K, selves_K2 = cosines_K3[:, 0], cosines_K3[:, 1:]
     cosine = Estimate.of(values_K)
-    own = [Estimate.of(selves_K).mean for selves_K in selves_K2.T]
-    ceiling = math.sqrt(own[0] * own[1]) if min(own) > 0 else math.nan
+    own_2 = np.array([Estimate.of(selves_K).mean for selves_K in selves_K2.T])
+    ceiling = math.sqrt(own_2[0] * own_2[1]) if own_2.min() > 0 else math.nan
+    # The delta method: linear in the rounds, with the ceiling as the mean of the first term.
+    gaps_K = selves_K2 @ (ceiling / (2 * own_2)) - values_K
     verdict: Verdict = "alike"
     if not meet:
         verdict = "routed"

@@ -52,8 +52,7 @@ def interference_table(interference: InterferenceMap) -> Table:
         "(Student's t over rounds).",
         "cosine: between gradients of the two tasks. ceiling: its expected value if both had the "
         "same gradient (geometric mean of each task's cosine with itself on other batches). "
-        "corrected: cosine over ceiling. gap: how much less two tasks agree with each other than "
-        "with themselves.",
+        "corrected: cosine over ceiling. gap: ceiling less cosine.",
         "conflict: cosine below 0; apart: gap above 0; both at 5 % over all cells together "
         "(Bonferroni). routed: no parameter here has gradients of both.",
     ]

@@ -292,3 +292,20 @@ def test_the_lead_is_one_of_main_metrics(tmp_path: Path) -> None:
         "BM25 has the highest average, 66.67 over 2 sets, but its lead of 25.00 over words could"
     )
     assert "links: enters averages as links (recall@3)." in report.tables[1].notes
+
+
+def test_the_verdict_names_the_best_by_task_not_by_group(tmp_path: Path) -> None:
+    """Groups of sets and the mean over them were listed among the tasks."""
+    made = [write(tmp_path / "data") for write in (write_fields, write_links)]
+    grouped = [
+        benchmark.model_copy(update={"group": group})
+        for benchmark, group in zip(made, ("seen", "unseen"), strict=True)
+    ]
+    out = score_all(tmp_path, grouped)
+    report = make_suite_report(out, Options(resamples=100), lambda line: None)
+    assert {"seen", "unseen", "macro"} < {group.task for group in report.groups}
+    assert report.verdict is not None
+    last = report.verdict.sentences[-1]
+    assert "classification" in last
+    assert "link_prediction" in last
+    assert not [name for name in ("seen", "macro") if name in last]

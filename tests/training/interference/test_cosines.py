@@ -33,6 +33,51 @@ def test_verdicts_hold_for_all_cells_at_once() -> None:
     assert wrong / 60 <= 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
 
 
+def test_tasks_with_the_same_gradient_are_alike_however_noisy_one_is() -> None:
+    """All cells were *apart*: cosines of each task with itself were averaged arithmetically."""
+    rng = np.random.default_rng(0)
+    shared_PN = rng.normal(size=(10, 1, 300))
+    noise_G1 = np.array([1.0, 1.0, 4.0, 4.0])[:, None]
+    rounds = []
+    for _ in range(8):
+        gradients_PGN = shared_PN + noise_G1 * rng.normal(size=(10, 4, 300))
+        products_PGG = gradients_PGN @ gradients_PGN.transpose(0, 2, 1)
+        rounds.append(RoundProducts(products_PGG, np.ones((10, 4), dtype=bool)))
+    found = compare(TASKS, [Location(block, "attention") for block in range(10)], 10, rounds)
+    assert {cell.verdict for cell in found.pairs} == {"alike"}
+    for cell in found.pairs:
+        assert cell.gap.mean == pytest.approx(cell.ceiling - cell.cosine.mean, abs=1e-12)
+    # The interval is, to first order, that of the jackknife over rounds.
+    cell = found.pairs[1]
+    without = [compare(TASKS, [cell.location], 10, _at(rounds, 0, k)).pairs[-1] for k in range(8)]
+    gaps_K = np.array([one.ceiling - one.cosine.mean for one in without])
+    error = (7 / 8 * ((gaps_K - gaps_K.mean()) ** 2).sum()) ** 0.5
+    reach = float(scipy.stats.t.ppf(0.975, 7)) * error
+    assert cell.gap.high - cell.gap.mean == pytest.approx(reach, rel=0.2)
+
+
+def test_a_ceiling_is_of_the_parameters_that_both_tasks_reach() -> None:
+    """Experts, which only their task reaches, raised the ceiling of the whole encoder."""
+    rng = np.random.default_rng(0)
+    # A shared parameter with little signal, and an expert of each task with much.
+    signal_PN = rng.normal(size=(3, 1, 200)) * np.array([0.5, 5, 5])[:, None, None]
+    reached = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1]], dtype=bool)
+    rounds = []
+    for _ in range(8):
+        gradients_PGN = (signal_PN + rng.normal(size=(3, 4, 200))) * reached[:, :, None]
+        rounds.append(RoundProducts(gradients_PGN @ gradients_PGN.transpose(0, 2, 1), reached))
+    locations = [Location(0, "attention"), *[Location(1, "feed_forward")] * 2]
+    whole, shared, routed = compare(TASKS, locations, 2, rounds).pairs
+    assert (whole.ceiling, whole.gap, whole.verdict) == (shared.ceiling, shared.gap, "alike")
+    assert routed.verdict == "routed"
+
+
+def _at(rounds: Sequence[RoundProducts], place: int, left_out: int) -> list[RoundProducts]:
+    """Return one parameter of all rounds but one."""
+    kept = [one for number, one in enumerate(rounds) if number != left_out]
+    return [RoundProducts(o.products_PGG[[place]], o.reached_PG[[place]]) for o in kept]
+
+
 def test_batches_whose_loss_is_zero_have_no_direction() -> None:
     """One of 32 made every cell *routed*: the mean of its round was not a number."""
     rng = np.random.default_rng(0)
