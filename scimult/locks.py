@@ -119,6 +119,27 @@ def create_living(path: Path, *, folder: bool = False) -> int:
     raise OSError(errno.EBUSY, "removed again and again by another process", str(path))
 
 
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of ``path`` that does not outlive the body.
+
+    Removes those that killed processes left.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    remove_leftovers(path)
+    temporary = temporary_name(path)
+    living = create_living(temporary, folder=True)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(living)
+
+
 def remove_if_dead(path: Path) -> None:
     """Remove a temporary file or folder unless a living process has locked it."""
     with suppress(OSError):

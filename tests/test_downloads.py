@@ -231,6 +231,29 @@ def test_a_source_is_downloaded_and_converted(
         assert problem in wrong.output
 
 
+def test_what_is_there_in_another_compression_is_not_downloaded(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for source in ("beir", "msmarco"):
+        monkeypatch.setattr(f"scimult.preparation.sources.{source}.ADDRESS", server.base)
+    options = {
+        "beir": ["name=scifact", "splits=[test]"],
+        "msmarco": ["triples=ids"],
+    }
+    names = {
+        "beir": ("corpus.jsonl.gz", "queries.jsonl.zst", "qrels/test.tsv.gz"),
+        "msmarco": ("collection.tsv", "queries.train.tsv", "qidpidtriples.train.full.2.tsv"),
+    }
+    for source, there in names.items():
+        for name in there:
+            path = tmp_path / source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+        call = ["prepare", source, *options[source], "--download", "--raw", str(tmp_path / "raw")]
+        CliRunner().invoke(app, [*call, "--input", str(tmp_path / source)])
+        assert server.asked == []
+
+
 @pytest.mark.parametrize("options", [[], ["parts=[PAR]", "splits=[test]"]])
 def test_pmc_patients_are_asked_for_where_the_hub_has_them(options: list[str]) -> None:
     source = SOURCES["pmc-patients"]

@@ -143,8 +143,12 @@ def test_an_array_evaluates_a_model_each(repository: Path, slurm: dict[str, str]
     assert "Fix: sbatch --array=0-1" in process.communicate()[1]
 
 
-def test_an_array_encodes_a_part_each(repository: Path, slurm: dict[str, str]) -> None:
-    array = {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+@pytest.mark.parametrize(("task", "step"), [(6, 1), (8, 3)])
+def test_an_array_encodes_a_part_each(
+    repository: Path, slurm: dict[str, str], task: int, step: int
+) -> None:
+    numbers = {"ID": task, "MIN": 5, "COUNT": 4, "STEP": step}
+    array = {f"SLURM_ARRAY_TASK_{name}": str(number) for name, number in numbers.items()}
     arguments = ["works/*.gz", "--model", "M", "--task", "search", "--out", "with space"]
     process = _start(repository, "encode", arguments, {**slurm, **array})
     assert process.wait(60) == 0, process.communicate()[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scimult import files, locks
-from scimult.locks import create_living, remove_leftovers
+from scimult.locks import create_living, remove_leftovers, scratch_folder
 
 
 @pytest.mark.long
@@ -48,3 +48,13 @@ def test_an_object_that_is_never_where_it_was_created_ends_the_write(
     monkeypatch.setattr(locks, "_is_at", lambda descriptor, path: False)
     with pytest.raises(OSError, match="removed again and again"):
         create_living(tmp_path / "a.tmp")
+
+
+def test_scratch_of_killed_processes_is_removed(tmp_path: Path) -> None:
+    with scratch_folder(tmp_path / "one") as living:
+        dead = living.with_name(living.name.replace(".tmp", "0.tmp"))
+        (dead / "inside").mkdir(parents=True)
+        with scratch_folder(tmp_path / "one") as scratch:
+            (scratch / "file").write_text("")
+            assert {*tmp_path.iterdir()} == {living, scratch}
+    assert not any(tmp_path.iterdir())

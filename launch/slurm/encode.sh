@@ -11,5 +11,5 @@
 set -euo pipefail
 
 # Finished shards are skipped, so a preempted task resumes.
-exec srun scimult encode "$@" \
-  --part "$((SLURM_ARRAY_TASK_ID - SLURM_ARRAY_TASK_MIN))/$SLURM_ARRAY_TASK_COUNT"
+part=$(((SLURM_ARRAY_TASK_ID - SLURM_ARRAY_TASK_MIN) / ${SLURM_ARRAY_TASK_STEP:-1}))
+exec srun scimult encode "$@" --part "$part/$SLURM_ARRAY_TASK_COUNT"

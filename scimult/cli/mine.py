@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
     from scimult.preparation.mining.dense import MiningEncoder
     from scimult.preparation.mining.steps import Shard
 
-# Variables of a process's index and of their count: torchrun, Slurm arrays, srun.
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+_ARRAY = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT")]
+_SRUN = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]
 
 
 def mine(
@@ -89,14 +86,37 @@ def _shard(spec: str) -> Shard:
     from scimult.errors import ConfigError
     from scimult.preparation.mining.steps import Shard
 
-    if spec == "auto":
-        ranks = [(os.environ.get(a), os.environ.get(b)) for a, b in _RANKS]
-        spec = next((f"{a}/{b}" for a, b in ranks if a and b), spec)
-    index, _, count = spec.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        fix = "write 0/4, 1/4, 2/4 or 3/4; auto needs torchrun or Slurm"
+    shard = _launched(os.environ) if spec == "auto" else spec
+    index, _, count = (shard or "").partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        fix = "write 0/4, 1/4, 2/4 or 3/4; auto needs torchrun, a Slurm array or srun"
         raise ConfigError("not a shard", value=spec, fix=fix)
     return Shard(int(index), int(count))
+
+
+def _launched(environment: Mapping[str, str]) -> str | None:
+    """Return I/N of this process: by torchrun, or by its task of a Slurm array and of srun.
+
+    Raises
+    ------
+    ConfigError
+        If the array's numbers are unevenly spaced, so that one does not tell its position.
+    """
+    from scimult.errors import ConfigError
+
+    if {"RANK", "WORLD_SIZE"} <= environment.keys():
+        return f"{environment['RANK']}/{environment['WORLD_SIZE']}"
+    if not {_ARRAY[0], _SRUN[1]} & environment.keys():
+        return None
+    index, first, last, count = (
+        int(environment.get(name, n)) for name, n in zip(_ARRAY, "0001", strict=True)
+    )
+    position, uneven = divmod((index - first) * (count - 1), max(last - first, 1))
+    if uneven:
+        fix = "use an array such as 0-15, 1-16 or 1-31:2, or give --shard as I/N"
+        raise ConfigError("array's task numbers are unevenly spaced", value=index, fix=fix)
+    rank, ranks = (int(environment.get(name, n)) for name, n in zip(_SRUN, "01", strict=True))
+    return f"{position * ranks + rank}/{count * ranks}"
 
 
 def open_encoder(rule: DenseConfig) -> MiningEncoder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
+    from scimult.downloads import Remote
 
 DATASET_PREFIX = "prepare."
 
@@ -202,7 +204,24 @@ def _download(name: str, folder: Path | None, options: Sequence[str]) -> None:
         fix = f"get the files from {source.url} into {folder}; --download works for {others}"
         raise ConfigError("this source cannot be downloaded automatically", value=name, fix=fix)
     settings = validate(source.options, apply_overrides({}, options))
-    download(source.download(settings), folder, lambda path: echo(f"downloading {path}", err=True))
+    files = [_as_it_is(file, folder) for file in source.download(settings)]
+    download(files, folder, lambda path: echo(f"downloading {path}", err=True))
+
+
+def _as_it_is(file: Remote, folder: Path) -> Remote:
+    """Return a download with the names under which files are there: compressed or unpacked."""
+    from scimult.data.packed import unpacked_name, variants
+    from scimult.downloads import Archive
+
+    def found(name: str, folder: Path) -> str:
+        path = folder / name
+        names = [path, *variants(path.with_name(unpacked_name(path)))]
+        return str(next(filter(Path.exists, names), path).relative_to(folder))
+
+    if isinstance(file, Archive):
+        inside = (folder / file.name).parent
+        return replace(file, wanted=tuple(found(name, inside) for name in file.wanted))
+    return replace(file, name=found(file.name, folder))
 
 
 def _check_overrides(source: str, overrides: Sequence[str]) -> None:

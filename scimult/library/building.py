@@ -68,11 +68,7 @@ def extend(
     """
     late_N = live_N.copy()
     late_N[: facts.rows] = False
-    try:
-        index = faiss_library().read_index(str(old))
-    except RuntimeError as error:
-        fix = "rebuild it with scimult library index"
-        raise DataError("damaged approximate index", path=old, fix=fix) from error
+    index = _read(old, "rebuild it with scimult library index")
     _fill(index, shards, late_N)
     _write(index, path)
     papers = facts.papers + int(late_N.sum())
@@ -99,14 +95,24 @@ class Parts:
         self._start = folder / "trained.faiss"
 
     def fill(self, part: Part) -> bool:
-        """Fill one part unless it exists; return whether all parts exist now."""
+        """Fill one part unless it exists; return whether all parts exist now.
+
+        Raises
+        ------
+        DataError
+            If the trained index, with which other parts were filled, is damaged. All are removed.
+        """
         path = self._path(part.index)
         if not path.is_file():
             self._train()
             edges = np.linspace(0, len(self._live_N), self._count + 1).astype(int)
             mine_N = np.zeros_like(self._live_N)
             mine_N[edges[part.index] : edges[part.index + 1]] = True
-            index = faiss_library().read_index(str(self._start))
+            try:
+                index = _read(self._start, "run every part again")
+            except DataError:
+                self.remove()
+                raise
             _fill(index, self._shards, self._live_N & mine_N)
             _write(index, path)
         return not self.missing()
@@ -116,13 +122,21 @@ class Parts:
         return [number for number in range(self._count) if not self._path(number).is_file()]
 
     def merge(self, path: Path) -> IndexFacts:
-        """Write all parts as one index."""
+        """Write all parts as one index.
+
+        Raises
+        ------
+        DataError
+            If a part is damaged. It is removed, so that it is filled again.
+        """
         library = faiss_library()
-        index = library.read_index(str(self._path(0)))
+        index = self._read_part(0)
         for number in range(1, self._count):
-            part = library.read_index(str(self._path(number)))
-            library.extract_index_ivf(index).merge_from(library.extract_index_ivf(part), 0)
-            index.ntotal = library.extract_index_ivf(index).ntotal
+            part = self._read_part(number)  # owns its lists
+            lists, more = map(library.extract_index_ivf, (index, part))
+            _move_full_blocks(lists, more)
+            lists.merge_from(more, 0)
+            index.ntotal = lists.ntotal
         _write(index, path)
         return IndexFacts(self._kind, path.name, len(self._live_N), int(self._live_N.sum()))
 
@@ -142,6 +156,14 @@ class Parts:
                     raise  # not locked: the disk is full, or the folder is not writable
                 note("another process is training the index")
                 time.sleep(_WAIT_SECONDS)
+
+    def _read_part(self, number: int) -> faiss.Index:
+        path = self._path(number)
+        try:
+            return _read(path, f"run the same command with --part {number}/{self._count}")
+        except DataError:
+            path.unlink(missing_ok=True)
+            raise
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:04d}.faiss"
@@ -171,6 +193,37 @@ def _fill(index: faiss.Index, shards: Shards, live_N: BoolArray) -> None:
         if len(columns):
             vectors_BD = np.asarray(stored_BD[columns], dtype=np.float32)
             index.add_with_ids(for_faiss(vectors_BD, shards.space.similarity), columns + first)
+
+
+def _move_full_blocks(index: faiss.IndexIVF, part: faiss.IndexIVF) -> None:
+    """Append a part's list wherever that of the index ends with its last block of codes.
+
+    For such lists ``merge_from`` of faiss 1.15 writes beyond the end of its memory.
+    """
+    library = faiss_library()
+    into, more = (library.downcast_InvertedLists(one.invlists) for one in (index, part))
+    if not isinstance(into, library.BlockInvertedLists):
+        return
+    bytes_each = into.block_size // into.n_per_block
+    for number in range(index.nlist):
+        start, added = into.list_size(number), more.list_size(number)
+        if start % into.n_per_block or not start or not added:
+            continue
+        into.resize(number, start + added)
+        ids_N = library.rev_swig_ptr(into.get_ids(number), start + added)
+        ids_N[start:] = library.rev_swig_ptr(more.get_ids(number), added)
+        blocks = math.ceil(added / into.n_per_block) * into.block_size
+        codes = library.rev_swig_ptr(into.get_codes(number), start * bytes_each + blocks)
+        codes[start * bytes_each :] = library.rev_swig_ptr(more.get_codes(number), blocks)
+        more.resize(number, 0)
+
+
+def _read(path: Path, fix: str) -> faiss.Index:
+    try:
+        index: faiss.Index = faiss_library().read_index(str(path))
+        return index
+    except RuntimeError as error:
+        raise DataError("damaged approximate index", path=path, fix=fix) from error
 
 
 def _write(index: Any, path: Path) -> None:

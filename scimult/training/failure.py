@@ -60,6 +60,7 @@ def _texts(batch: Part, ids_at: Callable[[IntArray], list[str]]) -> dict[str, li
 
 # Ranks give up within moments of each other, and a launcher kills the others when one exits.
 _SECONDS_TO_REPORT = 2.0
+_WAITS = 100
 
 
 class Watchdog(Callback):
@@ -96,7 +97,8 @@ class Watchdog(Callback):
 
     def _watch(self) -> None:
         while not self._done:
-            if not self._alive.wait(self._seconds):
+            # Time does not count in which this process is suspended, except for one of the waits.
+            if not any(self._alive.wait(self._seconds / _WAITS) for _ in range(_WAITS)):
                 self._give_up()
             self._alive.clear()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import faiss
 import numpy as np
 import pytest
 
@@ -174,6 +175,47 @@ def test_merged_parts_are_the_index_of_one_process(
     for (rows, scores), (others, wanted) in zip(*found, strict=True):
         np.testing.assert_array_equal(rows, others)
         np.testing.assert_array_equal(scores, wanted)
+
+
+def test_full_blocks_of_codes_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """faiss itself writes beyond its memory there, which ends the process or changes other data."""
+    merge_from = faiss.IndexIVF.merge_from
+
+    def merge_nothing(index: faiss.IndexIVF, part: faiss.IndexIVF, shift: int) -> None:
+        assert part.invlists.list_size(0) == 0
+        merge_from(index, part, shift)
+
+    monkeypatch.setattr(faiss.IndexIVF, "merge_from", merge_nothing)
+    monkeypatch.setattr(building, "_TRAINED_ON", 8000)
+    shards, live_N = space_of_vectors(tmp_path / "space", "l2"), np.ones(8000, bool)
+    build(tmp_path / "one.faiss", "pq", shards, live_N)
+    parts = Parts(tmp_path / "parts", "pq", shards, live_N, 2)
+    assert [parts.fill(Part(number, 2)) for number in (0, 1)] == [False, True]
+    parts.merge(tmp_path / "merged.faiss")
+    one, merged = (faiss.read_index(str(tmp_path / f"{name}.faiss")) for name in ("one", "merged"))
+    found = [index.search(clustered(50, 3), 8000) for index in (one, merged)]
+    np.testing.assert_array_equal(*(np.sort(rows) for _, rows in found))
+    np.testing.assert_array_equal(*(scores for scores, _ in found))
+
+
+def test_a_damaged_part_is_filled_again(library: Library) -> None:
+    expected = library.index(kind="pq")
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    (meeting,) = (path for path in (library.path / "indexes").iterdir() if path.is_dir())
+    part = meeting / "0000.faiss"
+    part.write_bytes(part.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"damaged.*--part 0/2"):
+        library.index(kind="pq", part=Part(1, 2))
+    facts = library.index(kind="pq", part=Part(0, 2))
+    assert isinstance(facts, IndexFacts)
+    assert isinstance(expected, IndexFacts)
+    assert facts.recall == expected.recall
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    trained = meeting / "trained.faiss"
+    trained.write_bytes(trained.read_bytes()[:1000])
+    with pytest.raises(DataError, match="run every part again"):
+        library.index(kind="pq", part=Part(1, 2))
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
 
 
 @pytest.mark.long

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from scimult.data.manifest import MinedCounts, PairEntry
 from scimult.data.pairs import read_pairs
 from scimult.data.prepared import PREPARED, PreparedData
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.files import atomic_folder, link_or_copy
+from scimult.locks import scratch_folder
 from scimult.preparation.mining.budget import FOLDER as WHOLE
 from scimult.preparation.mining.budget import keep_whole, restore_whole
 from scimult.preparation.mining.config import MiningConfig, NeighbourConfig, RuleConfig
@@ -144,8 +144,7 @@ def _opened(
     engine: Engine | None = None,
 ) -> Iterator[MiningSteps]:
     """Open the miner of a prepared folder, with a scratch folder in ``parent``."""
-    with TemporaryDirectory(prefix=".mining.", dir=parent) as name, ExitStack() as opened:
-        scratch = Path(name)
+    with scratch_folder(parent / "mining") as scratch, ExitStack() as opened:
         cache = Steps(scratch / "steps") if steps is None else steps
         limits = opened.enter_context(
             within(limits or Limits(), [data.folder, scratch, cache.folder])
