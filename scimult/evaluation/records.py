@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from scimult.data.judgments import PAPER, QUERY, grade_of, read_judgments
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.types import Text
@@ -36,6 +37,21 @@ def by_id(
         return record.identifier(next(present, fields[0]))
 
     return once(read_jsonl(path, rejects), name_of, parse, rejects, "id", "keep one of the records")
+
+
+def by_name(path: Path, parse: Callable[[Record], T], rejects: Rejects) -> dict[str, T]:
+    """Parse the members of one JSON object of objects by name; reject repeated names."""
+    parsed: dict[str, T] = {}
+
+    def named(member: tuple[str, Record]) -> tuple[str, T]:
+        name, record = member
+        if name in parsed:
+            raise record.error("duplicate id", value=name, fix="keep one of the entries")
+        return name, parse(record)
+
+    for name, value in rejects.keep(read_members(path, rejects), named):
+        parsed[name] = value
+    return parsed
 
 
 def once(

@@ -232,7 +232,7 @@ def _members(
 
     def parse(record: Record) -> tuple[str, list[str]]:
         name = record.identifier("r_id")
-        papers = [str(paper) for paper in record.fields.get("papers") or []]
+        papers = record.identifiers("papers")
         if name in seen:
             raise record.error("duplicate reviewer", value=name, fix="keep one of the lines")
         if not papers:
