@@ -28,6 +28,8 @@ NOTHING_RELEVANT = (
 )
 COUNTS_AS_0 = "nothing is relevant to the query, which counts as 0"
 ALSO_FITTED = "a scored paper is also a training paper, which flatters the scores"
+NO_TEXT = "a paper without a title and abstract stands as a full stop"
+BLANK = Text("paper", ".")
 NOT_ASKED = "query has no judgment and is not asked"
 
 Targets = dict[str, tuple[list[str], float]]
