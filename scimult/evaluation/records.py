@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -134,11 +135,15 @@ def label_with_names(record: Record) -> tuple[Text, list[str]]:
 
 
 def read_pairs(
-    path: Path, queries: Collection[str], rejects: Rejects, documents: Collection[str] | None = None
+    paths: Sequence[Path],
+    queries: Collection[str],
+    rejects: Rejects,
+    documents: Collection[str] | None = None,
 ) -> Judgments:
-    """Read judged pairs; reject repeated ones and those whose query or document has no text.
+    """Read the judged pairs of all files as one list.
 
-    Without ``documents``, any document may be judged.
+    Repeated pairs and those whose query or document has no text are rejected; without
+    ``documents``, any document may be judged.
     """
     judgments: Judgments = {}
 
@@ -153,7 +158,8 @@ def read_pairs(
             raise record.error("duplicate pair", value=(query, document), fix=_FIX_LINE)
         return query, document, grade_of(record)
 
-    for query, document, grade in rejects.keep(read_judgments(path, rejects), parse):
+    records = chain.from_iterable(read_judgments(path, rejects) for path in paths)
+    for query, document, grade in rejects.keep(records, parse):
         judgments.setdefault(query, {})[document] = grade
     return judgments
 

@@ -6,6 +6,7 @@ Texts are JSON lines of documents. The judgments are a JSON object: field, then 
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from scimult.data.lines import Record
@@ -19,12 +20,12 @@ from scimult.evaluation.task_data import Dataset
 
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files of judgments and texts."""
-    return [f"{benchmark.split}.json", benchmark.texts or "meta.jsonl"]
+    return [*(f"{split}.json" for split in benchmark.splits), benchmark.texts or "meta.jsonl"]
 
 
 def read(source: Source) -> Dataset:
     """Read judgments by field, and rank each query's listed papers."""
-    documents, _ = read_texts(source, source.paths[1])
+    documents, _ = read_texts(source, source.paths[-1])
     judgments, fields = _read_judgments(source)
     judgments = source.known_documents(judgments, documents)
     queries = source.known_queries(judgments, documents.get)
@@ -49,7 +50,8 @@ def _read_judgments(source: Source) -> tuple[Judgments, dict[str, str]]:
         listed = [paper for name in tree for paper in lists.identifiers(name)]
         return query, {paper: int(paper in cited) for paper in listed}
 
-    for name, field in read_members(source.paths[0], source.rejects):
+    files = (read_members(path, source.rejects) for path in source.paths[:-1])
+    for name, field in chain.from_iterable(files):
         queries = [(field, query) for query in field.fields]
         for query, judged in source.rejects.keep(queries, parse):
             judgments[query], fields[query] = judged, name

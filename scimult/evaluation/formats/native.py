@@ -6,7 +6,7 @@ reranking), or ``papers.jsonl`` with a label file and ``split.csv``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
@@ -69,7 +69,8 @@ def _read_retrieval(source: Source) -> Dataset:
     queries = by_id(paths[1], identifier, request if is_search else query_paper, rejects)
     split = len(paths) - (benchmark.protocol == "rerank")
     qrels, lists = paths[2:split], paths[split:]
-    judgments = _merged(source, qrels, queries, corpus)
+    unjudged: Judgments = {query: {} for query in queries}
+    judgments = {**unjudged, **read_pairs(qrels, queries, rejects, corpus)}
     not_asked = 0
     if benchmark.nothing_relevant == "zero":
         asked = {query: text for query, text in queries.items() if judgments[query]}
@@ -81,7 +82,7 @@ def _read_retrieval(source: Source) -> Dataset:
         asked = {
             name: queries[name] for name in queries if judgments[name] or name not in elsewhere
         }
-    listed = _merged(source, lists, queries, corpus) if lists else None
+    listed = {**unjudged, **read_pairs(lists, queries, rejects, corpus)} if lists else None
     return source.ranked_set(
         asked,
         corpus,
@@ -118,20 +119,6 @@ def _also_ranked(queries: Mapping[str, Text], corpus: Mapping[str, Text]) -> int
         return query.joined.split() in (document.joined.split(), document.body.split())
 
     return sum(is_document(*item) for item in queries.items())
-
-
-def _merged(
-    source: Source, paths: Sequence[Path], queries: Collection[str], corpus: Collection[str]
-) -> Judgments:
-    """Return the judgments of several splits as one."""
-    merged: Judgments = {query: {} for query in queries}
-    for path in paths:
-        for query, judged in read_pairs(path, queries, source.rejects, corpus).items():
-            for document in judged.keys() & merged[query].keys():
-                fix = "keep the pair in one split"
-                source.reject("pair is in two splits", (query, document), fix, path)
-            merged[query].update(judged)
-    return merged
 
 
 def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:

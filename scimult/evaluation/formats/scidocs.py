@@ -37,7 +37,7 @@ def needed(benchmark: Benchmark, folder: Path) -> list[str]:
         return ["train.csv", *(f"{split}.csv" for split in benchmark.splits), texts]
     if benchmark.protocol == "recommendation":
         return [f"{benchmark.split}.csv", PROPENSITIES, texts]
-    return [f"{benchmark.split}.qrel", texts]
+    return [*(f"{split}.qrel" for split in benchmark.splits), texts]
 
 
 def read(source: Source) -> Dataset | PaperSet:
@@ -50,7 +50,7 @@ def read(source: Source) -> Dataset | PaperSet:
         return source.paper_set(papers, train, test)
     if source.benchmark.protocol == "recommendation":
         return _read_clicks(source, papers)
-    judgments = read_pairs(paths[0], papers, source.rejects)
+    judgments = read_pairs(paths[:-1], papers, source.rejects)
     judgments = source.known_documents(judgments, papers)
     queries = {query: papers[query] for query in judgments}
     listed = {paper for judged in judgments.values() for paper in judged}
