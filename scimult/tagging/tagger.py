@@ -306,7 +306,8 @@ class Tagger:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
         vectors = checked_vectors(vectors, len(texts), self.model.width, self.similarity)
         by_paper: list[list[tuple[int, float]]] = []
-        most = max(LISTED, 4 * (k or 0)) + len(excluded)
+        # What a precision is known of: the best of each paper, before anything is left out.
+        most = LISTED if precision else max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):
             for scores_C in self.scores([texts[row] for row in rows.tolist()], vectors[rows]):
                 ranked = best_first(scores_C, self.vocabulary, most)

@@ -119,6 +119,17 @@ def test_plain_files_do_not_keep_the_length_of_the_last_texts(tmp_path: Path, ca
     assert read_json(tmp_path / "plain" / "tokenizer.json")["truncation"] is None
 
 
+def test_saving_leaves_a_thread_that_encodes_its_longest_text(tmp_path: Path, cased: Path) -> None:
+    tokenizer = TextTokenizer.from_folder(cased)
+    tokenizer.encode([Text("query", "graphs")], 8)
+    before = tokenizer._tokenizer.backend_tokenizer.truncation
+    assert before is not None
+    for folder, save in (("own", tokenizer.save), ("plain", tokenizer.save_plain)):
+        save(tmp_path / folder)
+        assert tokenizer._tokenizer.backend_tokenizer.truncation == before
+        assert read_json(tmp_path / folder / "tokenizer.json")["truncation"] is None
+
+
 def test_plain_files_lower_case_as_we_do(tmp_path: Path) -> None:
     """Python's lower case depends on the context of one letter, the Greek capital sigma."""
     save_tokenizer(tmp_path, "roberta")  # its bytes tell all letters apart
