@@ -285,6 +285,7 @@ _MEANING = {
     404: "Not found",
     408: "The request did not arrive in time",
     413: "The request is too large",
+    415: "The request is compressed",
     422: "The request is invalid",
     429: "The service is busy",
     503: "The service is stopping",

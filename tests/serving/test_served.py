@@ -196,6 +196,28 @@ def test_a_deadline_ends_with_its_request() -> None:
     assert service._waiting.submit(DEADLINE.get, None).result() is None
 
 
+def test_an_index_of_words_that_cannot_be_built_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is built for nobody's request; the next one that needs it tries again."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served = Served(library.path)
+    served._uses_words = True
+
+    def broken(index: WordIndex) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WordIndex, "_build", broken)
+        served.index_words()
+    assert "the index of words could not be built" in caplog.text
+    assert "No space left" in caplog.text
+    served.index_words()
+    assert served.has_words
+    served.close()
+
+
 def test_an_unforeseen_error_does_not_end_the_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
