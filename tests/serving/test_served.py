@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -194,6 +196,23 @@ def test_a_deadline_ends_with_its_request() -> None:
     answer = service.answer(lambda: Health(status="ok", papers=1, generation=1), waits=True)
     assert asyncio.run(answer).status_code == 200
     assert service._waiting.submit(DEADLINE.get, None).result() is None
+
+
+def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> None:
+    """At once: files that a sync has removed kept their place on the disk, for days perhaps."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served = Served(library.path)
+    gc.disable()
+    try:
+        served.library.search("graph", words=0.5, percentile=True)
+        former = weakref.ref(served.library.state.shards("search"))
+        library.add(dated(13)[12:])
+        assert served.follow()
+        assert former() is None
+    finally:
+        gc.enable()
+        served.close()
 
 
 def test_an_index_of_words_that_cannot_be_built_is_reported(
