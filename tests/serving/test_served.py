@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import threading
 import time
 import weakref
@@ -213,6 +214,30 @@ def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> N
     finally:
         gc.enable()
         served.close()
+
+
+def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_path: Path) -> None:
+    """Its files have the former's names, and are there before its ``library.json``."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library.add([{"id": "last", "title": "zzz"}])
+    renamed = [{**paper, "id": f"new {paper['id']}", "title": "new"} for paper in dated(12)]
+    other = Library.create(tmp_path / "other", renamed, model=model, dtype="float32")
+    other.add([{"id": "new last", "title": "another"}])
+    with running(library.path) as server:
+        shutil.rmtree(library.path)
+        question = {"text": "zzz", "only": ["last"]}
+        gone = server.post("/search", question)
+        assert gone.status_code == 503
+        assert str(tmp_path) not in gone.text
+        hidden = (other.path / "library.json").rename(tmp_path / "library.json")
+        shutil.copytree(other.path, library.path)
+        assert server.post("/search", {"text": "zzz", "k": 1}).status_code == 503
+        hidden.rename(library.path / "library.json")
+        _wait_for(server, "status", "ok")
+        found = server.post("/search", {"text": "zzz", "k": 20}).json()["papers"]
+        assert len(found) == 13
+        assert all(paper["id"].startswith("new") for paper in found)
 
 
 def test_an_index_of_words_that_cannot_be_built_is_reported(
