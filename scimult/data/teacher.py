@@ -17,7 +17,20 @@ from scimult.errors import DataError
 from scimult.types import IntArray
 
 FILE_NAME = "teacher.arrow"
+TWO_SCORES = "a pair has two different teacher scores"
 ScoreArray = NDArray[np.float32]
+
+
+def conflict_of(
+    queries: IntArray, candidates: IntArray, scores: NDArray[np.floating]
+) -> tuple[int, int] | None:
+    """Return the positions of two different scores, as float32, of one pair; None without any."""
+    values = np.asarray(scores, dtype=np.float32)
+    order = np.lexsort((values, candidates, queries))
+    same = (np.diff(queries[order]) == 0) & (np.diff(candidates[order]) == 0)
+    values = values[order]
+    conflicts = np.flatnonzero(same & (values[1:] != values[:-1]))
+    return (int(order[conflicts[0]]), int(order[conflicts[0] + 1])) if len(conflicts) else None
 
 
 class TeacherScores:
@@ -31,19 +44,18 @@ class TeacherScores:
         if not np.isfinite(values).all():
             bad = int(np.flatnonzero(~np.isfinite(values))[0])
             raise DataError("teacher score is not finite", value=float(values[bad]))
-        self._span = int(candidates.max(initial=0)) + 1
-        order = np.lexsort((values, candidates, queries))
-        keys = queries[order] * self._span + candidates[order]
-        values = values[order]
-        conflicts = np.flatnonzero((keys[1:] == keys[:-1]) & (values[1:] != values[:-1]))
-        if len(conflicts):
-            at = conflicts[0]
-            pair = int(queries[order[at]]), int(candidates[order[at]])
+        if conflict := conflict_of(queries, candidates, values):
+            one, other = conflict
+            pair = int(queries[one]), int(candidates[one])
             raise DataError(
-                "a pair has two different teacher scores",
-                value=[*pair, *values[at : at + 2].tolist()],
+                TWO_SCORES,
+                value=[*pair, *values[[one, other]].tolist()],
                 fix="keep one of them",
             )
+        self._span = int(candidates.max(initial=0)) + 1
+        order = np.lexsort((candidates, queries))
+        keys = queries[order] * self._span + candidates[order]
+        values = values[order]
         first = np.diff(keys, prepend=-1) != 0
         self._keys, self._values = keys[first], values[first]
 

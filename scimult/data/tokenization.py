@@ -244,10 +244,12 @@ class TextTokenizer:
         StorageError
             If the disk is full or the folder cannot be written.
         """
-        self._tokenizer.backend_tokenizer.no_truncation()
-        self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
+        # A copy, because another thread may be encoding with the longest text that is set here.
+        saved = copy.deepcopy(self._tokenizer)
+        saved.backend_tokenizer.no_truncation()
+        saved.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
         with _writing(folder):
-            self._tokenizer.save_pretrained(str(folder))
+            saved.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str, max_length: int) -> None:
         """Write the files so that other libraries tokenise as we do.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from scimult.data.judgments import PAPER, QUERY, grade_of, read_judgments
 from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.rows import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.types import Text
@@ -36,6 +38,21 @@ def by_id(
         return record.identifier(next(present, fields[0]))
 
     return once(read_jsonl(path, rejects), name_of, parse, rejects, "id", "keep one of the records")
+
+
+def by_name(path: Path, parse: Callable[[Record], T], rejects: Rejects) -> dict[str, T]:
+    """Parse the members of one JSON object of objects by name; reject repeated names."""
+    parsed: dict[str, T] = {}
+
+    def named(member: tuple[str, Record]) -> tuple[str, T]:
+        name, record = member
+        if name in parsed:
+            raise record.error("duplicate id", value=name, fix="keep one of the entries")
+        return name, parse(record)
+
+    for name, value in rejects.keep(read_members(path, rejects), named):
+        parsed[name] = value
+    return parsed
 
 
 def once(
@@ -118,11 +135,15 @@ def label_with_names(record: Record) -> tuple[Text, list[str]]:
 
 
 def read_pairs(
-    path: Path, queries: Collection[str], rejects: Rejects, documents: Collection[str] | None = None
+    paths: Sequence[Path],
+    queries: Collection[str],
+    rejects: Rejects,
+    documents: Collection[str] | None = None,
 ) -> Judgments:
-    """Read judged pairs; reject repeated ones and those whose query or document has no text.
+    """Read the judged pairs of all files as one list.
 
-    Without ``documents``, any document may be judged.
+    Repeated pairs and those whose query or document has no text are rejected; without
+    ``documents``, any document may be judged.
     """
     judgments: Judgments = {}
 
@@ -137,7 +158,8 @@ def read_pairs(
             raise record.error("duplicate pair", value=(query, document), fix=_FIX_LINE)
         return query, document, grade_of(record)
 
-    for query, document, grade in rejects.keep(read_judgments(path, rejects), parse):
+    records = chain.from_iterable(read_judgments(path, rejects) for path in paths)
+    for query, document, grade in rejects.keep(records, parse):
         judgments.setdefault(query, {})[document] = grade
     return judgments
 

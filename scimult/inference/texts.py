@@ -239,7 +239,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     ----------
     table : object
         A pandas or polars frame, an Arrow table, batch or reader, or a mapping of columns to
-        lists or arrays, such as a slice of a ``datasets`` data set; or a whole such data set.
+        lists, arrays or tensors, such as a slice of a ``datasets`` data set; or a whole such data
+        set.
 
     Raises
     ------
@@ -271,9 +272,9 @@ def _check_names(names: Iterable[Any]) -> None:
 
 
 def _is_column(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.ndim > 0
-    return isinstance(values, (list, tuple)) or type(values).__module__.startswith("datasets.")
+    is_array = len(getattr(values, "shape", ())) > 0  # also tensors and columns of frames
+    is_list = isinstance(values, (list, tuple)) or type(values).__module__.startswith("datasets.")
+    return is_array or is_list
 
 
 def _of_pandas(frame: Any) -> Iterator[Mapping[str, Any]]:

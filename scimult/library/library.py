@@ -183,7 +183,7 @@ class Library:
         """
         for name in options:
             one_of("option of a search", name, Request.__dataclass_fields__)
-        return self._opened.searcher(task).search(Request(text=text, **options))
+        return self._opened.search(task, Request(text=text, **options))
 
     def recommend(
         self,

@@ -13,6 +13,8 @@ from scimult.library.drift import Adapter
 from scimult.library.encoding import open_model
 from scimult.library.manifest import TOKENIZER, VECTORS
 from scimult.library.migration import adapter_for
+from scimult.library.request import Request
+from scimult.library.results import Hits
 from scimult.library.searching import Searcher
 from scimult.library.state import State, check_complete
 from scimult.library.words import WordIndex
@@ -80,8 +82,12 @@ class Opened:
         """Return the searcher of a task's vectors."""
         check_complete(self._state)
         if task not in self._searchers:
-            self._searchers[task] = Searcher(self._state, task, self)
+            self._searchers[task] = Searcher(self._state, task)
         return self._searchers[task]
+
+    def search(self, task: str, request: Request) -> Hits:
+        """Return the papers that answer a request."""
+        return self.searcher(task).search(request, self)
 
     @cached_property
     def words(self) -> WordIndex:

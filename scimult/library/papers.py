@@ -16,7 +16,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
 from scimult.inference.texts import id_of
 from scimult.library.filters import Where, as_sql
-from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings
+from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings, unreadable
 from scimult.types import BoolArray, IntArray, Text
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class PaperTable:
 
     @cached_property
     def _files(self) -> list[SegmentFile]:
-        return [SegmentFile(self._path(part)) for part in self.segments]
+        return [SegmentFile(self._path(part), part.bytes) for part in self.segments]
 
     def _path(self, part: Segment) -> Path:
         return self.folder / f"{part.name}.parquet"
@@ -219,9 +219,7 @@ class PaperTable:
             cursor = self._connection.cursor()
             return _integers(cursor.sql(query, params=values or None).to_arrow_table()["row"])
         except duckdb.IOException as error:
-            fix = "open the library again; another process has rewritten it"
-            problem = f"cannot read papers: {str(error).splitlines()[0]}"
-            raise DataError(problem, path=self.folder, fix=fix) from error
+            raise unreadable(self.folder, error) from error
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

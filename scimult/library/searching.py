@@ -30,7 +30,7 @@ _FEW = 20_000
 
 
 class Searcher:
-    """Searches the vectors of a task, with the model and word index of an opened library.
+    """Searches the vectors of a task.
 
     Raises
     ------
@@ -40,21 +40,21 @@ class Searcher:
         If the task does not search for papers.
     """
 
-    def __init__(self, state: State, task: str, opened: Opened) -> None:
+    def __init__(self, state: State, task: str) -> None:
         one_of("task of this library", task, state.manifest.sides)
         if state.manifest.sides[task] != "candidate":
             fix = "use tag, which ranks labels for papers"
             raise DataError("this task does not search for papers", value=task, fix=fix)
-        self._state, self._task, self._opened = state, task, opened
+        self._state, self._task = state, task
         self._shards = state.shards(task)
         longest = state.manifest.longest.get(task, 0.0)
         self.exact = ExactSearch(self._shards, longest, state.papers.ids_of)
 
-    def search(self, request: Request) -> Hits:
-        """Return the papers that answer a request."""
+    def search(self, request: Request, opened: Opened) -> Hits:
+        """Return the papers that answer a request, with the models and words of ``opened``."""
         seeds, ids_of = self._state.rows_of(request.ids), self._state.papers.ids_of
         allowed_N = self._allowed(request, seeds)
-        query_D = self._query(request, seeds)
+        query_D = self._query(request, seeds, opened)
         score = SCORES[self._shards.space.similarity]
         exact = True
         if request.min_score is not None:
@@ -64,7 +64,7 @@ class Searcher:
             hits, exact = self._best(query_D, first, request.depth, allowed_N, request.method)
         if request.words is not None:
             share = self._share(request)
-            words = self._opened.words.best(request.text, FUSED, allowed_N)
+            words = opened.words.best(request.text, FUSED, allowed_N)
             hits = hits if exact else self.completed(query_D, hits, words)
             hits = fused(hits, words, share, ids_of)
             score = "reciprocal ranks" if share == "rank" else f"{score} and BM25, 0 to 1"
@@ -72,7 +72,7 @@ class Searcher:
             top = hits[0][: request.first], hits[1][: request.first]
             texts = self._state.papers.texts_of(top[0])
             if texts:
-                scorer = self._opened.cross_encoder(request.rerank)
+                scorer = opened.cross_encoder(request.rerank)
                 hits = reranked(top, request.text, texts, scorer, ids_of)
             score = "cross-encoder"
         page = hits[0][request.page], hits[1][request.page]
@@ -165,7 +165,7 @@ class Searcher:
             allowed_N[papers.rows_of(request.exclude)] = False
         return allowed_N
 
-    def _query(self, request: Request, seeds: IntArray) -> FloatArray:
+    def _query(self, request: Request, seeds: IntArray, opened: Opened) -> FloatArray:
         """Return the vector to search with, shape ``(D,)``."""
         if request.vector is not None:
             if request.space is not None:
@@ -175,9 +175,9 @@ class Searcher:
                 ours.check_same(other, self._state.folder)
             own_D: FloatArray = self.exact.checked(np.asarray(request.vector)[None])[0]
             return own_D
-        parts = [self._seed_vectors(seeds)]
+        parts = [self._seed_vectors(seeds, opened)]
         if request.text.strip():
-            parts.append(self._opened.queries(self._task, [request.text]))
+            parts.append(opened.queries(self._task, [request.text]))
         vectors_QD = np.concatenate(parts)
         if self._shards.space.similarity == "cosine":
             lengths = np.linalg.norm(vectors_QD, axis=1, keepdims=True)
@@ -185,14 +185,14 @@ class Searcher:
         mean_D: FloatArray = vectors_QD.mean(axis=0, dtype=np.float64).astype(np.float32)
         return mean_D
 
-    def _seed_vectors(self, seeds: IntArray) -> FloatArray:
+    def _seed_vectors(self, seeds: IntArray, opened: Opened) -> FloatArray:
         """Return papers as query vectors, encoded again only if the task's two sides differ."""
         stored_QD = self._shards.rows(seeds)
         if not len(seeds) or self._task in self._state.manifest.shared:
             return stored_QD
-        if self._opened.encoder.kind(self._task, "query") != "paper":
+        if opened.encoder.kind(self._task, "query") != "paper":
             return stored_QD
-        return self._opened.queries(self._task, self._state.papers.texts_of(seeds))
+        return opened.queries(self._task, self._state.papers.texts_of(seeds))
 
     def _hits(
         self, page: RowScores, request: Request, query_D: FloatArray, score: str, exact: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,10 +47,10 @@ def write_segment(folder: Path, name: str, table: pa.Table) -> Segment:
 
 
 class SegmentFile:
-    """Reads one segment; thread-safe, since the file is open only during a call."""
+    """Reads one segment of ``size`` bytes; thread-safe: the file is open only during a call."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
 
     def read(self, schema: pa.Schema, index_P: IntArray | None = None) -> pa.Table:
         """Return these columns of the rows at ascending positions, or of all rows.
@@ -58,10 +60,13 @@ class SegmentFile:
 
         Raises
         ------
-        DataError
-            If the file has been changed or removed since it was first read.
+        UnreadableError
+            If the file has been changed or removed since the library was opened.
         """
         try:
+            # Another library in the same folder has files of the same names.
+            if self.path.stat().st_size != self.size:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             with pq.ParquetFile(self.path, metadata=self._metadata) as file:
                 present = [name for name in schema.names if name in file.schema_arrow.names]
                 empty = no_rows(pa.schema([file.schema_arrow.field(name) for name in present]))
@@ -71,8 +76,7 @@ class SegmentFile:
                 ]
                 table, rows = pa.concat_tables([empty, *parts]), sum(map(len, parts))
         except (OSError, pa.ArrowException) as error:
-            fix = "open the library again; another process has rewritten it"
-            raise DataError(f"cannot read papers: {error}", path=self.path, fix=fix) from error
+            raise unreadable(self.path, error) from error
         columns = [
             table[field.name].cast(field.type)
             if field.name in present
@@ -97,6 +101,18 @@ class SegmentFile:
             for group, (first, last) in enumerate(pairwise(edges.tolist()))
             if last > first
         ]
+
+
+class UnreadableError(DataError):
+    """Papers of an opened library are gone, or were rewritten by another process."""
+
+
+def unreadable(path: Path, error: Exception) -> UnreadableError:
+    """Return the error for papers that can no longer be read, without paths in its problem."""
+    number = getattr(error, "errno", None)
+    reason = os.strerror(number) if number else type(error).__name__
+    fix = "open the library again; another process has rewritten it"
+    return UnreadableError(f"cannot read papers: {reason}", path=path, fix=fix)
 
 
 def no_rows(schema: pa.Schema) -> pa.Table:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scimult.data.lines import Record
 from scimult.data.sql import literal, quoted, table_of
 from scimult.data.tables import read_header, read_table
+from scimult.data.teacher import TWO_SCORES, conflict_of
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError
 from scimult.preparation.config import SourceConfig
@@ -144,8 +145,14 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     _reject(corpus, "answers", path, problems)
     good = "FROM answers WHERE problem IS NULL AND"
     triples = corpus.arrays(f"SELECT query, paper, negative {good} negative IS NOT NULL")
-    scored = corpus.arrays(f"SELECT query, paper, teacher {good} teacher IS NOT NULL ORDER BY line")
-    scored_queries, scored_papers, scores = (np.asarray(column) for column in scored.values())
+    columns = "query, paper, teacher, line"
+    scored = corpus.arrays(f"SELECT {columns} {good} teacher IS NOT NULL ORDER BY line")
+    scored_queries, scored_papers, scores, lines = map(np.asarray, scored.values())
+    if conflict := conflict_of(scored_queries, scored_papers, scores):
+        first, second = sorted(conflict)
+        fix = f"keep one; the other is in line {lines[first]}"
+        value = float(scores[second])
+        raise DataError(TWO_SCORES, path=path, line=int(lines[second]), value=value, fix=fix)
     return Answers(
         positives=corpus.columns(f"SELECT query, paper {good} positive"),
         shown=corpus.columns(f"SELECT query, paper {good} NOT positive"),

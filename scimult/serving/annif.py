@@ -19,7 +19,7 @@ from scimult.types import Text
 Answer = Callable[[Callable[[], BaseModel]], Awaitable[Response]]
 MOST_DOCUMENTS = 32
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-_ERRORS = refusals(400, 401, 404, 408, 413, 422, 429, 503, 504)
+_ERRORS = refusals(400, 401, 404, 408, 413, 415, 422, 429, 503, 504)
 Limit = Annotated[int, Field(ge=0, le=MOST_RESULTS)]
 Threshold = Annotated[float, Field(ge=0, le=1)]
 

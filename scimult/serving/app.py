@@ -35,7 +35,7 @@ THREADS = 32
 _WAITING = 4
 _SECONDS = 1.0
 
-_ERRORS = schemas.refusals(400, 401, 408, 413, 422, 429, 503, 504)
+_ERRORS = schemas.refusals(400, 401, 408, 413, 415, 422, 429, 503, 504)
 
 
 class Service:
@@ -196,7 +196,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     fix = "see /openapi.json for the paths and their methods"
     if error.status_code == 400:
-        fix = "send a JSON object, with Content-Type: application/json"
+        fix = "send a JSON object in UTF-8, with Content-Type: application/json"
     problem = f"{request.method} {request.url.path[:80]}: {error.detail}"
     headers = dict(error.headers or {})
     return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))

@@ -82,6 +82,9 @@ class Guards:
             await self._app(scope, receive, send)
             return
         started, status = time.perf_counter(), 500
+        if scope["method"] == "HEAD":
+            # As GET; the server, which keeps its own scope, sends the headers alone.
+            scope = {**scope, "method": "GET"}
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -92,7 +95,7 @@ class Guards:
                 message["headers"] += [pair for pair in extra if pair[0] not in present]
             await send(message)
 
-        has_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        has_body = scope["method"] not in ("GET", "OPTIONS")
         self._waiting += has_body
         self._metrics.waiting.set(self._waiting)
         try:
@@ -120,6 +123,10 @@ class Guards:
             fix = "send the service's key: Authorization: Bearer KEY"
             challenge = {"WWW-Authenticate": "Bearer"}
             raise Refusal(401, "the key is missing or wrong", fix=fix, headers=challenge)
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        if has_body and encoding != "identity":
+            fix = "send it without Content-Encoding"
+            raise Refusal(415, f"the request is compressed: {encoding[:80]!r}", fix=fix)
         if has_body and self._waiting > self._limits.waiting:
             fix = "try again in a second"
             raise Refusal(429, "the service is busy", fix=fix, headers={"Retry-After": "1"})

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from scimult.errors import SciMultError, shown
+from scimult.library.segments import UnreadableError
 
 PROBLEM = "application/problem+json"
 
@@ -23,7 +24,9 @@ class Refusal(SciMultError):
 
 def problem_of(error: SciMultError) -> dict[str, Any]:
     """Return an error as a response body (RFC 9457), without paths of this machine."""
-    status = error.status if isinstance(error, Refusal) else HTTPStatus.UNPROCESSABLE_ENTITY.value
+    status = 503 if isinstance(error, UnreadableError) else 422
+    if isinstance(error, Refusal):
+        status = error.status
     body: dict[str, Any] = {
         "title": HTTPStatus(status).phrase,
         "status": status,

@@ -285,9 +285,10 @@ _MEANING = {
     404: "Not found",
     408: "The request did not arrive in time",
     413: "The request is too large",
+    415: "The request is compressed",
     422: "The request is invalid",
     429: "The service is busy",
-    503: "The service is stopping",
+    503: "The service is stopping, or its library cannot be read",
     504: "The answer was not ready in time",
 }
 

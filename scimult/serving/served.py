@@ -11,7 +11,7 @@ from scimult.errors import DataError
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.library.manifest import FILE
-from scimult.progress import note
+from scimult.progress import note, warn
 from scimult.serving.batching import SharedModel
 from scimult.serving.following import Following
 from scimult.terminal import counted
@@ -65,9 +65,16 @@ class Served:
         return self._with_words is self.library
 
     def index_words(self) -> None:
-        """Build the index of words that questions to the former library needed."""
-        if self._uses_words:
+        """Build the index of words that questions to the former library needed.
+
+        If that fails, the next question that needs it tries again, and reports the problem.
+        """
+        if not self._uses_words:
+            return
+        try:
             self.ask(lambda library: _warm(library, words=1.0), words=True)
+        except Exception as error:  # nobody waits for this thread
+            warn(f"{self.path}: the index of words could not be built: {error}")
 
     def ask(self, question: Callable[[Library], _T], *, words: bool = False) -> _T:
         """Answer a question from the current library.

@@ -23,8 +23,8 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     """Read the concepts of a SKOS file, in the order of their URIs.
 
     The label is ``skos:prefLabel`` in ``language`` (``en`` or ``en-GB``), else without one;
-    ``altLabel`` and ``hiddenLabel`` are synonyms; the description is ``definition``, else
-    ``scopeNote``.
+    further ones (``color`` next to ``colour``), ``altLabel`` and ``hiddenLabel`` are synonyms; the
+    description is ``definition``, else ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
     label. ``format`` is rdflib's name: xml, turtle or nt.
@@ -58,7 +58,7 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
         outside += len(above[node] - current)
         synonyms = {
             word
-            for kind in (SKOS.altLabel, SKOS.hiddenLabel)
+            for kind in (SKOS.prefLabel, SKOS.altLabel, SKOS.hiddenLabel)
             for word in _all_words(graph, node, kind, language)
         }
         description = _words(graph, node, SKOS.definition, language)

@@ -306,7 +306,8 @@ class Tagger:
             vectors = self.model.encode(texts, task=task, role="query", show_progress=show_progress)
         vectors = checked_vectors(vectors, len(texts), self.model.width, self.similarity)
         by_paper: list[list[tuple[int, float]]] = []
-        most = max(LISTED, 4 * (k or 0)) + len(excluded)
+        # A precision is known of the best 50 of a paper, before anything is left out.
+        most = LISTED if precision else max(LISTED, 4 * (k or 0)) + len(excluded)
         for rows in blocks(len(texts), len(self.vocabulary), "tagging", show_progress):
             for scores_C in self.scores([texts[row] for row in rows.tolist()], vectors[rows]):
                 ranked = best_first(scores_C, self.vocabulary, most)
@@ -329,8 +330,7 @@ class Tagger:
 
     def scores(self, texts: Sequence[Text], vectors_BD: FloatArray) -> Numbers:
         """Return papers' scores of all concepts, shape ``(B, C)``, float64."""
-        state = self._state
-        seen_C = self._signals.seen_C
+        state, seen_C = self._state, self.seen_C
         logits_BC = state.fusion.logits(self._signals.of(texts, vectors_BD), seen_C)
         if state.hierarchy != "flat":
             logits_BC = raised(logits_BC, state.vocabulary)

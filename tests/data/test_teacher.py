@@ -96,3 +96,13 @@ def test_a_score_that_is_no_number_names_its_line(tmp_path: Path) -> None:
     scored_clicks(root, score="high")
     with pytest.raises(DataError, match=r"clicks\.tsv:2: .*'teacher'.*a finite number.*'high'"):
         build_dataset(raw_config(root), tmp_path / "out")
+
+
+def test_two_scores_of_a_pair_name_their_lines(tmp_path: Path) -> None:
+    root = write_raw(tmp_path / "raw")
+    scored_clicks(root)
+    path = root / "clicks.tsv"
+    path.write_text(path.read_text() + "\t".join([*map(str, CLICKS[1]), "7.5"]) + "\n")
+    where = rf"clicks\.tsv:{len(CLICKS) + 2}: .*two different teacher.*7\.5.*in line 3"
+    with pytest.raises(DataError, match=where):
+        build_dataset(raw_config(root), tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,20 @@ def test_plain_files_cut_where_we_do(tmp_path: Path, cased: Path, lowercase: boo
     found = plain(tokenizer.format(PAPER), truncation=True)["input_ids"]
     assert found == tokenizer.encode([PAPER], 5)[0].tolist()
     assert len(found) == 5
+
+
+def test_saving_leaves_a_thread_that_encodes_its_longest_text(tmp_path: Path, cased: Path) -> None:
+    tokenizer = TextTokenizer.from_folder(cased)
+    tokenizer.encode([Text("query", "graphs")], 8)
+    before = tokenizer._tokenizer.backend_tokenizer.truncation
+    assert before is not None
+    for folder, save in (
+        ("own", tokenizer.save),
+        ("plain", partial(tokenizer.save_plain, max_length=64)),
+    ):
+        save(tmp_path / folder)
+        assert tokenizer._tokenizer.backend_tokenizer.truncation == before
+        assert read_json(tmp_path / folder / "tokenizer.json")["truncation"] is None
 
 
 def test_plain_files_lower_case_as_we_do(tmp_path: Path) -> None:

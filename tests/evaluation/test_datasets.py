@@ -106,6 +106,32 @@ def test_labelled_papers_may_be_in_a_file_of_another_name(tmp_path: Path) -> Non
     assert _read(benchmark, tmp_path).query_ids == ["m1", "m2"]
 
 
+def test_blank_documents_of_a_set_scored_as_beir_stay_in_the_corpus(tmp_path: Path) -> None:
+    """TREC-COVID has one among its 171,332, which is the count that the suite expects."""
+    benchmark = write_search(tmp_path).model_copy(update={"nothing_relevant": "zero"})
+    path = tmp_path / "search/corpus.jsonl"
+    write_jsonl(path, [*CORPUS, {"_id": "d6", "title": " ", "text": "", "metadata": {}}])
+    data = _read(benchmark, tmp_path)
+    assert data.candidates[5] == Text("paper", ".")
+    assert list(data.remarks.values()) == [1]
+    for text in ({"abstract": "A"}, {"text": "", "abstract": "A"}, {"contents": "A"}):
+        write_jsonl(path, [*CORPUS, {"_id": "d6", **text}])
+        with pytest.raises(DataError, match="corpus.jsonl:6: "):
+            _read(benchmark, tmp_path)
+
+
+def test_a_search_whose_queries_are_documents_names_the_mode_of_beir(tmp_path: Path) -> None:
+    """As in ArguAna; without it the query itself is every list's first result."""
+    benchmark = write_search(tmp_path)
+    write_jsonl(tmp_path / "search/corpus.jsonl", [*CORPUS, {"_id": "q2", "text": "Another."}])
+    assert not _read(benchmark, tmp_path).remarks
+    same = {"_id": "q2", "title": "", "text": f" {REQUESTS[1]['text']}  "}
+    write_jsonl(tmp_path / "search/corpus.jsonl", [*CORPUS, same])
+    (remark,) = _read(benchmark, tmp_path).remarks
+    assert "mode=beir" in remark
+    assert not _read(benchmark.model_copy(update={"mode": "beir"}), tmp_path).remarks
+
+
 def test_a_linear_model_needs_the_split_or_holds_papers_out(tmp_path: Path) -> None:
     """Without its file, a set is missing, and the others are scored."""
     entry = load_suite("linear").benchmarks["drsm"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from datasets import Dataset
@@ -34,6 +35,9 @@ TABLES = {
     "datasets": Dataset.from_pandas(FRAME),
     "datasets, a slice": Dataset.from_pandas(FRAME)[:2],
     "datasets, a slice of arrays": Dataset.from_pandas(FRAME).with_format("numpy")[:2],
+    "datasets, a slice of tensors": Dataset.from_pandas(FRAME).with_format("torch")[:2],
+    "columns of pandas": {"title": FRAME["title"], "abstract": FRAME["abstract"].fillna("")},
+    "columns of polars": pl.from_pandas(FRAME).to_dict(),
     "datasets, streaming": Dataset.from_pandas(FRAME).to_iterable_dataset(),
     **{
         f"datasets, {kind} of {name}": table.with_format(kind)

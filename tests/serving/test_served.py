@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import shutil
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -194,6 +197,69 @@ def test_a_deadline_ends_with_its_request() -> None:
     answer = service.answer(lambda: Health(status="ok", papers=1, generation=1), waits=True)
     assert asyncio.run(answer).status_code == 200
     assert service._waiting.submit(DEADLINE.get, None).result() is None
+
+
+def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> None:
+    """At once: files that a sync has removed kept their place on the disk, for days perhaps."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served = Served(library.path)
+    gc.disable()
+    try:
+        served.library.search("graph", words=0.5, percentile=True)
+        former = weakref.ref(served.library.state.shards("search"))
+        library.add(dated(13)[12:])
+        assert served.follow()
+        assert former() is None
+    finally:
+        gc.enable()
+        served.close()
+
+
+def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_path: Path) -> None:
+    """Its files have the former's names, and are there before its ``library.json``."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library.add([{"id": "last", "title": "zzz"}])
+    renamed = [{**paper, "id": f"new {paper['id']}", "title": "new"} for paper in dated(12)]
+    other = Library.create(tmp_path / "other", renamed, model=model, dtype="float32")
+    other.add([{"id": "new last", "title": "another"}])
+    with running(library.path) as server:
+        shutil.rmtree(library.path)
+        question = {"text": "zzz", "only": ["last"]}
+        gone = server.post("/search", question)
+        assert gone.status_code == 503
+        assert str(tmp_path) not in gone.text
+        hidden = (other.path / "library.json").rename(tmp_path / "library.json")
+        shutil.copytree(other.path, library.path)
+        assert server.post("/search", {"text": "zzz", "k": 1}).status_code == 503
+        hidden.rename(library.path / "library.json")
+        _wait_for(server, "status", "ok")
+        found = server.post("/search", {"text": "zzz", "k": 20}).json()["papers"]
+        assert len(found) == 13
+        assert all(paper["id"].startswith("new") for paper in found)
+
+
+def test_an_index_of_words_that_cannot_be_built_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is built for nobody's request; the next one that needs it tries again."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served = Served(library.path)
+    served._uses_words = True
+
+    def broken(index: WordIndex) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WordIndex, "_build", broken)
+        served.index_words()
+    assert "the index of words could not be built" in caplog.text
+    assert "No space left" in caplog.text
+    served.index_words()
+    assert served.has_words
+    served.close()
 
 
 def test_an_unforeseen_error_does_not_end_the_watch(

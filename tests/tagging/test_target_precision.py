@@ -11,7 +11,7 @@ import pytest
 
 from scimult.errors import ConfigError
 from scimult.inference import SciMult
-from scimult.tagging import Tagger
+from scimult.tagging import Concept, Tagger, Vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.words import load_arrays, save_arrays
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
@@ -74,3 +74,21 @@ def test_the_precision_in_the_message_is_attainable(tagger: Tagger) -> None:
     assert tagger.tag(NEW, k=None, precision=most, evidence=False)
     with pytest.raises(ConfigError):
         tagger.tag(NEW, k=None, precision=most + 0.01)
+
+
+def test_a_precision_is_of_no_more_tags_than_it_was_measured_on(
+    model: SciMult, tmp_path: Path
+) -> None:
+    """The best 50 concepts of each held-out paper, whatever ``k`` asks for."""
+    many = Vocabulary([*VOCABULARY, *(Concept(f"x{n}", f"Extra {n}") for n in range(60))])
+    tagger = Tagger.train(tmp_path / "many", many, papers(80), model=model)
+    suggestions = tagger._state.suggestions
+    assert suggestions is not None
+    right_P = np.ones_like(suggestions.right_P)
+    sure = replace(suggestions, right_P=right_P, probabilities_P=0.0 * right_P)
+    certain = Tagger(replace(tagger._state, suggestions=sure), model)
+    for excluded in ((), ["c/none"]):
+        [tags] = certain.tag(NEW[:1], k=80, precision=0.5, exclude=excluded, evidence=False)
+        assert len(tags) in (50 - len(excluded), 50)
+    [tags] = certain.tag(NEW[:1], k=80, threshold=0.0, evidence=False)
+    assert len(tags) == 80

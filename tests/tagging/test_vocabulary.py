@@ -114,6 +114,15 @@ def test_skos_in_another_language(tmp_path: Path) -> None:
     assert vocabulary[0].broader == ()
 
 
+def test_further_preferred_labels_are_synonyms(tmp_path: Path) -> None:
+    text = """@prefix skos: <http://www.w3.org/2004/02/skos/core#> .
+    <http://example.org/c> a skos:Concept ;
+        skos:prefLabel "Colour"@en-GB, "Color"@en-US, "Couleur"@fr ."""
+    path = write(tmp_path / "v.ttl", text)
+    [concept] = read_vocabulary(path)
+    assert [concept.label, *concept.synonyms] == ["Color", "Colour"]
+
+
 def test_links_to_rejected_concepts_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

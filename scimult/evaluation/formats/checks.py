@@ -27,6 +27,9 @@ NOTHING_RELEVANT = (
     "nothing is relevant to the query (trec_eval counts it as 0; leaving it out raises the mean)"
 )
 COUNTS_AS_0 = "nothing is relevant to the query, which counts as 0"
+ALSO_FITTED = "a scored paper is also a training paper, which flatters the scores"
+NO_TEXT = "a paper without a title and abstract stands as a full stop"
+BLANK = Text("paper", ".")
 NOT_ASKED = "query has no judgment and is not asked"
 
 Targets = dict[str, tuple[list[str], float]]
@@ -199,6 +202,8 @@ class Source:
     def paper_set(self, papers: Mapping[str, Text], train: Targets, test: Targets) -> PaperSet:
         """Build a data set for a linear model, training papers first; neither part is empty.
 
+        Papers that are in both are counted, but fitted and scored like others, as their authors do.
+
         Raises
         ------
         DataError
@@ -210,6 +215,7 @@ class Source:
                 raise DataError(problem, path=self.paths[0], fix="check the split")
         ids = [*train, *test]
         targets = [*train.values(), *test.values()]
+        fitted = len(train.keys() & test.keys())
         is_regression = self.benchmark.protocol == "regression_linear"
         return PaperSet(
             name=self.name,
@@ -221,6 +227,7 @@ class Source:
             labels=[] if is_regression else [labels for labels, _ in targets],
             values_N=np.array([value for _, value in targets] if is_regression else []),
             files=self.paths,
+            remarks={ALSO_FITTED: fitted} if fitted else {},
         )
 
     def _scorable(self, queries: Iterable[str], judgments: Judgments, path: Path) -> list[str]:

@@ -8,17 +8,16 @@ whose means are averaged (``average: groups``). ``split`` names the facets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from scimult.data.lines import Record
+from scimult.data.judgments import SCORE, grade_of
+from scimult.data.lines import Record, Rejects
+from scimult.data.rows import read_members
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
-from scimult.evaluation.records import Judgments, by_id
+from scimult.evaluation.records import Judgments, by_id, by_name
 from scimult.evaluation.task_data import Dataset
-from scimult.files import read_json
 from scimult.types import Text
 
 FOLDS = "evaluation_splits.json"
@@ -38,9 +37,7 @@ def read(source: Source) -> Dataset:
     judgments: Judgments = {}
     in_own_pool = 0
     for facet, path in zip(source.benchmark.splits, pools, strict=True):
-        for paper, pool in _object(path).items():
-            grades = zip(pool["cands"], pool["relevance_adju"], strict=True)
-            judged = {str(candidate): int(grade) for candidate, grade in grades}
+        for paper, judged in by_name(path, _pool, source.rejects).items():
             in_own_pool += judged.pop(paper, None) is not None
             judgments[f"{paper}_{facet}"] = judged
     judgments = source.known_documents(judgments, documents)
@@ -50,7 +47,7 @@ def read(source: Source) -> Dataset:
         documents,
         judgments,
         listed=judgments,
-        groups=_folds(folds, judgments),
+        groups=_folds(folds, judgments, source.rejects),
         remarks={IN_OWN_POOL: in_own_pool},
     )
 
@@ -61,19 +58,28 @@ def _paper(record: Record) -> Text:
     return Text("paper", record.text("title", ""), body)
 
 
-def _folds(path: Path, judgments: Judgments) -> dict[str, str]:
+def _pool(record: Record) -> dict[str, int]:
+    """Return the grades of a query's candidates."""
+    candidates, grades = record.identifiers("cands"), record.fields.get("relevance_adju")
+    if not isinstance(grades, list) or len(grades) != len(candidates):
+        fix = "write a grade for each of 'cands'"
+        raise record.error("field 'relevance_adju' is not their grades", value=grades, fix=fix)
+    judged: dict[str, int] = {}
+    for candidate, score in zip(candidates, grades, strict=True):
+        grade = grade_of(Record(record.path, record.line, {SCORE: score}))
+        if judged.setdefault(candidate, grade) != grade:
+            fix = "keep one of its grades"
+            raise record.error("candidate has two grades", value=candidate, fix=fix)
+    return judged
+
+
+def _folds(path: Path, judgments: Judgments, rejects: Rejects) -> dict[str, str]:
     """Return the fold of each query, from the test halves of both folds of all facets."""
-    tree = _object(path).get("all", {})
-    folds = {query: fold for fold in ("fold1_test", "fold2_test") for query in tree.get(fold, ())}
+    both = dict(read_members(path, rejects)).get("all", Record(path, 1, {}))
+    names = ("fold1_test", "fold2_test")
+    folds = {query: fold for fold in names for query in both.identifiers(fold)}
     missing = sorted(judgments.keys() - folds.keys())
     if missing:
         fix = "download the file again"
         raise DataError("a query is in no fold", path=path, value=missing[0], fix=fix)
     return {query: folds[query] for query in judgments}
-
-
-def _object(path: Path) -> Mapping[str, Mapping[str, list[Any]]]:
-    tree = read_json(path)
-    if not (isinstance(tree, dict) and all(isinstance(entry, dict) for entry in tree.values())):
-        raise DataError("not an object of objects", path=path, fix="download the file again")
-    return tree

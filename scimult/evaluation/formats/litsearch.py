@@ -11,13 +11,12 @@ from pathlib import Path
 
 from scimult.data.lines import Record, read_jsonl
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import Source
+from scimult.evaluation.formats.checks import BLANK, NO_TEXT, Source
 from scimult.evaluation.records import Judgments, by_id, request
 from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
 
 BREADTH = {"0": "broad", "1": "specific"}
-NO_TEXT = "a paper without a title and abstract stands as a full stop"
 
 
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
@@ -30,7 +29,7 @@ def read(source: Source) -> Dataset:
     path, texts = source.paths
     documents = by_id(texts, "corpusid", _paper, source.rejects)
     empty = [paper for paper, text in documents.items() if not text.joined]
-    documents.update(dict.fromkeys(empty, Text("paper", ".")))
+    documents.update(dict.fromkeys(empty, BLANK))
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     groups: dict[str, str] = {}

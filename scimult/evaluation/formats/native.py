@@ -6,14 +6,14 @@ reranking), or ``papers.jsonl`` with a label file and ``split.csv``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
+from scimult.evaluation.formats.checks import BLANK, NO_TEXT, NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (
     QUERY_ID,
     Judgments,
@@ -28,6 +28,8 @@ from scimult.evaluation.records import (
 )
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.types import Text
+
+ALSO_RANKED = "a query is also the document of its id, which mode=beir leaves out as BEIR does"
 
 
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
@@ -59,13 +61,16 @@ def read(source: Source) -> Dataset | PaperSet:
 def _read_retrieval(source: Source) -> Dataset:
     """Read a folder in BEIR layout, with ``candidates.tsv`` for reranking."""
     benchmark, paths, rejects = source.benchmark, source.paths, source.rejects
-    corpus = by_id(paths[0], "_id", lambda record: paper(record, "text"), rejects)
     is_search = benchmark.protocol == "search"
+    # BEIR's own corpora have documents without text (one in TREC-COVID), and rank them.
+    as_beir = is_search and benchmark.nothing_relevant == "zero"
+    corpus = by_id(paths[0], "_id", _document if as_beir else _paper, rejects)
     identifier = f"_id|{QUERY_ID}" if benchmark.queries else "_id"
     queries = by_id(paths[1], identifier, request if is_search else query_paper, rejects)
     split = len(paths) - (benchmark.protocol == "rerank")
     qrels, lists = paths[2:split], paths[split:]
-    judgments = _merged(source, qrels, queries, corpus)
+    unjudged: Judgments = {query: {} for query in queries}
+    judgments = {**unjudged, **read_pairs(qrels, queries, rejects, corpus)}
     not_asked = 0
     if benchmark.nothing_relevant == "zero":
         asked = {query: text for query, text in queries.items() if judgments[query]}
@@ -77,7 +82,7 @@ def _read_retrieval(source: Source) -> Dataset:
         asked = {
             name: queries[name] for name in queries if judgments[name] or name not in elsewhere
         }
-    listed = _merged(source, lists, queries, corpus) if lists else None
+    listed = {**unjudged, **read_pairs(lists, queries, rejects, corpus)} if lists else None
     return source.ranked_set(
         asked,
         corpus,
@@ -85,22 +90,35 @@ def _read_retrieval(source: Source) -> Dataset:
         judged_in=qrels[0],
         listed=listed,
         listed_in=lists[0] if lists else None,
-        remarks={NOT_ASKED: not_asked},
+        remarks={
+            NOT_ASKED: not_asked,
+            NO_TEXT: sum(text is BLANK for text in corpus.values()),
+            ALSO_RANKED: _also_ranked(asked, corpus) if benchmark.mode == "default" else 0,
+        },
     )
 
 
-def _merged(
-    source: Source, paths: Sequence[Path], queries: Collection[str], corpus: Collection[str]
-) -> Judgments:
-    """Return the judgments of several splits as one."""
-    merged: Judgments = {query: {} for query in queries}
-    for path in paths:
-        for query, judged in read_pairs(path, queries, source.rejects, corpus).items():
-            for document in judged.keys() & merged[query].keys():
-                fix = "keep the pair in one split"
-                source.reject("pair is in two splits", (query, document), fix, path)
-            merged[query].update(judged)
-    return merged
+def _paper(record: Record) -> Text:
+    return paper(record, "text")
+
+
+def _document(record: Record) -> Text:
+    """Return a document of a corpus; one whose text is blank stands as a full stop."""
+    names = ("title", "text", "abstract")
+    is_blank = "text" in record.fields and not any(record.text(name, "").strip() for name in names)
+    return BLANK if is_blank else _paper(record)
+
+
+def _also_ranked(queries: Mapping[str, Text], corpus: Mapping[str, Text]) -> int:
+    """Count requests whose text is that of the document with their id."""
+
+    def is_document(name: str, query: Text) -> bool:
+        document = corpus.get(name)
+        if document is None or query.kind != "query":
+            return False
+        return query.joined.split() in (document.joined.split(), document.body.split())
+
+    return sum(is_document(*item) for item in queries.items())
 
 
 def _judged_elsewhere(paths: Sequence[Path], rejects: Rejects) -> set[str]:

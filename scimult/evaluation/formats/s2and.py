@@ -6,17 +6,20 @@ id, in the S2AND project's format for each of its sources (``split`` is the sour
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scimult.data.lines import Record
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.formats.scidocs import read_papers
+from scimult.evaluation.records import by_name
 from scimult.evaluation.task_data import Signatures
-from scimult.files import read_json
 
 
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
@@ -36,14 +39,13 @@ def read(source: Source) -> Signatures:
     for project, i in zip(benchmark.splits, range(0, len(paths), 3), strict=True):
         papers = read_papers(source, paths[i])
         texts.update({f"{project}/{paper}": text for paper, text in papers.items()})
-        persons = _persons(paths[i + 2])
-        for signature, fields in _objects(paths[i + 1]).items():
-            problem = _problem(fields, papers, signature in persons)
-            if problem:
-                fix = "correct or remove the entry"
-                source.reject(problem, signature, fix, paths[i + 1])
+        persons = _persons(source, paths[i + 2])
+        signatures = by_name(paths[i + 1], partial(_signature, papers), source.rejects)
+        for signature, (paper, block) in signatures.items():
+            if signature not in persons:
+                fix = f"add it to {paths[i + 2].name}, or remove the entry"
+                source.reject("signature is in no cluster", signature, fix, paths[i + 1])
                 continue
-            paper, block = str(fields["paper_id"]), fields["author_info"]["block"]
             prefix = f"{project}/"
             rows.append((prefix + signature, prefix + paper, prefix + block, persons[signature]))
     if not rows:
@@ -63,29 +65,25 @@ def read(source: Source) -> Signatures:
     )
 
 
-def _objects(path: Path) -> dict[str, Any]:
-    entries = read_json(path)
-    if not isinstance(entries, dict):
-        raise DataError("not a JSON object by id", path=path, fix='write {"id": {...}}')
-    return entries
-
-
-def _persons(path: Path) -> dict[str, str]:
+def _persons(source: Source, path: Path) -> dict[str, str]:
     """Return the cluster of every signature; raise if one is in two."""
     persons: dict[str, str] = {}
-    for cluster, fields in _objects(path).items():
-        for signature in fields["signature_ids"]:
-            if persons.setdefault(str(signature), cluster) != cluster:
+    clusters = by_name(path, lambda cluster: cluster.identifiers("signature_ids"), source.rejects)
+    for cluster, signatures in clusters.items():
+        for signature in signatures:
+            if persons.setdefault(signature, cluster) != cluster:
                 problem = "signature is in two clusters"
                 raise DataError(problem, path=path, value=signature, fix="keep it in one")
     return persons
 
 
-def _problem(fields: Any, papers: dict[str, Any], has_person: bool) -> str | None:
-    if not isinstance(fields, dict) or "paper_id" not in fields:
-        return "signature names no paper"
-    if not isinstance(fields.get("author_info"), dict) or "block" not in fields["author_info"]:
-        return "signature has no block"
-    if str(fields["paper_id"]) not in papers:
-        return "signature's paper has no text"
-    return None if has_person else "signature is in no cluster"
+def _signature(papers: Collection[str], record: Record) -> tuple[str, str]:
+    """Return the paper and the block of a signature."""
+    paper, author = record.identifier("paper_id"), record.fields.get("author_info")
+    if not isinstance(author, dict) or "block" not in author:
+        fix = 'write {"author_info": {"block": ...}}, or remove the entry'
+        raise record.error("signature has no block", value=author, fix=fix)
+    if paper not in papers:
+        fix = "add its text, or remove the entry"
+        raise record.error("signature's paper has no text", value=paper, fix=fix)
+    return paper, Record(record.path, record.line, author).text("block")

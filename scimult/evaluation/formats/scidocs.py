@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from scimult.data.lines import Record
-from scimult.data.rows import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, Targets
 from scimult.evaluation.formats.scirepeval import text_of
-from scimult.evaluation.records import Judgments, read_pairs, read_targets
+from scimult.evaluation.records import Judgments, by_name, read_pairs, read_targets
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.files import read_json
 from scimult.types import Text
@@ -38,7 +37,7 @@ def needed(benchmark: Benchmark, folder: Path) -> list[str]:
         return ["train.csv", *(f"{split}.csv" for split in benchmark.splits), texts]
     if benchmark.protocol == "recommendation":
         return [f"{benchmark.split}.csv", PROPENSITIES, texts]
-    return [f"{benchmark.split}.qrel", texts]
+    return [*(f"{split}.qrel" for split in benchmark.splits), texts]
 
 
 def read(source: Source) -> Dataset | PaperSet:
@@ -51,7 +50,7 @@ def read(source: Source) -> Dataset | PaperSet:
         return source.paper_set(papers, train, test)
     if source.benchmark.protocol == "recommendation":
         return _read_clicks(source, papers)
-    judgments = read_pairs(paths[0], papers, source.rejects)
+    judgments = read_pairs(paths[:-1], papers, source.rejects)
     judgments = source.known_documents(judgments, papers)
     queries = {query: papers[query] for query in judgments}
     listed = {paper for judged in judgments.values() for paper in judged}
@@ -61,13 +60,7 @@ def read(source: Source) -> Dataset | PaperSet:
 
 def read_papers(source: Source, path: Path) -> dict[str, Text]:
     """Read papers by id; reject those without text."""
-    papers = {}
-    for name, record in read_members(path, source.rejects):
-        try:
-            papers[name] = text_of(record, source.benchmark)
-        except DataError as error:
-            source.rejects.reject(error)
-    return papers
+    return by_name(path, lambda record: text_of(record, source.benchmark), source.rejects)
 
 
 def _labels(source: Source, paths: Sequence[Path], papers: Mapping[str, Text]) -> Targets:
@@ -132,7 +125,11 @@ def _click_table(source: Source) -> list[Record]:
 def _propensities(path: Path) -> list[float]:
     entries: Any = read_json(path)
     scores = entries.get("scores") if isinstance(entries, dict) else None
-    if not isinstance(scores, list) or not scores or not all(score > 0 for score in scores):
+    if not isinstance(scores, list) or not scores or not all(map(_is_positive, scores)):
         fix = 'write {"scores": [...]}, one positive number per position'
         raise DataError("not propensity scores", path=path, fix=fix)
     return [float(score) for score in scores]
+
+
+def _is_positive(score: Any) -> bool:
+    return isinstance(score, (int, float)) and score > 0

@@ -85,26 +85,24 @@ def _labels(record: Record, order: Sequence[str], coarse: bool) -> list[str]:
             raise record.error("no label has this row", value=value, fix=fix)
         return [order[value]]
     if isinstance(value, list):
-        return [str(item) for item in value]
+        return record.identifiers("label")
     return [record.identifier("label")]
 
 
 def _matches(source: Source, papers: Sequence[str], rows: Mapping[str, int]) -> Ragged:
     """Return the label rows that match each paper; the file may have another order."""
     path = source.paths[-1]
-    listed = by_id(
-        path, "paper", lambda record: record.fields.get("candidate") or [], source.rejects
-    )
+    listed = by_id(path, "paper", lambda record: record.identifiers("candidate"), source.rejects)
     for identity in papers:
         if identity not in listed:
             fix = "write a line with an empty list if nothing matches"
             source.reject("paper has no line of matches", identity, fix, path)
         for label in listed.get(identity, []):
-            if str(label) not in rows:
+            if label not in rows:
                 problem = "matched label is not in the label file"
                 source.reject(problem, (identity, label), "correct the line", path)
     matching = [
-        dict.fromkeys(str(label) for label in listed.get(identity, []) if str(label) in rows)
+        dict.fromkeys(label for label in listed.get(identity, []) if label in rows)
         for identity in papers
     ]
     return lists_of(matching, rows)
@@ -120,7 +118,7 @@ def _read_links(source: Source) -> Dataset:
     asked = by_id(
         paths[-1],
         QUERY_ID if source.benchmark.queries else DOCUMENT_ID,
-        lambda record: (_paper(record), [str(item) for item in record.fields.get(field) or []]),
+        lambda record: (_paper(record), record.identifiers(field)),
         rejects,
     )
     queries = {identity: text for identity, (text, links) in asked.items() if links}

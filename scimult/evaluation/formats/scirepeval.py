@@ -8,7 +8,8 @@ Texts are documents (``doc_id``, ``title``, ``abstract``, ...) or, for ranking, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ from scimult.types import SEPARATOR, Text
 def needed(benchmark: Benchmark, folder: Path) -> list[str]:
     """Return the files that the benchmark requires."""
     if benchmark.probe:
-        names = [_table(folder, "train"), _table(folder, benchmark.split)]
+        names = [_table(folder, split) for split in ("train", *benchmark.splits)]
     elif benchmark.protocol == "reviewer_matching":
         names = ["test_hard_qrel.jsonl", "test_soft_qrel.jsonl", "reviewer_metadata.jsonl"]
     else:
-        names = [f"{benchmark.split}_qrel.jsonl"]
+        names = [f"{split}_qrel.jsonl" for split in benchmark.splits]
     return [*names, benchmark.texts or "meta.jsonl"]
 
 
@@ -46,12 +47,12 @@ def read(source: Source) -> Dataset | PaperSet:
     *paths, texts = source.paths
     documents, queries = read_texts(source, texts)
     if source.benchmark.probe:
-        train, test = (_targets(source, path, documents) for path in paths)
+        train, test = (_targets(source, part, documents) for part in (paths[:1], paths[1:]))
         return source.paper_set(documents, train, test)
     if source.benchmark.protocol == "reviewer_matching":
         return _reviewers(source, documents)
     queries = queries or documents
-    judgments = read_pairs(paths[0], queries, source.rejects)
+    judgments = read_pairs(paths, queries, source.rejects)
     judgments = source.known_documents(judgments, documents)
     asked = {query: queries[query] for query in judgments}
     return source.ranked_set(asked, documents, judgments, listed=judgments)
@@ -146,8 +147,8 @@ def _plain(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targets:
-    """Read ``paper_id`` and ``label`` of one split."""
+def _targets(source: Source, paths: Sequence[Path], documents: Mapping[str, Text]) -> Targets:
+    """Read ``paper_id`` and ``label`` of some splits."""
     benchmark, rejects = source.benchmark, source.rejects
 
     def target(record: Record) -> tuple[list[str], float]:
@@ -158,9 +159,12 @@ def _targets(source: Source, path: Path, documents: Mapping[str, Text]) -> Targe
             return [str(position) for position, flag in enumerate(flags) if flag], 0.0
         return target_of(record, benchmark, "label")
 
-    is_table = not unpacked_name(path).endswith(".jsonl")
-    columns = ["paper_id", "label"]
-    records = read_table(path, columns, rejects) if is_table else read_jsonl(path, rejects)
+    def rows(path: Path) -> Iterable[Record]:
+        if unpacked_name(path).endswith(".jsonl"):
+            return read_jsonl(path, rejects)
+        return read_table(path, ["paper_id", "label"], rejects)
+
+    records = chain.from_iterable(map(rows, paths))
     return read_targets(records, "paper_id", documents, target, rejects)
 
 
@@ -232,7 +236,7 @@ def _members(
 
     def parse(record: Record) -> tuple[str, list[str]]:
         name = record.identifier("r_id")
-        papers = [str(paper) for paper in record.fields.get("papers") or []]
+        papers = record.identifiers("papers")
         if name in seen:
             raise record.error("duplicate reviewer", value=name, fix="keep one of the lines")
         if not papers:
@@ -252,7 +256,7 @@ def _members(
 def _reviewer_grades(
     source: Source, path: Path, documents: Mapping[str, Text], members: Mapping[str, list[str]]
 ) -> Judgments:
-    grades = read_pairs(path, documents, source.rejects)
+    grades = read_pairs([path], documents, source.rejects)
     for query, judged in grades.items():
         for reviewer in [name for name in judged if not members.get(name)]:
             fix = "add the reviewer's papers, or remove the judgment"

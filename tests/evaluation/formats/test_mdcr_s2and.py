@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scimult.data.lines import Rejects
 from scimult.errors import DataError, SciMultError
 from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.harness import evaluate, load_sets
@@ -95,6 +96,18 @@ def _write_s2and(folder: Path) -> None:
     write_json(folder / "set/x_clusters.json", clusters)
 
 
+@pytest.mark.parametrize("lists", [["p1"], {"true": "p1"}, {"true": ["p1"], "bm25": [["p2"]]}])
+def test_lists_of_mdcr_that_are_none(tmp_path: Path, lists: Any) -> None:
+    _write_mdcr(tmp_path / "set")
+    write_json(tmp_path / "set/test.json", {**MDCR, "Law": {"p4": lists}})
+    benchmark = made_benchmark("mdcr", "rerank", ["map"], average="groups")
+    with pytest.raises(DataError, match="json:2: .*Fix"):
+        read(benchmark, tmp_path)
+    rejects = Rejects(skip_bad=True)
+    assert read(benchmark, tmp_path, rejects).query_ids == ["p0"]
+    assert sum(rejects.counts.values()) == 1
+
+
 def test_s2and_signatures_in_blocks(tmp_path: Path) -> None:
     _write_s2and(tmp_path)
     benchmark = made_benchmark("s2and", "author_clustering", ["b_cubed_f1"], split="x")
@@ -121,6 +134,14 @@ def test_s2and_signatures_in_blocks(tmp_path: Path) -> None:
             {"one": {"signature_ids": ["s0"]}, "two": {"signature_ids": ["s0"]}},
             "signature is in two clusters",
         ),
+        ("signatures", {"s0": {"author_info": {"block": "b"}}}, "json:1: missing field 'paper_id'"),
+        (
+            "signatures",
+            {"s0": {"paper_id": "p0", "author_info": {"block": 7}}},
+            "json:1: field 'block' is not a string",
+        ),
+        ("clusters", {"one": {"signature_ids": 7}}, "json:1: field 'signature_ids' is not a list"),
+        ("clusters", {"one": ["s0"]}, "json:1: member is not an object"),
     ],
 )
 def test_bad_s2and(tmp_path: Path, name: str, tree: Any, message: str) -> None:

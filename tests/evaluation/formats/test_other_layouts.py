@@ -44,6 +44,19 @@ def test_scidocs_links_and_labels(scidocs: Path) -> None:
     assert labelled.labels == [["1"], ["2"], ["2"]]
 
 
+def test_several_qrels_are_one_set(scidocs: Path) -> None:
+    (scidocs / "set/val.qrel").write_text("p1 0 p2 1\np3 0 p2 1\n")
+    both = made_benchmark("scidocs", "rerank", ["map"], split="val+test")
+    data = read(both, scidocs)
+    assert isinstance(data, Dataset)
+    assert data.query_ids == ["p1", "p3", "p0"]
+    assert data.counts["relevant"] == 4
+    assert [path.name for path in data.files[:2]] == ["val.qrel", "test.qrel"]
+    (scidocs / "set/val.qrel").write_text("p0 0 p1 1\n")
+    with pytest.raises(DataError, match="test.qrel:1: duplicate pair"):
+        read(both, scidocs)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -107,6 +107,29 @@ def test_csfcube_without_folds_of_a_query_is_an_error(csfcube: Path) -> None:
         _scored(_benchmark("csfcube"), csfcube)
 
 
+@pytest.mark.parametrize(
+    ("pool", "message"),
+    [
+        ({"relevance_adju": [1]}, "'relevance_adju' is not their grades"),
+        ({"cands": ["1", "2"], "relevance_adju": [1]}, "'relevance_adju' is not their grades"),
+        ({"cands": "12", "relevance_adju": [1, 2]}, "'cands' is not a list of strings"),
+        ({"cands": ["1"], "relevance_adju": [1.5]}, "'score' is not whole"),
+        ({"cands": ["1", "1"], "relevance_adju": [1, 2]}, "candidate has two grades"),
+    ],
+)
+def test_a_bad_pool_of_csfcube_is_named_or_left_out(
+    csfcube: Path, pool: dict[str, Any], message: str
+) -> None:
+    path = csfcube / "csfcube/test-pid2anns-csfcube-method.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "0": pool}))
+    with pytest.raises(DataError, match=f"method.json:1: .*{message}.*Fix"):
+        _scored(_benchmark("csfcube"), csfcube)
+    rejects = Rejects(skip_bad=True)
+    data = read_dataset("set", _benchmark("csfcube"), csfcube, "", rejects)
+    assert data.counts["queries"] == 14
+    assert sum(rejects.counts.values()) == 1
+
+
 @pytest.fixture
 def doris_mae(tmp_path: Path) -> Path:
     draw = np.random.default_rng(1)
@@ -176,6 +199,39 @@ def test_doris_mae_takes_a_mean_score_of_one_as_relevant(doris_mae: Path) -> Non
     assert scores["r_precision"] == pytest.approx(float(np.mean(hits)), abs=1e-12)
     with pytest.raises(ConfigError, match="no such split"):
         _scored(_benchmark("doris_mae", split="test"), doris_mae)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("Annotation", {"aspect_id": None}, "field 'aspect_id' is null"),
+        ("Annotation", {"score": 0.5}, "field 'score' is not whole"),
+        ("Query", {"aspects": ["0a"]}, "query has no aspects"),
+        ("Query", {"query_text": " "}, "field 'query_text' is empty"),
+        ("Corpus", {"original_abstract": 3}, "field 'original_abstract' is not a string"),
+    ],
+)
+def test_bad_entries_of_doris_mae_are_named_or_left_out(
+    doris_mae: Path, part: str, change: dict[str, Any], message: str
+) -> None:
+    path = doris_mae / "doris_mae/DORIS-MAE_dataset_v1.json"
+    tree = json.loads(path.read_text())
+    tree[part][1] |= change
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DataError, match=f"v1.json:2: {message}.*Fix"):
+        _scored(_benchmark("doris_mae"), doris_mae)
+    rejects = Rejects(skip_bad=True)
+    read_dataset("set", _benchmark("doris_mae"), doris_mae, "", rejects)
+    assert next(iter(rejects.counts)) == message
+
+
+def test_a_pool_of_doris_mae_with_an_unknown_abstract(doris_mae: Path) -> None:
+    path = doris_mae / "doris_mae/DORIS-MAE_dataset_v1.json"
+    tree = json.loads(path.read_text())
+    tree["Query"][0]["candidate_pool"].append(99)
+    path.write_text(json.dumps(tree))
+    with pytest.raises(DataError, match=r"judged paper has no text.*'99'"):
+        _scored(_benchmark("doris_mae"), doris_mae)
 
 
 def test_litsearch_searches_its_whole_corpus(tmp_path: Path) -> None:

@@ -69,6 +69,27 @@ def test_targets_in_another_order_than_texts(labelled: Path) -> None:
     assert data.counts == {"queries": 2, "candidates": 2, "relevant": 2, "train": 3}
 
 
+def test_a_paper_of_both_splits_is_counted(labelled: Path) -> None:
+    benchmark = _benchmark("classification_linear", ["f1"], probe=PROBE)
+    assert not _read(benchmark, labelled).remarks
+    path = labelled / "set/test.csv"
+    path.write_text(path.read_text() + "p2,1\n")
+    data = _read(benchmark, labelled)
+    assert data.query_ids == ["p1", "p4", "p2"]
+    assert list(data.remarks.values()) == [1]
+
+
+def test_several_tables_and_qrels_are_one_set(labelled: Path, ranked: Path) -> None:
+    write_rows(labelled / "set/dev.csv", [("paper_id", "label"), ("p6", 1)], ",")
+    options = {"probe": PROBE, "split": "dev+test"}
+    benchmark = _benchmark("classification_linear", ["f1"], **options)
+    assert _read(benchmark, labelled).query_ids == ["p6", "p1", "p4"]
+    rows = [{"query_id": "p1", "cand_id": "p2", "score": 1}]
+    write_jsonl(ranked / "set/dev_qrel.jsonl", rows)
+    data = _read(_benchmark("rerank", ["map"], split="dev+test"), ranked)
+    assert data.query_ids == ["p1", "p0", "p3"]
+
+
 def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     data = _read(_benchmark("regression_linear", ["kendall_tau"], probe=PROBE), labelled)
     assert isinstance(data, PaperSet)
