@@ -18,7 +18,7 @@ from scimult import products as module
 from scimult.errors import ConfigError
 from scimult.products import (
     FEW,
-    gelu_of_linear,
+    gelu_between,
     largest_weight,
     multiplies_by_onednn,
     multiplies_bytes,
@@ -125,23 +125,45 @@ def test_packed_linears_multiply_as_before(dtype: torch.dtype, bias: bool) -> No
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gelu_of_a_linear_equals_both_in_turn(
+def test_two_linears_with_gelu_equal_all_three_in_turn(
     bias: bool, dtype: torch.dtype, approximate: str, packs: bool
 ) -> None:
-    linear = torch.nn.Linear(48, 33, bias=bias).to(dtype).requires_grad_(False)
+    inner, output = (
+        torch.nn.Linear(*sizes, bias=bias).to(dtype).requires_grad_(False)
+        for sizes in ((48, 33), (33, 20))
+    )
     x_ND = 4 * _rows(29, 48, 12).to(dtype)
-    wide_NM = torch.nn.functional.linear(x_ND.double(), linear.weight.double())
-    if linear.bias is not None:
-        wide_NM += linear.bias.double()
-    wanted_NM = torch.nn.functional.gelu(wide_NM, approximate=approximate)
+    wanted_NM = x_ND.double()
+    for linear in (inner, output):
+        wanted_NM = torch.nn.functional.linear(wanted_NM, linear.weight.double())
+        if linear.bias is not None:
+            wanted_NM += linear.bias.double()
+        if linear is inner:
+            wanted_NM = torch.nn.functional.gelu(wanted_NM, approximate=approximate)
     if packs:
-        pack_linears(torch.nn.Sequential(linear))
+        pack_linears(torch.nn.Sequential(inner, output))
     for rows in (29, 1, 0):
-        found_NM = gelu_of_linear(linear, x_ND[:rows], approximate)
+        found_NM = gelu_between(inner, output, x_ND[:rows], approximate)
         assert found_NM.dtype == dtype
-        # Of rounding to bfloat16: of the result, and before GELU unless weights are packed.
-        step = 2.0**-7 if dtype == torch.bfloat16 else 2e-6
+        # Of rounding to bfloat16: of both linears' results, and of GELU's unless packed.
+        step = 2.0**-6 if dtype == torch.bfloat16 else 4e-6
         torch.testing.assert_close(found_NM.double(), wanted_NM[:rows], rtol=step, atol=step)
+
+
+@has_bytes
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("rows", [0, 1, 512, 1300])
+def test_rounded_linears_take_some_rows_at_a_time(rows: int, approximate: str) -> None:
+    inner, output = _rounded(48, 33, 64), _rounded(33, 20, 64)
+    x_ND = _rows(rows, 48, 12)
+    found_NM = gelu_between(inner, output, x_ND, approximate)
+    hidden_NF = torch.nn.functional.gelu(inner(x_ND), approximate=approximate)
+    # Vectors of eight and the rest of a tensor round GELU differently, which moves a byte.
+    torch.testing.assert_close(found_NM, output(hidden_NF), rtol=0, atol=2e-2)
+    assert found_NM.shape == (rows, 20)
+    # A linear's own blocks: no row depends on others.
+    alone_NF = torch.cat([x_ND.new_empty(0, 33), *(inner(x_ND[i : i + 1]) for i in range(rows))])
+    assert torch.equal(inner(x_ND), alone_NF)
 
 
 @pytest.mark.skipif(not multiplies_by_onednn(), reason="this CPU has no AVX-512")

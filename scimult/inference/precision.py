@@ -11,6 +11,8 @@ from torch import nn
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
+from scimult.models.blocks import Attention
+from scimult.models.modern import ModernAttention
 from scimult.products import largest_weight, round_linears
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -55,10 +57,15 @@ def converted(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
 def rounded_copy(model: Model, largest: int) -> Model:
     """Return a copy of a float32 model whose linears multiply bytes; see `round_linears`.
 
-    The copy shares the weights, which stay: the model itself still computes in float32.
+    Tokens attend in bfloat16 where the CPU multiplies it, which costs less than the rounding. The
+    copy shares the weights, which stay: the model itself still computes in float32.
     """
     copied = _copy(model, {id(weight): weight for weight in model.parameters()})
     round_linears(copied, largest)
+    if multiplies_bfloat16(torch.device("cpu")):
+        for part in copied.modules():
+            if isinstance(part, Attention | ModernAttention):
+                part.attends_in = torch.bfloat16
     return copied
 
 

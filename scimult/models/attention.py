@@ -19,6 +19,9 @@ from scimult.models.short_attention import LONGEST, attend_short, reads_short_ro
 # Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``.
 Context = dict[int, Tensor]
 
+# Sums of exponentials within these bounds lose nothing to the range of bfloat16 and float32.
+_LEAST_SUM, _LARGEST_SUM = 1e-30, 1e33
+
 
 def attend(
     qkv_T3HK: Tensor,
@@ -185,7 +188,12 @@ def _attend_by_products(
     # Copied here: the product would copy transposed keys, number by number.
     k_BHLK = k_BHLK.contiguous()
     wide = torch.promote_types(q_BHLK.dtype, torch.float32)
-    scores_BHLL = (q_BHLK @ k_BHLK.transpose(-1, -2)).to(wide)
+    scores_BHLL = q_BHLK @ k_BHLK.transpose(-1, -2)
+    if mask is None and not dropout and not scores_BHLL.requires_grad:
+        mixed_BHLK = _mix_by_exponentials(scores_BHLL, v_BHLK)
+        if mixed_BHLK is not None:
+            return mixed_BHLK
+    scores_BHLL = scores_BHLL.to(wide)
     if mask is not None:
         # Added, not filled in: a sum costs nothing in the backward pass.
         scores_BHLL = scores_BHLL + torch.where(mask, 0.0, float("-inf"))
@@ -194,3 +202,18 @@ def _attend_by_products(
         weights_BHLL = apply_dropout(weights_BHLL, dropout)
     output_BHLK: Tensor = weights_BHLL @ v_BHLK
     return output_BHLK
+
+
+def _mix_by_exponentials(scores_BHLL: Tensor, v_BHLK: Tensor) -> Tensor | None:
+    """Return ``softmax(scores) @ v``, or None where exponentials need the softmax's shift.
+
+    Without a row's largest score taken off first, one pass over the scores is left: the product
+    adds up the exponentials too, as those of a value of one.
+    """
+    width = v_BHLK.shape[-1]
+    sums_BHLK = scores_BHLL.exp() @ F.pad(v_BHLK, (0, 1), value=1.0)
+    totals_BHL1 = sums_BHLK[..., width:]
+    least, largest = torch.aminmax(totals_BHL1)
+    if not _LEAST_SUM <= least <= largest <= _LARGEST_SUM:
+        return None
+    return sums_BHLK[..., :width] / totals_BHL1

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -24,7 +25,7 @@ from scimult.models.linear import Linear
 from scimult.models.low_rank import low_rank_updates
 from scimult.models.packing import PackingPlan
 from scimult.models.pals import Pal, PalProjections
-from scimult.products import gelu_of_linear
+from scimult.products import gelu_between
 
 Slices = list[tuple[int, slice]]
 # From a block's input, its mixed heads and the route slices to the block's output.
@@ -58,8 +59,11 @@ class Attention(nn.Module):
     """Multi-head self-attention, residual and LayerNorm.
 
     Query, key, value and output linears may be per route; the LayerNorm is shared, as in the
-    released MHAExpert model, unless the layout says otherwise.
+    released MHAExpert model, unless the layout says otherwise. ``attends_in``, if set, is the type
+    in which tokens attend, between linears that compute in another.
     """
+
+    attends_in: torch.dtype | None = None
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
@@ -81,7 +85,7 @@ class Attention(nn.Module):
         if self.qkv_update is not None:
             qkv = qkv + self.qkv_update(x_TD, slices)
         shaped: Tensor = qkv.view(-1, 3, self.heads, x_TD.shape[-1] // self.heads)
-        return shaped
+        return shaped if self.attends_in is None else shaped.to(self.attends_in)
 
     def forward(
         self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
@@ -109,7 +113,7 @@ class Attention(nn.Module):
         qkv_T3HK = self.project(x_TD, plan.route_slices)
         dropout = self.attention_dropout if self.training else 0.0
         mixed_THK = attend(qkv_T3HK, plan, dropout, training=self.training, context=context)
-        return mixed_THK.reshape(x_TD.shape)
+        return mixed_THK.reshape(x_TD.shape).to(x_TD.dtype)
 
 
 class FeedForward(nn.Module):
@@ -134,14 +138,16 @@ class FeedForward(nn.Module):
         self, x_TD: Tensor, slices: Slices | None = None, pal_TD: Tensor | None = None
     ) -> Tensor:
         """Return the sub-layer's output, shape ``(T, D)``; ``pal_TD`` joins the residual."""
-        if self.inner_update is None:
-            inner_TF = gelu_of_linear(self.intermediate, x_TD, self.approximate)
+        if self.inner_update is None and self.output_update is None:
+            h_TD = gelu_between(self.intermediate, self.output, x_TD, self.approximate)
         else:
-            inner_TF = self.intermediate(x_TD) + self.inner_update(x_TD, slices or [])
+            inner_TF = self.intermediate(x_TD)
+            if self.inner_update is not None:
+                inner_TF = inner_TF + self.inner_update(x_TD, slices or [])
             inner_TF = F.gelu(inner_TF, approximate=self.approximate)
-        h_TD = self.output(inner_TF)
-        if self.output_update is not None:
-            h_TD = h_TD + self.output_update(inner_TF, slices or [])
+            h_TD = self.output(inner_TF)
+            if self.output_update is not None:
+                h_TD = h_TD + self.output_update(inner_TF, slices or [])
         h_TD = apply_dropout(h_TD, self.dropout, self.training)
         if self.adapter is not None:
             assert self.norm is not None

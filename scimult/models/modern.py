@@ -49,8 +49,11 @@ class ModernAttention(nn.Module):
     """LayerNorm, rotary multi-head self-attention, residual.
 
     Query, key, value and output linears may be per route; the LayerNorm is always shared. The
-    first block has none, because the embeddings are already normalised.
+    first block has none, because the embeddings are already normalised. ``attends_in`` is that of
+    `blocks.Attention`.
     """
+
+    attends_in: torch.dtype | None = None
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
@@ -79,8 +82,9 @@ class ModernAttention(nn.Module):
         qkv_T3HK = qkv_TD3.view(-1, 3, self.heads, width // self.heads)
         qkv_T3HK = self.turn(qkv_T3HK, *rotations(plan, width // self.heads // 2, self.theta))
         dropout = self.dropout if self.training else 0.0
+        qkv_T3HK = qkv_T3HK.to(self.attends_in or x_TD.dtype)
         mixed_THK = attend(qkv_T3HK, plan, dropout, training=self.training, window=self.window)
-        return mixed_THK.reshape(-1, width)
+        return mixed_THK.reshape(-1, width).to(x_TD.dtype)
 
 
 class GatedFeedForward(nn.Module):
