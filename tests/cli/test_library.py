@@ -240,6 +240,10 @@ def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
         ),
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
         (["library", "remove", "mine"], "exactly one of ids and --where is needed"),
+        (
+            ["library", "migrate", "mine", "--model", ".", "--adapter", "--precision", "float16"],
+            "--precision can only be used with a migration that encodes",
+        ),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
         (
             ["library", "add", "mine", "--papers", "library.bib", "--column", "x"],
