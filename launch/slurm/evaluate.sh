@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Evaluate many models on one suite: one array task per model. docs/clusters.md
 #   sbatch --array=0-2 launch/slurm/evaluate.sh SUITE DATA OUT NAME=FOLDER NAME=FOLDER NAME=FOLDER
-#   scimult report OUT          # when all are done
+#   scimult report OUT --out REPORT          # when all are done
 #SBATCH --job-name=scimult-evaluate
 #SBATCH --ntasks=1
 #SBATCH --gpus=1

@@ -289,6 +289,8 @@ def migrate(
     similarity: opt.Similarity = None,
 ) -> None:
     """Encode a library with another model and switch to it; resumes after an interruption."""
+    if adapter:
+        only_with("a migration that encodes, not with --adapter", {"--precision": precision})
     check_model(model)
     from scimult.library import Library
 

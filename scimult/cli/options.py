@@ -74,20 +74,26 @@ Where = Annotated[
 ]
 MinScore = Annotated[
     float | None,
-    typer.Option(help="With --library: every paper with at least this score, not the --top."),
+    typer.Option(
+        help="With --library or --server: every paper with at least this score, not the --top."
+    ),
 ]
 Offset = Annotated[
-    int, typer.Option(min=0, help="With --library: number of results to skip, for paging.")
+    int,
+    typer.Option(min=0, help="With --library or --server: number of results to skip, for paging."),
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option(help="With --library: id of a paper to leave out (repeatable).")
+    list[str] | None,
+    typer.Option(help="With --library or --server: id of a paper to leave out (repeatable)."),
 ]
 Exact = Annotated[
-    bool, typer.Option("--exact", help="With --library: bypass its approximate index.")
+    bool, typer.Option("--exact", help="With --library or --server: bypass its approximate index.")
 ]
 Percentile = Annotated[
     bool,
-    typer.Option("--percentile", help="With --library: show the percentage that scores lower."),
+    typer.Option(
+        "--percentile", help="With --library or --server: show the percentage that scores lower."
+    ),
 ]
 Server = Annotated[
     str | None,

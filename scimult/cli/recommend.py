@@ -76,7 +76,8 @@ def recommend(
         "--exact": exact,
         "a second --id": len(paper or ()) > 1,
     }
-    of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    of_papers: dict[str, object] = {"--dtype": dtype != "auto", "--no-cache": no_cache}
+    of_papers |= {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
     heading = title or ", ".join(paper or ["a new paper"])
     question = {
         "ids": paper,
@@ -99,8 +100,7 @@ def recommend(
         return
     check_paper_source(library, model, papers, of_library, of_papers)
     if library is not None:
-        light = device is None and dtype == "auto"
-        opening = {"path": library, "model": model, "device": device, "light": light}
+        opening = {"path": library, "model": model, "device": device, "light": device is None}
         show_answer("recommend", question, opening, heading, as_json)
         return
     assert model is not None

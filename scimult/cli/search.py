@@ -28,8 +28,8 @@ def search(
     words: Annotated[
         str | None,
         typer.Option(
-            help="With --library: share of BM25 in the score, such as 0.3; rank: fuse by ranks; "
-            "tuned: the share from scimult library tune."
+            help="With --library or --server: share of BM25 in the score, such as 0.3; rank: fuse "
+            "by ranks; tuned: the share from scimult library tune."
         ),
     ] = None,
     rerank: Annotated[
@@ -65,7 +65,8 @@ def search(
     }
     if rerank is None:
         only_with("--rerank", {"--rerank-top": rerank_top})
-    of_papers = {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
+    of_papers: dict[str, object] = {"--dtype": dtype != "auto", "--no-cache": no_cache}
+    of_papers |= {"--pooling": pooling, "--similarity": similarity, "--skip-bad": skip_bad}
     question = {
         "text": query,
         "task": task,
@@ -88,8 +89,8 @@ def search(
         return
     check_paper_source(library, model, papers, of_library, of_papers)
     if library is not None:
-        # A cross-encoder, a device and a type need torch in any case.
-        light = device is None and dtype == "auto" and rerank is None
+        # A cross-encoder and a device need torch in any case.
+        light = device is None and rerank is None
         opening = {"path": library, "model": model, "device": device, "light": light}
         show_answer("search", question, opening, query, as_json)
         return

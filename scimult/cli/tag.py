@@ -52,7 +52,8 @@ def tag(
 ) -> None:
     """Rank labels for each paper by their names and definitions."""
     of_library = {"--where": where, "--id": paper}
-    of_papers = {"--pooling": pooling, "--similarity": similarity}
+    of_papers: dict[str, object] = {"--dtype": dtype != "auto", "--no-cache": no_cache}
+    of_papers |= {"--pooling": pooling, "--similarity": similarity}
     check_paper_source(library, model, papers, of_library, of_papers)
     if out is not None and is_table(out):
         fix = "name a file that ends in .jsonl; scimult tagger tag writes CSV"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, check_output_file, check_output_folder
+from scimult.cli.checks import check_model, check_output_file, check_output_folder, only_with
 from scimult.cli.common import rejecting, show_list
 from scimult.cli.library import columns_of, incoming
 from scimult.cli.output import echo, print_table
@@ -77,6 +77,9 @@ def train(
     check_model(model)
     if papers:
         find_files(papers)
+    else:
+        of_papers = {"--format": form, "--column": column, "--drop-unknown": drop_unknown}
+        only_with("--papers", of_papers, "; --field names fields of the vocabulary")
     from scimult.tagging import Tagger, read_vocabulary
     from scimult.tagging.folder import TAGGER
     from scimult.unfinished import unfinished

@@ -20,8 +20,8 @@ from scimult.serving.answers import Answers
 _T = TypeVar("_T")
 MOST, MOST_PAGES = 50, 200
 """Papers per answer, and answers per list."""
-MOST_ABSTRACT, MOST_TITLE, MOST_VALUE = 700, 300, 200
-"""Characters per abstract, title and column in a list."""
+MOST_ABSTRACT, MOST_TITLE, MOST_VALUE, MOST_ITEMS = 700, 300, 200, 20
+"""Characters per abstract, title and column in a list, and items of a column that holds lists."""
 _READ, _READ_CHARACTERS = 20, 10_000
 
 INSTRUCTIONS = """\
@@ -64,7 +64,7 @@ class PapersOut(BaseModel):
 
 
 class TextsOut(BaseModel):
-    """Papers in full."""
+    """Papers with whole abstracts, if these are not very long."""
 
     papers: list[PaperOut]
 
@@ -173,7 +173,7 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
     async def read_papers(
         ids: Annotated[list[str], Field(min_length=1, max_length=_READ)],
     ) -> TextsOut:
-        """Return titles, abstracts and columns of papers in full."""
+        """Return papers with up to 10,000 characters of each abstract."""
         return await _call(answers, lambda: _read(answers, ids))
 
     return [describe_library, search_papers, recommend_papers, tag_papers, read_papers]
@@ -251,7 +251,8 @@ def _shortened(
 
 def _short(value: Any) -> Any:
     if isinstance(value, list):
-        return [_cut(str(item), MOST_VALUE) for item in value[:_READ]]
+        shown = [_cut(str(item), MOST_VALUE) for item in value[:MOST_ITEMS]]
+        return shown if len(value) <= MOST_ITEMS else [*shown, "…"]
     return _cut(value, MOST_VALUE) if isinstance(value, str) else value
 
 

@@ -230,12 +230,20 @@ def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
             "--where can only be used",
         ),
         (["search", "x", "--library", "mine", "--pooling", "cls"], "--pooling can only be used"),
+        (["search", "x", "--library", "mine", "--dtype", "int8"], "--dtype can only be used"),
+        (["recommend", "--id", "a", "--library", "mine", "--no-cache"], "--no-cache can only be"),
+        (["tag", "--library", "mine", "--labels", "l", "--dtype", "int8"], "--dtype can only"),
+        (["search", "x", "--server", "http://a", "--dtype", "int8"], "--dtype can only be used"),
         (
             ["search", "x", "--library", "mine", "--rerank-top", "5"],
             "--rerank-top can only be used with --rerank",
         ),
         (["search", "x", "--library", "mine", "--where", "jear > 1"], "cannot filter"),
         (["library", "remove", "mine"], "exactly one of ids and --where is needed"),
+        (
+            ["library", "migrate", "mine", "--model", ".", "--adapter", "--precision", "float16"],
+            "--precision can only be used with a migration that encodes",
+        ),
         (["library", "add", "mine", "--papers", "none.bib"], "none.bib"),
         (
             ["library", "add", "mine", "--papers", "library.bib", "--column", "x"],

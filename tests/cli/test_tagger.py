@@ -285,6 +285,7 @@ def test_what_a_kill_in_the_last_step_left_is_removed(
     [
         ("train", ["T", *GIVEN, "model"], "--overwrite to replace this one"),
         ("train", ["n", *ABSENT, "model"], "no.csv: file does not exist"),
+        ("train", ["n", *ABSENT, "model", "--column", "label=x"], "--column can only be used with"),
         ("train", ["n", *GIVEN, "no"], "folder does not exist"),
         ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "not a format of tags"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from scimult.data.manifest import PairEntry, TargetEntry
 from scimult.data.prepared import PreparedData
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
@@ -17,6 +19,18 @@ from tests.raw_corpus import raw_config, write_raw
 @pytest.fixture
 def data(tmp_path: Path) -> PreparedData:
     return build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")[0]
+
+
+def test_every_key_is_documented(data: PreparedData, repository: Path) -> None:
+    page = (repository / "docs" / "formats.md").read_text(encoding="utf-8")
+    table = page.partition("### manifest.json")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (`[^|]*) \| ([^|]*) \|$", table, re.M))
+    keys = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert read_json(data.folder / "manifest.json").keys() | {"targets"} == keys
+    for entry in (PairEntry, TargetEntry):
+        content = rows["`pairs`" if entry is PairEntry else "`targets`"]
+        names = {field.alias or name for name, field in entry.model_fields.items()}
+        assert {name for name in names if not re.search(rf"\b{name}\b", content)} == set()
 
 
 @pytest.mark.parametrize(

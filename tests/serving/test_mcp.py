@@ -30,6 +30,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     root = tmp_path_factory.mktemp("tools")
     model = save_tiny_model(root / "model", similarity="cosine")
     long = {"id": "long", "title": "t" * 9999, "abstract": "a" * 99_999, "venue": "v" * 9999}
+    long["authors"] = [f"author {i}" for i in range(21)]
     Library.create(root / "library", [*dated(30), long], model=model)
     served = Served(root / "library")
     yield Answers(served, followed_labels(served, save_labels(root), None, None, False))
@@ -113,6 +114,8 @@ def test_answers_are_bounded(answers: Answers) -> None:
     assert len(paper["columns"]["venue"]) == 200
     (paper,) = _call(answers, "read_papers", ids=["long"]).structured_content["papers"]
     assert len(paper["abstract"]) == 10_000
+    # Else the first twenty would pass for all.
+    assert paper["columns"]["authors"] == [*(f"author {i}" for i in range(20)), "…"]
     (paper,) = _call(answers, "tag_papers", ids=["long"]).structured_content["papers"]
     assert len(paper["title"]) == MOST_TITLE
 
