@@ -82,10 +82,34 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     data = _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
     assert isinstance(data, PaperSet)
     assert data.labels[0] == ["1", "2"]
-    for nothing, message in ((None, "is null"), (" ", "is empty")):
-        write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": ["x", nothing]}])
-        with pytest.raises(DataError, match=f"test.jsonl:1: field 'label' {message}"):
+    for label, message in (
+        (["x", None], "field 'label' is null"),
+        (["x", " "], "field 'label' is empty"),
+        ([0, 1, 0, 1], "label has no 0 or 1 for each of the 3 labels"),
+    ):
+        write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": label}])
+        with pytest.raises(DataError, match=f"test.jsonl:1: {message}"):
             _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        ([[0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]], [["1"], ["0", "2"], [], ["2"]]),
+        ([[0, 1], [2], [1], []], [["0", "1"], ["2"], ["1"], []]),
+        ([[0, 1], [1], [0], [1, 0]], [["0", "1"], ["1"], ["0"], ["1", "0"]]),
+    ],
+)
+def test_zeros_and_ones_are_flags_or_labels_in_all_lines_alike(
+    labelled: Path, given: list[list[int]], labels: list[list[str]]
+) -> None:
+    for name, rows in (("train", (0, 1)), ("test", (2, 3))):
+        lines = [{"paper_id": f"p{row}", "label": given[row]} for row in rows]
+        write_jsonl(labelled / f"set/{name}.jsonl", lines)
+    probe = {**PROBE, "multi_label": True}
+    data = _read(_benchmark("classification_linear", ["macro_f1"], probe=probe), labelled)
+    assert isinstance(data, PaperSet)
+    assert data.labels == labels
 
 
 @pytest.mark.parametrize(
