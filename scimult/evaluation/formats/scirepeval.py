@@ -141,8 +141,8 @@ def text_of(record: Record, benchmark: Benchmark) -> Text:
 
 
 def _plain(value: Any) -> str:
-    """Return a field as text, whole numbers such as years without a decimal point."""
-    if value is None:
+    """Return a field as text, whole numbers such as years without a decimal point; 0 is none."""
+    if not value:
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 

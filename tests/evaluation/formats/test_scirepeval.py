@@ -149,13 +149,8 @@ def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
     assert isinstance(data, Dataset)
     encoder = WordEncoder("dot")
     outcome = rerank(benchmark, data, DenseSystem(encoder).ranker(data))
-    embed = dict(
-        zip(
-            data.candidate_ids,
-            encoder.encode(data.candidates, task="search", role="query"),
-            strict=True,
-        )
-    )
+    embedded = encoder.encode(data.candidates, task="search", role="query")
+    embed = dict(zip(data.candidate_ids, embedded, strict=True))
     for row, (query, wanted) in enumerate({"p0": ["p1", "p2"], "p3": ["p4", "p0", "p5"]}.items()):
         near = sorted(wanted, key=lambda name, q=query: np.linalg.norm(embed[q] - embed[name]))
         listed = outcome.rankings[""].rows_QK[row]
@@ -164,8 +159,9 @@ def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
 
 def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     candidate = {"doc_id": "c1", "title": "T", "abstract": "A", "venue": "V", "year": 1964.0}
+    undated = {"doc_id": "c2", "venue": None, "year": 0}
     records = [
-        {"doc_id": "q1", "query": "water", "candidates": [candidate]},
+        {"doc_id": "q1", "query": "water", "candidates": [candidate, {**candidate, **undated}]},
         {"doc_id": "q2", "query": "stars", "candidates": [candidate]},
     ]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
@@ -174,7 +170,8 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     fields = ["title", "abstract", "venue", "year"]
     data = _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
     assert isinstance(data, Dataset)
-    assert data.candidates == [Text("paper", "T", "A [SEP] V [SEP] 1964")]
+    bodies = ["A [SEP] V [SEP] 1964", "A"]
+    assert data.candidates == [Text("paper", "T", body) for body in bodies]
     assert data.queries == [Text("query", "water"), Text("query", "stars")]
     records[1]["candidates"] = [{**candidate, "title": "Another"}]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
