@@ -79,7 +79,9 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     split = _split(papers, embeddings_ND)
     gold_T = papers.values_N[papers.test_rows]
     train_N = papers.values_N[papers.train_rows]
-    _check_size(len(train_N), probe.folds, papers.name)
+    if len(train_N) < 2 * probe.folds:  # R² of one paper is undefined
+        problem = f"{papers.name}: {len(train_N)} training papers, fewer than two for each fold"
+        raise DataError(problem, value=probe.folds, fix="lower probe.folds, or leave the set out")
     model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
     predicted_T = model.predict(split.test_TD)
     return Outcome(
@@ -152,13 +154,15 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
     labels = sorted(names, key=lambda name: (len(name), name))
     flags_NS = indicators(papers.labels, labels)
     train_NS, gold_TS = flags_NS[papers.train_rows], flags_NS[papers.test_rows]
-    predicted_TS, details = _one_vs_rest(probe, split, train_NS, papers.name)
+    predicted_TS, details = _one_vs_rest(
+        probe, split, train_NS, f"{papers.name}: the training papers"
+    )
     scores = _flag_scores(benchmark.metrics, gold_TS, predicted_TS)
     for shot in probe.few_shot:
         by_sample = []
         for sample, rows in enumerate(label_samples(train_NS, shot, labels)):
             part = Split(split.train_ND[rows], split.test_TD)
-            source = f"{papers.name}, sample {sample} of {shot.size} papers per label"
+            source = f"{papers.name}: sample {sample} of {shot.size} papers per label"
             sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows], source)
             by_sample.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
         scores.update(_means(by_sample, shot))
@@ -191,13 +195,6 @@ def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
     if counts.max() < folds:
         problem = f"{source} have {counts.max()} of the largest class, fewer than {folds} folds"
         raise DataError(problem, value=str(classes[counts.argmax()]), fix="lower probe.folds")
-
-
-def _check_size(papers: int, folds: int, source: str) -> None:
-    """Raise if a fold would have one paper: its R² is undefined, and no class may suffice."""
-    if papers < 2 * folds:
-        problem = f"{source}: {papers} training papers, fewer than two for each fold"
-        raise DataError(problem, value=folds, fix="lower probe.folds, or leave the set out")
 
 
 def _search(
@@ -260,11 +257,10 @@ def _one_vs_rest(
 
     A label that all or no training papers have is predicted for all or none.
     """
-    _check_size(len(train_NS), probe.folds, source)
     with _silent_solvers():
         threads = _threads(_classifier(probe), split.train_ND, probe.folds)
         fitted = Parallel(n_jobs=threads, backend="threading")(
-            delayed(_one_label)(probe, split, train_NS[:, label])
+            delayed(_one_label)(probe, split, train_NS[:, label], source)
             for label in range(train_NS.shape[1])
         )
     predicted, costs, unconverged = zip(*fitted, strict=True)
@@ -272,13 +268,16 @@ def _one_vs_rest(
     return np.stack(predicted, axis=1), details
 
 
-def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None, int]:
+def _one_label(
+    probe: Probe, split: Split, flags_N: Flags, source: str
+) -> tuple[Flags, float | None, int]:
     """Return predictions, the chosen C, and the number of fits that did not converge.
 
     Of a label that one paper has, a fold without it cannot be fitted, and the smallest C is chosen.
     """
     if np.ptp(flags_N) == 0:
         return np.full(len(split.test_TD), flags_N[0]), None, 0
+    _check_classes(flags_N, probe.folds, source)
     grid = _grid(_classifier(probe), probe).fit(split.train_ND, flags_N)
     cost = float(grid.best_params_["C"])
     return grid.predict(split.test_TD), cost, _unconverged_fits(grid)

@@ -355,6 +355,7 @@ def test_indicators() -> None:
         (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers have only one class"),
         (["a"] + ["b"] * (TRAIN + TEST - 1), {}, "made: a training fold has only one class"),
         ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
+        (["a", "b"] * 65, {"multi_label": True, "folds": 80}, "made: .* 45 of .* fewer than 80"),
         (
             ["a", "b"] * ((TRAIN + TEST) // 2),
             {"few_shot": [{"size": TRAIN, "iterations": 1}]},
