@@ -308,6 +308,9 @@ def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
     (remark,) = data.remarks
     assert remark == "reviewer is judged in the hard file only, such as r2 for p0, and is ranked"
     assert data.remarks[remark] == 1
+    path.write_text(rows[0].replace('"p0"', '"p1"') + "\n")
+    with pytest.raises(DataError, match="query is in only one of the hard and soft .*'p0'"):
+        _read(benchmark, reviewing)
 
 
 def test_a_reviewer_without_texts_is_loud_or_counted(reviewing: Path) -> None:
