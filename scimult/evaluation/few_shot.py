@@ -53,7 +53,9 @@ def class_samples(name: str, labels_N: NDArray[Any], shot: FewShot) -> Iterator[
 def label_samples(
     flags_NS: NDArray[np.int64], shot: FewShot, labels: Sequence[str]
 ) -> Iterator[IntArray]:
-    """Yield samples with ``size`` papers drawn per label.
+    """Yield samples with ``size`` papers drawn per label, in the order of ``labels``.
+
+    Rows come in the order of a Python set, as in SciRepEval: folds are made of rows as they come.
 
     Raises
     ------
@@ -66,8 +68,7 @@ def label_samples(
             raise DataError(problem, value=label, fix="use a smaller few-shot size")
     for k in range(shot.iterations):
         random = np.random.RandomState(_SEED + k)
-        drawn = [
-            random.choice(np.flatnonzero(flags_NS[:, label]), shot.size, replace=False)
-            for label in range(len(labels))
-        ]
-        yield np.unique(np.concatenate(drawn))
+        drawn: set[int] = set()
+        for column_N in flags_NS.T:
+            drawn.update(random.choice(np.flatnonzero(column_N), shot.size, replace=False).tolist())
+        yield np.array(list(drawn))

@@ -20,7 +20,7 @@ import numpy as np
 from joblib import Parallel, delayed, parallel_config
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import FitFailedWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import GridSearchCV
@@ -37,7 +37,8 @@ from scimult.types import FloatArray
 
 SEED = 42
 """Seed of the solvers, as in SciRepEval."""
-_ITERATIONS = 10_000
+# scikit-learn's and SciRepEval's, which for several labels has more.
+_ITERATIONS, _MORE_ITERATIONS = 1_000, 10_000
 _FEW_SHOT_COST = 1.0
 
 Flags = NDArray[np.int64]
@@ -148,16 +149,21 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
 
 
 def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Split) -> Outcome:
-    labels = sorted({label for given in papers.labels for label in given})
+    # Samples are drawn label by label: SciRepEval's, which are numbers, in their own order.
+    names = {label for given in papers.labels for label in given}
+    labels = sorted(names, key=lambda name: (len(name), name))
     flags_NS = indicators(papers.labels, labels)
     train_NS, gold_TS = flags_NS[papers.train_rows], flags_NS[papers.test_rows]
-    predicted_TS, details = _one_vs_rest(probe, split, train_NS)
+    predicted_TS, details = _one_vs_rest(
+        probe, split, train_NS, f"{papers.name}: the training papers"
+    )
     scores = _flag_scores(benchmark.metrics, gold_TS, predicted_TS)
     for shot in probe.few_shot:
         by_sample = []
-        for rows in label_samples(train_NS, shot, labels):
+        for sample, rows in enumerate(label_samples(train_NS, shot, labels)):
             part = Split(split.train_ND[rows], split.test_TD)
-            sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows])
+            source = f"{papers.name}: sample {sample} of {shot.size} papers per label"
+            sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows], source)
             by_sample.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
         scores.update(_means(by_sample, shot))
     return Outcome(
@@ -244,35 +250,34 @@ def _unconverged_fits(grid: GridSearchCV) -> int:
     return int(np.nansum(folds)) + _is_unconverged(grid.best_estimator_)
 
 
-def _one_vs_rest(probe: Probe, split: Split, train_NS: Flags) -> tuple[Flags, dict[str, Any]]:
+def _one_vs_rest(
+    probe: Probe, split: Split, train_NS: Flags, source: str
+) -> tuple[Flags, dict[str, Any]]:
     """Fit one model per label, each with its own grid, and predict the test papers.
 
-    A label with fewer positive or negative examples than folds cannot be cross-validated and gets
-    C = 1; one that all or no training papers have is predicted for all or none.
+    A label that all or no training papers have is predicted for all or none.
     """
     with _silent_solvers():
         threads = _threads(_classifier(probe), split.train_ND, probe.folds)
         fitted = Parallel(n_jobs=threads, backend="threading")(
-            delayed(_one_label)(probe, split, train_NS[:, label])
+            delayed(_one_label)(probe, split, train_NS[:, label], source)
             for label in range(train_NS.shape[1])
         )
     predicted, costs, unconverged = zip(*fitted, strict=True)
-    details = {
-        "C": list(costs),
-        "labels_without_grid": costs.count(None),
-        "fits_not_converged": sum(unconverged),
-    }
+    details = {"C": list(costs), "fits_not_converged": sum(unconverged)}
     return np.stack(predicted, axis=1), details
 
 
-def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float | None, int]:
-    """Return predictions, the chosen C, and the number of fits that did not converge."""
-    rarest = int(min(flags_N.sum(), len(flags_N) - flags_N.sum()))
-    if rarest == 0:
+def _one_label(
+    probe: Probe, split: Split, flags_N: Flags, source: str
+) -> tuple[Flags, float | None, int]:
+    """Return predictions, the chosen C, and the number of fits that did not converge.
+
+    Of a label that one paper has, a fold without it cannot be fitted, and the smallest C is chosen.
+    """
+    if np.ptp(flags_N) == 0:
         return np.full(len(split.test_TD), flags_N[0]), None, 0
-    if rarest < probe.folds:
-        model = _classifier(probe, _FEW_SHOT_COST).fit(split.train_ND, flags_N)
-        return model.predict(split.test_TD), None, int(_is_unconverged(model))
+    _check_classes(flags_N, probe.folds, source)
     grid = _grid(_classifier(probe), probe).fit(split.train_ND, flags_N)
     cost = float(grid.best_params_["C"])
     return grid.predict(split.test_TD), cost, _unconverged_fits(grid)
@@ -281,14 +286,14 @@ def _one_label(probe: Probe, split: Split, flags_N: Flags) -> tuple[Flags, float
 def _classifier(probe: Probe, cost: float = 1.0) -> Any:
     """Return the classifier; its loss is squared hinge, or hinge for multiple labels."""
     if probe.model == "logistic":
-        return LogisticRegression(C=cost, fit_intercept=probe.intercept, max_iter=_ITERATIONS)
+        return LogisticRegression(C=cost, fit_intercept=probe.intercept, max_iter=_MORE_ITERATIONS)
     return LinearSVC(
         C=cost,
         loss="hinge" if probe.multi_label else "squared_hinge",
         dual=True if probe.multi_label else "auto",
         fit_intercept=probe.intercept,
         random_state=SEED,
-        max_iter=_ITERATIONS,
+        max_iter=_MORE_ITERATIONS if probe.multi_label else _ITERATIONS,
     )
 
 
@@ -311,9 +316,10 @@ def _settings(probe: Probe, model: str) -> dict[str, Any]:
 
 @contextmanager
 def _silent_solvers() -> Iterator[None]:
-    """Suppress convergence warnings: results count the fits that did not converge."""
+    """Suppress warnings of fits, whose results count those that did not converge, and of folds."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", FitFailedWarning)
         yield
 
 

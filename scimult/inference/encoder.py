@@ -61,11 +61,10 @@ class SciMult(Configured):
         Defaults to the first GPU, else the CPU.
     dtype : {"float32", "tf32", "bfloat16", "float16", "int8", "auto"} or torch.dtype
         Type of weights and activations; embeddings are always returned as float32. ``tf32``
-        keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps float32
-        and lets a CPU round the weights and inputs of linears, and attend in bfloat16 where it
-        multiplies that. ``auto`` is bfloat16 where the
-        device supports it natively, else float32. Whatever changes numbers is a copy:
-        ``pretrained`` keeps its weights.
+        keeps float32 and lets a GPU round the factors of its products; ``int8`` keeps float32 and
+        lets a CPU round weights and inputs of linears, and attend in bfloat16 where it multiplies
+        that. ``auto`` is bfloat16 where the device supports it natively, else float32. Whatever
+        changes numbers is a copy: ``pretrained`` keeps its weights.
     max_tokens_per_batch : int, optional
         Token budget of one forward pass; default: what suits the device.
 

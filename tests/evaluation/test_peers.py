@@ -30,6 +30,9 @@ from typing import Any
 import numpy as np
 import pytest
 import pytrec_eval
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 
 from scimult.data.lines import Rejects
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
@@ -194,12 +197,18 @@ UNCONVERGED = 43.11135768949814
 GRIDS = {"scirepeval": np.logspace(-2, 2, 5).tolist(), "scidocs": np.logspace(-4, 2, 7).tolist()}
 
 
-def _classified(case: str, **probe: Any) -> Outcome:
-    """Score embeddings of 300 and 120 papers that carry signal for five classes or labels."""
+def _embedded() -> tuple[FloatArray, NDArray[np.float64]]:
+    """Return embeddings of papers, and a noisy score of each for five classes."""
     draw = np.random.default_rng(22)
     x = (draw.normal(size=(420, 12)) + 0.3).astype(np.float32)
     assert float(x.sum(dtype=np.float64)) == 1521.0754125133535, "the data are others"
-    score_NS = x.astype(np.float64) @ draw.normal(size=(12, 5)) + 2.5 * draw.normal(size=(420, 5))
+    weights, noise = draw.normal(size=(12, 5)), draw.normal(size=(420, 5))
+    return x, x.astype(np.float64) @ weights + 2.5 * noise
+
+
+def _classified(case: str, **probe: Any) -> Outcome:
+    """Score embeddings of 300 and 120 papers that carry signal for five classes or labels."""
+    x, score_NS = _embedded()
     labels = {
         "two classes": [[str(int(row[0] > 0))] for row in score_NS],
         "labels": [[str(name) for name in np.flatnonzero(row > 1)] for row in score_NS],
@@ -210,7 +219,7 @@ def _classified(case: str, **probe: Any) -> Outcome:
     papers = PaperSet(
         "made", "classification", ids, texts, *rows, labels, np.zeros(420), files=[Path("made")]
     )
-    options = Probe(intercept=False, multi_label=case == "labels", **probe)
+    options = Probe(**{"intercept": False, "multi_label": case == "labels", **probe})
     metric = "f1" if case == "two classes" else "macro_f1"
     return classification_linear(
         _benchmark("classification_linear", [metric], probe=options), papers, x
@@ -226,6 +235,16 @@ def test_classes_by_the_solver_of_published_numbers(case: str, how: float | str)
     assert 100 * score == pytest.approx(LIGHTNING[case, how], abs=1e-9)
     if isinstance(how, str):
         assert outcome.details["C"] == pytest.approx({"scidocs": 0.001, "scirepeval": 1.0}[how])
+
+
+def test_logistic_regression_is_scikit_learns() -> None:
+    outcome = _classified("classes", costs=[0.01, 1.0], model="logistic", intercept=True)
+    x, score_NS = _embedded()
+    x, gold = x.astype(np.float64), score_NS.argmax(axis=1)
+    grid = GridSearchCV(LogisticRegression(max_iter=10_000), {"C": [0.01, 1.0]}, cv=3)
+    predicted = grid.fit(x[:300], gold[:300]).predict(x[300:])
+    assert outcome.per_query["predicted"] == list(map(str, predicted))
+    assert outcome.details["C"] == grid.best_params_["C"]
 
 
 @pytest.mark.parametrize(("size", "draws"), [(64, 3), (24, 5)])

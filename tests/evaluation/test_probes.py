@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from scipy.stats import kendalltau
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import f1_score, r2_score
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
@@ -48,14 +50,14 @@ def _papers(labels: list[list[str]], values: list[float]) -> PaperSet:
     )
 
 
-def _benchmark(metrics: list[str], **probe: Any) -> Benchmark:
+def _benchmark(metrics: list[str], costs: Sequence[float] = COSTS, **probe: Any) -> Benchmark:
     protocol = "regression_linear" if metrics == ["kendall_tau"] else "classification_linear"
     return Benchmark(
         task="classification",
         protocol=protocol,
         folder="made",
         metrics=metrics,
-        probe=Probe(costs=COSTS, **probe),
+        probe=Probe(costs=list(costs), **probe),
         source="made for a test",
         licence="none",
     )
@@ -120,45 +122,62 @@ def test_few_shot_trains_on_each_held_out_fold(x: FloatArray) -> None:
     )
 
 
+def _of_scirepeval(
+    x: Numbers, flags: Numbers, test: Numbers, costs: Sequence[float] = COSTS
+) -> Numbers:
+    """Predict the labels as SciRepEval's code does: a grid for each, whatever its papers."""
+    model = LinearSVC(loss="hinge", max_iter=10_000, random_state=42)
+    fitted = OneVsRestClassifier(GridSearchCV(model, {"C": costs}, cv=3))
+    with warnings.catch_warnings(action="ignore"):
+        return np.asarray(fitted.fit(x, flags).predict(test))
+
+
+def _named(flags: Numbers) -> list[list[str]]:
+    return [[str(label) for label in np.flatnonzero(row)] for row in flags]
+
+
 def test_several_labels_per_paper(x: FloatArray) -> None:
-    """One model per label with hinge loss, each with its own grid; a rare label has none."""
-    flags = np.stack([_noisy(x, column) > limit for column, limit in enumerate((0, 0.5))], axis=1)
-    rare = np.zeros((TRAIN + TEST, 1), dtype=bool)
-    rare[[0, 1, TRAIN]] = True
-    flags = np.concatenate([flags, rare], axis=1)
-    names = ["a", "b", "c"]
-    labels = [[name for name, has in zip(names, row, strict=True) if has] for row in flags]
+    """One model per label with hinge loss, each with its own grid, also of one and two papers."""
+    columns = [_noisy(x, column) > limit for column, limit in enumerate((0, 0.5))]
+    for place, papers in ((2, 1), (3, 2)):
+        has = np.zeros(TRAIN + TEST, dtype=bool)
+        has[[*range(papers), *range(TRAIN, TRAIN + 9)]] = True
+        x[has, place] += 8
+        columns.append(has)
+    flags = np.stack(columns, axis=1).astype(int)
+    wide = x.astype(np.float64)
     outcome = classification_linear(
-        _benchmark(["macro_f1"], multi_label=True), _papers(labels, []), x
+        _benchmark(["macro_f1"], multi_label=True), _papers(_named(flags), []), x
     )
-    wide, columns, costs = x.astype(np.float64), [], []
-    for label in range(3):
-        train = flags[:TRAIN, label].astype(int)
-        best = 1.0
-        if label < 2:
-            means = []
-            for cost in COSTS:
-                folds = StratifiedKFold(3).split(wide[:TRAIN], train)
-                hits = [
-                    np.mean(_hinge(cost, wide[fit], train[fit]).predict(wide[held]) == train[held])
-                    for fit, held in folds
-                ]
-                means.append(np.mean(hits))
-            best = COSTS[int(np.argmax(means))]
-        costs.append(best)
-        columns.append(_hinge(best, wide[:TRAIN], train).predict(wide[TRAIN:]))
-    predicted = np.stack(columns, axis=1)
-    wanted = f1_score(flags[TRAIN:].astype(int), predicted, average="macro", zero_division=0)
-    assert outcome.details["C"] == [*costs[:2], None]
-    assert outcome.details["labels_without_grid"] == 1
-    assert outcome.scores["macro_f1"] == pytest.approx(wanted)
+    predicted = _of_scirepeval(wide[:TRAIN], flags[:TRAIN], wide[TRAIN:])
+    wanted = f1_score(flags[TRAIN:], predicted, average="macro", zero_division=0)
+    assert outcome.scores["macro_f1"] == pytest.approx(wanted, abs=1e-12)
+    assert outcome.details["C"][2] == COSTS[0], "a fold cannot be fitted"
     assert outcome.resampled == ["macro_f1"]
     shares = np.array(outcome.per_query["macro_f1"], dtype=float)
     assert shares.mean() == pytest.approx(wanted)
 
 
-def _hinge(cost: float, x: Any, y: Any) -> LinearSVC:
-    return _svc(cost, loss="hinge", dual=True).fit(x, y)
+def test_samples_of_several_labels_are_those_of_scirepeval(x: FloatArray) -> None:
+    """Drawn label by label in the order of their numbers; folds follow the order of a set."""
+    limits = np.linspace(-0.5, 0.8, 11)
+    flags = np.stack([_noisy(x, n % WIDTH) > limit for n, limit in enumerate(limits)], axis=1)
+    flags = flags.astype(int)
+    costs, shot = [0.1], {"size": 1, "iterations": 2}
+    benchmark = _benchmark(["macro_f1"], costs, multi_label=True, few_shot=[shot])
+    outcome = classification_linear(benchmark, _papers(_named(flags), []), x)
+    wide, scores, in_order = x.astype(np.float64), [], []
+    for sample in range(2):
+        random, drawn = np.random.RandomState(42 + sample), set[int]()
+        for label in range(11):
+            having = np.where(flags[:TRAIN, label] == 1)[0]
+            drawn.update(random.choice(having, 1, replace=False).tolist())
+        rows = list(drawn)
+        in_order.append(rows == sorted(rows))
+        predicted = _of_scirepeval(wide[rows], flags[rows], wide[TRAIN:], costs)
+        scores.append(f1_score(flags[TRAIN:], predicted, average="macro", zero_division=0))
+    assert outcome.scores["macro_f1+1shot"] == pytest.approx(np.mean(scores), abs=1e-12)
+    assert not all(in_order)
 
 
 def test_samples_of_several_labels_hold_enough_of_each() -> None:
@@ -188,6 +207,7 @@ def test_a_fold_holds_about_as_many_papers_as_asked() -> None:
     assert sorted(np.concatenate(folds).tolist()) == list(range(100))
 
 
+@pytest.mark.filterwarnings("ignore:Liblinear failed")
 def test_regression(x: FloatArray, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linear SVR with epsilon 0, C by R² over three folds, Kendall's τ."""
     # Threads would share the random generator of liblinear.
@@ -198,7 +218,7 @@ def test_regression(x: FloatArray, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fitted(cost: float, rows: Any) -> LinearSVR:
         model = LinearSVR(
-            C=cost, epsilon=0.0, fit_intercept=True, random_state=42, max_iter=10_000, dual="auto"
+            C=cost, epsilon=0.0, fit_intercept=True, random_state=42, max_iter=1_000, dual="auto"
         )
         return model.fit(wide[rows], values[rows])
 
@@ -335,6 +355,7 @@ def test_indicators() -> None:
         (["b"] * TRAIN + ["a"] * TEST, {}, "made: the training papers have only one class"),
         (["a"] + ["b"] * (TRAIN + TEST - 1), {}, "made: a training fold has only one class"),
         ([str(row) for row in range(TRAIN + TEST)], {}, "fewer than 3 folds"),
+        (["a", "b"] * 65, {"multi_label": True, "folds": 80}, "made: .* 45 of .* fewer than 80"),
         (
             ["a", "b"] * ((TRAIN + TEST) // 2),
             {"few_shot": [{"size": TRAIN, "iterations": 1}]},

@@ -8,8 +8,8 @@ Texts are documents (``doc_id``, ``title``, ``abstract``, ...) or, for ranking, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def read(source: Source) -> Dataset | PaperSet:
     *paths, texts = source.paths
     documents, queries = read_texts(source, texts)
     if source.benchmark.probe:
-        train, test = (_targets(source, part, documents) for part in (paths[:1], paths[1:]))
+        train, test = _targets(source, [paths[:1], paths[1:]], documents)
         return source.paper_set(documents, train, test)
     if source.benchmark.protocol == "reviewer_matching":
         return _reviewers(source, documents)
@@ -141,31 +141,52 @@ def text_of(record: Record, benchmark: Benchmark) -> Text:
 
 
 def _plain(value: Any) -> str:
-    """Return a field as text, whole numbers such as years without a decimal point."""
-    if value is None:
+    """Return a field as text, whole numbers such as years without a decimal point; 0 is none."""
+    if not value:
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _targets(source: Source, paths: Sequence[Path], documents: Mapping[str, Text]) -> Targets:
-    """Read ``paper_id`` and ``label`` of some splits."""
+def _targets(
+    source: Source, parts: Sequence[Sequence[Path]], documents: Mapping[str, Text]
+) -> list[Targets]:
+    """Read ``paper_id`` and ``label`` of each part, of one or several files."""
     benchmark, rejects = source.benchmark, source.rejects
+    tables = [[record for path in part for record in _rows(path, rejects)] for part in parts]
+    given = [record.fields.get("label") for rows in tables for record in rows]
+    width = _width_of_flags(given) if benchmark.probe and benchmark.probe.multi_label else None
 
     def target(record: Record) -> tuple[list[str], float]:
-        """Return the target; a list of 0s and 1s stands for the positions of its 1s."""
         flags = record.fields.get("label")
-        multi_label = benchmark.probe and benchmark.probe.multi_label
-        if multi_label and isinstance(flags, list) and all(flag in (0, 1) for flag in flags):
-            return [str(position) for position, flag in enumerate(flags) if flag], 0.0
-        return target_of(record, benchmark, "label")
+        if width is None or not isinstance(flags, list):
+            return target_of(record, benchmark, "label")
+        if len(flags) != width:
+            problem = f"label has no 0 or 1 for each of the {width} labels"
+            raise record.error(problem, value=flags, fix="correct or remove the line")
+        return [str(position) for position, flag in enumerate(flags) if flag], 0.0
 
-    def rows(path: Path) -> Iterable[Record]:
-        if unpacked_name(path).endswith(".jsonl"):
-            return read_jsonl(path, rejects)
-        return read_table(path, ["paper_id", "label"], rejects)
+    return [read_targets(rows, "paper_id", documents, target, rejects) for rows in tables]
 
-    records = chain.from_iterable(map(rows, paths))
-    return read_targets(records, "paper_id", documents, target, rejects)
+
+def _rows(path: Path, rejects: Rejects) -> Iterator[Record]:
+    if unpacked_name(path).endswith(".jsonl"):
+        return read_jsonl(path, rejects)
+    return read_table(path, ["paper_id", "label"], rejects)
+
+
+def _width_of_flags(given: Sequence[Any]) -> int | None:
+    """Return the number of labels if each list has a 0 or 1 for every label, as SciRepEval's have.
+
+    None if the lists name labels: these have other names than 0 and 1, or none twice and lists of
+    several lengths.
+    """
+    lists = [value for value in given if isinstance(value, list)]
+    lengths = Counter(map(len, lists))
+    if not lists or any(flag not in (0, 1) for value in lists for flag in value):
+        return None
+    if len(lengths) > 1 and all(len(set(value)) == len(value) for value in lists):
+        return None
+    return lengths.most_common(1)[0][0]
 
 
 def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:

@@ -244,17 +244,17 @@ def test_released_links_patients_and_lists(tmp_path: Path) -> None:
 def test_leaderboard_files_as_they_are_released(tmp_path: Path) -> None:
     """The leaderboard's corpus and judgments, with SciMult's titles and abstracts of patients."""
     corpus = [{"_id": str(row), "title": f"t{row}", "text": "body"} for row in range(3)]
-    write_jsonl(tmp_path / "pmc_patients/PPR/PPR_corpus.jsonl", corpus)
+    write_jsonl(tmp_path / "pmc_patients/PMCPatients/PPR/PPR_corpus.jsonl", corpus)
     judged = [("query-id", "corpus-id", "score"), ("9-1", "1", 2), ("9-2", "0", 1)]
-    write_rows(tmp_path / "pmc_patients/PPR/PPR_test_qrels.tsv", judged)
+    write_rows(tmp_path / "pmc_patients/PMCPatients/PPR/PPR_test_qrels.tsv", judged)
     asked = [
         {"query": f"9-{row}", "title": f"case {row}", "abstract": "a man", "article": ["1"]}
         for row in (1, 2, 3)
     ]
-    released = tmp_path / "link_prediction_retrieval/PMCPatientsPAR_queries_test.json"
+    released = tmp_path / "pmc_patients/PMCPatientsPPR_queries_test.json"
     write_jsonl(released, asked)
     texts = [{"_id": f"9-{row}", "text": f"words {row}"} for row in (1, 2, 3)]
-    write_jsonl(tmp_path / "pmc_patients/queries/test_queries.jsonl", texts)
+    write_jsonl(tmp_path / "pmc_patients/PMCPatients/queries/test_queries.jsonl", texts)
     benchmark = load_suite("scimult").benchmarks["leaderboard_patients"]
     benchmark = benchmark.model_copy(update={"expected": None})
     data = read(benchmark, tmp_path)
@@ -263,7 +263,7 @@ def test_leaderboard_files_as_they_are_released(tmp_path: Path) -> None:
     assert data.queries[0] == Text("paper", "case 1", "a man")
     assert data.qrels.grades[0].tolist() == [2]
     assert list(data.remarks.values()) == [1], "the third patient is judged for articles only"
-    own = benchmark.model_copy(update={"queries": "queries/test_queries.jsonl"})
+    own = benchmark.model_copy(update={"queries": "PMCPatients/queries/test_queries.jsonl"})
     data = read(own, tmp_path)
     assert isinstance(data, Dataset)
     assert data.queries[0] == Text("paper", "words 1")

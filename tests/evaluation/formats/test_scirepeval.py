@@ -103,10 +103,34 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     data = _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
     assert isinstance(data, PaperSet)
     assert data.labels[0] == ["1", "2"]
-    for nothing, message in ((None, "is null"), (" ", "is empty")):
-        write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": ["x", nothing]}])
-        with pytest.raises(DataError, match=f"test.jsonl:1: field 'label' {message}"):
+    for label, message in (
+        (["x", None], "field 'label' is null"),
+        (["x", " "], "field 'label' is empty"),
+        ([0, 1, 0, 1], "label has no 0 or 1 for each of the 3 labels"),
+    ):
+        write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": label}])
+        with pytest.raises(DataError, match=f"test.jsonl:1: {message}"):
             _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        ([[0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]], [["1"], ["0", "2"], [], ["2"]]),
+        ([[0, 1], [2], [1], []], [["0", "1"], ["2"], ["1"], []]),
+        ([[0, 1], [1], [0], [1, 0]], [["0", "1"], ["1"], ["0"], ["1", "0"]]),
+    ],
+)
+def test_zeros_and_ones_are_flags_or_labels_in_all_lines_alike(
+    labelled: Path, given: list[list[int]], labels: list[list[str]]
+) -> None:
+    for name, rows in (("train", (0, 1)), ("test", (2, 3))):
+        lines = [{"paper_id": f"p{row}", "label": given[row]} for row in rows]
+        write_jsonl(labelled / f"set/{name}.jsonl", lines)
+    probe = {**PROBE, "multi_label": True}
+    data = _read(_benchmark("classification_linear", ["macro_f1"], probe=probe), labelled)
+    assert isinstance(data, PaperSet)
+    assert data.labels == labels
 
 
 @pytest.mark.parametrize(
@@ -146,13 +170,8 @@ def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
     assert isinstance(data, Dataset)
     encoder = WordEncoder("dot")
     outcome = rerank(benchmark, data, DenseSystem(encoder).ranker(data))
-    embed = dict(
-        zip(
-            data.candidate_ids,
-            encoder.encode(data.candidates, task="search", role="query"),
-            strict=True,
-        )
-    )
+    embedded = encoder.encode(data.candidates, task="search", role="query")
+    embed = dict(zip(data.candidate_ids, embedded, strict=True))
     for row, (query, wanted) in enumerate({"p0": ["p1", "p2"], "p3": ["p4", "p0", "p5"]}.items()):
         near = sorted(wanted, key=lambda name, q=query: np.linalg.norm(embed[q] - embed[name]))
         listed = outcome.rankings[""].rows_QK[row]
@@ -161,8 +180,9 @@ def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
 
 def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     candidate = {"doc_id": "c1", "title": "T", "abstract": "A", "venue": "V", "year": 1964.0}
+    undated = {"doc_id": "c2", "venue": None, "year": 0}
     records = [
-        {"doc_id": "q1", "query": "water", "candidates": [candidate]},
+        {"doc_id": "q1", "query": "water", "candidates": [candidate, {**candidate, **undated}]},
         {"doc_id": "q2", "query": "stars", "candidates": [candidate]},
     ]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
@@ -171,7 +191,8 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     fields = ["title", "abstract", "venue", "year"]
     data = _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
     assert isinstance(data, Dataset)
-    assert data.candidates == [Text("paper", "T", "A [SEP] V [SEP] 1964")]
+    bodies = ["A [SEP] V [SEP] 1964", "A"]
+    assert data.candidates == [Text("paper", "T", body) for body in bodies]
     assert data.queries == [Text("query", "water"), Text("query", "stars")]
     records[1]["candidates"] = [{**candidate, "title": "Another"}]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
@@ -308,6 +329,9 @@ def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
     (remark,) = data.remarks
     assert remark == "reviewer is judged in the hard file only, such as r2 for p0, and is ranked"
     assert data.remarks[remark] == 1
+    path.write_text(rows[0].replace('"p0"', '"p1"') + "\n")
+    with pytest.raises(DataError, match="query is in only one of the hard and soft .*'p0'"):
+        _read(benchmark, reviewing)
 
 
 def test_a_reviewer_without_texts_is_loud_or_counted(reviewing: Path) -> None:
