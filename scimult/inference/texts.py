@@ -166,8 +166,13 @@ def _plain(value: Any) -> Any:
     value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=str)
-    is_nan = isinstance(value, float) and value != value
-    return None if is_nan or type(value).__name__ in ("NAType", "NaTType") else value
+    return None if is_missing(value) else value
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is NaN, or NA or NaT of pandas or NumPy."""
+    is_nan = isinstance(value, (float, np.generic)) and value != value
+    return is_nan or type(value).__name__ in ("NAType", "NaTType")
 
 
 def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataError | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from scimult.data.sql import quoted
 from scimult.errors import ConfigError, one_of
+from scimult.inference.texts import is_missing
 from scimult.library.values import as_python, as_text
 
 Where = str | Mapping[str, Any]
@@ -24,8 +25,9 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     """Return a condition in SQL and its parameters, given the type of each column.
 
     A mapping has by column: a value, None (absent), several values (any of these: a list, set,
-    range, array or a frame's column) or an inclusive pair (from, to), None for open. On a column of
-    lists a value matches any of its items.
+    range, array or a frame's column) or an inclusive pair (from, to), None for open. NaN, NA and
+    NaT are None, but no end of a pair. On a column of lists a value matches any of its items; a
+    pair of dates compares a column of text as dates.
 
     Raises
     ------
@@ -55,10 +57,13 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     if wanted is None:
         return f"{column} IS NULL", []
     if isinstance(wanted, tuple):
-        if len(wanted) != 2 or many:
+        # Taken for an open end, a bound that came out as NaN would let everything pass.
+        if len(wanted) != 2 or many or any(map(is_missing, wanted)):
             fix = "pass (from, to) on a column of single values, None where it is open"
             raise ConfigError(f"{column} does not take a range", value=wanted, fix=fix)
-        ends = map(as_python, wanted)
+        ends = [as_python(end) for end in wanted]
+        if kind == "VARCHAR" and any(isinstance(end, date) for end in ends):
+            column = f"CAST({column} AS TIMESTAMP)"
         bounds = [(sign, end) for sign, end in zip((">=", "<="), ends, strict=True)]
         bounds = [(sign, end) for sign, end in bounds if end is not None]
         terms = [f"{column} {sign} ?" for sign, _ in bounds] or [f"{column} IS NOT NULL"]

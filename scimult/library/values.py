@@ -6,6 +6,8 @@ import json
 from collections.abc import Set
 from typing import Any
 
+from scimult.inference.texts import is_missing
+
 # How arrays, frames' columns and scalars of other libraries become values of Python: NumPy, pandas
 # and torch; polars; Arrow.
 _METHODS = ("tolist", "to_list", "to_pylist", "as_py")
@@ -22,7 +24,12 @@ def as_text(value: Any) -> str:
 
 
 def as_python(value: Any) -> Any:
-    """Return an array, a frame's column, a range or a set as a list, and a scalar as Python's."""
+    """Return an array, a frame's column, a range or a set as a list, and a scalar as Python's.
+
+    What is missing in a frame (NaN, NA, NaT) is None, as where papers come from.
+    """
+    if is_missing(value):
+        return None
     if isinstance(value, (range, Set)):
         return list(value)
     for method in _METHODS:

@@ -18,11 +18,11 @@ from scimult.retrieval.runs import Qrels, Ranking
 from scimult.tagging.calibration import expected_calibration_error
 from scimult.tagging.incoming import tagged_papers
 from scimult.tagging.tagger import SuggestedTag, Tagger
+from scimult.tagging.training import MEASURED
 from scimult.terminal import counted
 from scimult.types import BoolArray, FloatArray
 
 METRICS = ("precision@5", "recall@5", "f1@5", "ndcg@10")
-_LISTED = 10
 
 
 def evaluate_tagger(
@@ -94,7 +94,7 @@ def evaluate_tagger(
     ):
         others = [names[row] for row in np.flatnonzero(~members_C)]
         suggested = tagger.tag(
-            texts, k=_LISTED, exclude=others, show_progress=show_progress, **options
+            texts, k=MEASURED, exclude=others, show_progress=show_progress, **options
         )
         facts[group] = metrics_of(tagger, suggested, gold, members_C)
         if group == "all":
@@ -121,11 +121,11 @@ def metrics_of(
     """Return the metrics of a group of concepts, over papers that have one of them."""
     gold = [sorted(row for row in rows if members_C[row]) for rows in gold]
     tagged = [paper for paper, rows in enumerate(gold) if rows]
-    rows_QK = np.full((len(tagged), _LISTED), -1, dtype=np.int64)
+    rows_QK = np.full((len(tagged), MEASURED), -1, dtype=np.int64)
     for query, paper in enumerate(tagged):
         rows = [tagger.vocabulary.row(tag.id) for tag in suggestions[paper]]
         rows_QK[query, : len(rows)] = rows
-    scores_QK = np.where(rows_QK >= 0, -np.arange(_LISTED), -np.inf).astype(np.float32)
+    scores_QK = np.where(rows_QK >= 0, -np.arange(MEASURED), -np.inf).astype(np.float32)
     relevant = Ragged.from_lists(gold[paper] for paper in tagged)
     grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
     qrels = Qrels(relevant, grades, len(members_C))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -82,6 +82,28 @@ def test_columns_of_text_take_numbers_and_dates(make: Make) -> None:
     assert library.ids(where={"code": 7}) == ["p001"]
     assert library.ids(where={"code": ["x", 7, None]}) == ["p000", "p001", "p002"]
     assert library.ids(where={"day": date(2020, 1, 2)}) == ["p000", "p003"]
+
+
+def test_ranges_of_dates_are_over_dates(make: Make) -> None:
+    noon = datetime(2020, 1, 3, 12)
+    library = make([*MIXED, paper(4, day=noon), paper(5, day=datetime(2020, 1, 4))])
+    for first, last, wanted in (
+        (date(2020, 1, 3), None, ["p002", "p004", "p005"]),
+        (None, date(2020, 1, 3), ["p000", "p003"]),
+        (pd.Timestamp("2020-01-03"), np.datetime64("2020-01-04"), ["p004", "p005"]),
+    ):
+        assert library.ids(where={"day": (first, last)}) == wanted
+    with pytest.raises(ConfigError, match=r"cannot filter: .* Fix: give values"):
+        library.ids(where={"code": (date(2020, 1, 3), None)})
+
+
+@pytest.mark.parametrize("none", [np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT")])
+def test_what_is_missing_in_a_frame_is_absent_in_a_filter(make: Make, none: Any) -> None:
+    library = make(MIXED)
+    assert library.ids(where={"code": none}) == ["p002"]
+    assert library.ids(where={"code": [7, none]}) == ["p001", "p002"]
+    with pytest.raises(ConfigError, match="does not take a range"):
+        library.ids(where={"code": ("a", none)})
 
 
 @pytest.mark.parametrize("value", [{"from": 1}, iter(["x"]), object()])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
+from scipy.sparse import csr_array
 
 from scimult.inference import SciMult
-from scimult.tagging import Tagger
+from scimult.tagging import Tagger, Vocabulary
 from scimult.tagging.incoming import text_hashes
-from scimult.tagging.training import split_papers, works_of
+from scimult.tagging.training import MEASURED, TaggedPapers, calibrate, split_papers, works_of
 from scimult.types import Text
 from tests.tagging.made_up import VOCABULARY, papers
 
@@ -56,3 +60,17 @@ def test_held_out_probabilities_are_those_of_tags(model: SciMult, tmp_path: Path
     scores = tagger.scores(texts, model.encode(texts, task="classification"))
     found = scores[held_out.papers_P, held_out.concepts_P]
     np.testing.assert_allclose(held_out.probabilities_P, found, atol=1e-5)
+
+
+def test_the_calibration_error_is_that_of_the_suggestions_that_are_evaluated() -> None:
+    """Not of the many below, which are wrong and known to be."""
+    sure_BC = np.where(np.arange(60) < MEASURED, 5.0, -20.0) * np.ones((40, 1))
+    right_BC = (sure_BC > 0) & (np.arange(40)[:, None] % 2 == 0)
+    texts = [Text("paper", str(row)) for row in range(40)]
+    tagged = TaggedPapers(list(map(str, range(40))), texts, sure_BC, csr_array(right_BC * 1.0))
+    signals: Any = SimpleNamespace(seen_C=np.ones(60, dtype=bool), of=lambda _, given_BC: given_BC)
+    fusion: Any = SimpleNamespace(logits=lambda given_BC, _: given_BC)
+    many = Vocabulary([f"c{row}" for row in range(60)])
+    *_, error = calibrate(signals, fusion, tagged, np.arange(40), many, "flat")
+    # Even papers have all ten, odd ones none: what one half teaches is wrong of the other.
+    assert error == pytest.approx((1 + 0) / 2, abs=0.01)
