@@ -343,6 +343,27 @@ def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
     assert list(report["config"]["loss"]["by_task"]) == ["link_prediction"]
 
 
+def test_control_codes_are_not_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one weight with a row per task, whose gradients shortened all cosines."""
+
+    def measured(model: Encoder, *_: Any) -> None:
+        names = [name for name, p in model.named_parameters() if not p.requires_grad]
+        raise DataError(", ".join(names))
+
+    monkeypatch.setattr("scimult.training.interference.run.measure", measured)
+    save_config(run_config(folder, "run", model={"variant": "vanilla"}), tmp_path / "run.yaml")
+    with pytest.raises(DataError, match=r"^embeddings\.codes\.weight$"):
+        run_interference(
+            folder / "base",
+            tmp_path / "out",
+            config=tmp_path / "run.yaml",
+            overrides=["model.variant=control_codes"],
+            rounds=1,
+        )
+
+
 def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None:
     config = run_config(folder, "run", model={"variant": "vanilla"})
     save_config(config, tmp_path / "run.yaml")
