@@ -224,7 +224,7 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     Raises
     ------
     ConfigError, UnknownNameError
-        If a model does not know its task, or the variant has no experts.
+        If a model does not know its task or has routes by side, or the variant has no experts.
     CheckpointError
         If models differ in size, tokenizer or settings, or cannot be folded.
     """
@@ -232,6 +232,10 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     tasks = [model.tasks[task] for task, model in loaded.items()]
     folded = []
     for task, model in loaded.items():
+        if model.config.encoder.is_routed and tells_sides(model.config.routing):
+            problem = "queries and candidates have experts of their own, but a task has one"
+            fix = "average them first, with scimult merge MODEL --share-experts"
+            raise ConfigError(problem, path=models[task], fix=fix)
         config, weights = fold(model, task if model.config.encoder.is_routed else None)
         folded.append(Pretrained(_encoder(config, weights), model.tokenizer, config))
     plain, parts = _in_one_layout(folded, list(models.values()), check_tasks=False)

@@ -1,6 +1,6 @@
 """Table columns: systems' scores on a set, averaged over sets or suites, with their covariance.
 
-Shape legend: N systems.
+Shape legend: N systems, S sets.
 """
 
 from __future__ import annotations
@@ -22,24 +22,27 @@ AVERAGE, EVERYTHING = "average", "all"
 
 @dataclass(frozen=True)
 class Column:
-    """Scores by system, their covariance over queries (None: unknown) and a set's queries."""
+    """Scores by system, and each set's share of their covariance over its queries.
+
+    ``covariance_SNN`` is None where it is unknown, ``queries_S`` are the sets' numbers of queries.
+    """
 
     task: str
     name: str
     metric: str
     keys: list[str]
     scores_N: Scores
-    covariance_NN: Scores | None
-    queries: int = 0
+    covariance_SNN: Scores | None
+    queries_S: list[int]
 
     def of(self, keys: Sequence[str]) -> Column:
         """Return the column of the given systems only."""
         indices = indices_of(self, keys)
-        covariance_NN = self.covariance_NN
-        if covariance_NN is not None:
-            covariance_NN = covariance_NN[np.ix_(indices, indices)]
+        covariance_SNN = self.covariance_SNN
+        if covariance_SNN is not None:
+            covariance_SNN = covariance_SNN[:, indices][:, :, indices]
         return replace(
-            self, keys=list(keys), scores_N=self.scores_N[indices], covariance_NN=covariance_NN
+            self, keys=list(keys), scores_N=self.scores_N[indices], covariance_SNN=covariance_SNN
         )
 
 
@@ -82,13 +85,14 @@ def across_suites(averages: Mapping[str, Column]) -> list[Column]:
 def _column(out: Path, name: str, results: Mapping[str, Result]) -> Column:
     entries = [result.sets[name] for result in results.values()]
     metric = entries[0].main_metric
-    covariance_NN = None
+    covariance_1NN = None
     queries = entries[0].counts["queries"]
     if queries > 1 and all(entry.has_samples for entry in entries):
         samples = paired_samples(out, list(results.values()), name, [metric])
-        covariance_NN = query_covariance(samples)
+        covariance_1NN = query_covariance(samples)[None]
     scores_N = np.array([entry.scores[metric] for entry in entries])
-    return Column(entries[0].task, name, metric, list(results), scores_N, covariance_NN, queries)
+    where = (entries[0].task, name, metric, list(results))
+    return Column(*where, scores_N, covariance_1NN, [queries])
 
 
 def _averages(columns: Sequence[Column]) -> list[Column]:
@@ -102,13 +106,13 @@ def _averages(columns: Sequence[Column]) -> list[Column]:
 
 
 def _mean_of(columns: Sequence[Column], task: str) -> Column:
-    known = [c.covariance_NN for c in columns if c.covariance_NN is not None]
-    # Queries of different sets are independent.
-    covariance_NN = (
-        np.sum(known, axis=0) / len(columns) ** 2 if len(known) == len(columns) else None
+    known = [c.covariance_SNN for c in columns if c.covariance_SNN is not None]
+    covariance_SNN = (
+        np.concatenate(known) / len(columns) ** 2 if len(known) == len(columns) else None
     )
+    queries_S = [queries for column in columns for queries in column.queries_S]
     scores_N = np.mean([column.scores_N for column in columns], axis=0)
-    return Column(task, AVERAGE, "main", columns[0].keys, scores_N, covariance_NN)
+    return Column(task, AVERAGE, "main", columns[0].keys, scores_N, covariance_SNN, queries_S)
 
 
 def indices_of(column: Column, keys: Sequence[str]) -> list[int]:

@@ -101,10 +101,14 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
 
 def rank_correlation(gold_T: Numbers, predicted_T: Numbers) -> float:
     """Return Kendall's τ-b of two arrays; raise a DataError if one of them is constant."""
-    for kind, values in (("true numbers", gold_T), ("predictions", predicted_T)):
+    checked = (
+        ("true numbers", gold_T, "leave the set out, or choose other test papers"),
+        ("predictions", predicted_T, "check the embeddings"),
+    )
+    for kind, values, fix in checked:
         if np.ptp(values) == 0:
             problem = f"all {kind} are equal, so rank correlation is undefined"
-            raise DataError(problem, value=float(values[0]), fix="check the embeddings")
+            raise DataError(problem, value=float(values[0]), fix=fix)
     return float(kendalltau(gold_T, predicted_T).statistic)
 
 

@@ -270,14 +270,15 @@ def _differences(runs: Runs, column: Column) -> list[Difference]:
         scores_J, baseline_K = column.scores_N[rows_of_run], column.scores_N[baseline_rows]
         seeds = (len(rows_of_run), len(baseline_rows))
         where = (run, column.task, column.name, column.metric, seeds)
-        if column.covariance_NN is None:
+        if column.covariance_SNN is None:
             rows.append(Difference(*where, float(scores_J.mean() - baseline_K.mean())))
             continue
         both = [*rows_of_run, *baseline_rows]
         estimate = compare_means(
             scores_J,
             baseline_K,
-            column.covariance_NN[np.ix_(both, both)],
+            column.covariance_SNN[:, both][:, :, both],
+            column.queries_S,
             variance,
             trained=run in runs.seeded,
             baseline_trained=runs.baseline in runs.seeded,
@@ -318,12 +319,12 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
     notes = [
         f"Scores × 100: mean ± standard deviation over seeds; {averages}",
         f"Differences are to {runs.baseline}. Interval ({100 * runs.confidence:g}%) and p: "
-        "Obuchowski and Rockette's t with Hillis' degrees of freedom, over queries and seeds; the "
-        "variance between seeds is pooled over the runs. p (Holm): corrected for all comparisons "
-        "of sets, or of averages, in this table; ▲ and ▼: at most "
+        "Obuchowski and Rockette's t with Satterthwaite's degrees of freedom, over queries and "
+        "seeds; the variance between seeds is pooled over the runs. p (Holm): corrected for all "
+        "comparisons of sets, or of averages, in this table; ▲ and ▼: at most "
         f"{1 - runs.confidence:.3g}.",
     ]
-    tested = [c for c in columns if runs.seeded and c.covariance_NN is not None]
+    tested = [c for c in columns if runs.seeded and c.covariance_SNN is not None]
     single = [column.name for column in tested if _seed_variance(runs, column) is None]
     if single and len(single) == len(tested):
         notes.append("One seed per run: no interval includes the variance of training.")
@@ -336,13 +337,13 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
         f"{column.name}: not every model has {column.metric} for several queries, so it cannot be "
         "tested."
         for column in sets
-        if column.covariance_NN is None
+        if column.covariance_SNN is None
     ]
     notes += [
-        f"{column.name}: only {column.queries} queries, so the interval is too narrow."
+        f"{column.name}: only {column.queries_S[0]} queries, so the interval is rough."
         for column in sets
-        if column.covariance_NN is not None and column.queries < FEW
+        if column.covariance_SNN is not None and column.queries_S[0] < FEW
     ]
-    if any(column.covariance_NN is None for column in sets):
+    if any(column.covariance_SNN is None for column in sets):
         notes.append("Averages over such a set are not tested.")
     return notes

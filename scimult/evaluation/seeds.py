@@ -10,16 +10,20 @@ freedom, gives
 
 where s2 is the variance of scores between seeds, pooled over the runs of a study; c and c' are
 the covariances over queries of the scores of two seeds of the same run, and c* of seeds of
-different runs, all by the jackknife. The difference divided by its standard error has a t
-distribution with ``Var^2 / ((s2 (1/J + 1/K))^2 / df)`` degrees of freedom, df being those of s2.
+different runs, all by the jackknife. Of an average over sets the last term is a sum over the sets,
+whose queries are independent. The difference divided by its standard error has a t distribution
+with Satterthwaite's degrees of freedom: Var^2 over the sum of each term's square divided by its own
+degrees, those of s2 and a set's number of queries less 1. (Hillis has the first of these terms
+only, as if the queries' were known; with few queries it is not.)
 
 A model that was not trained in the study has no seed: it adds its covariance, and nothing to s2.
 
 Sources: Obuchowski and Rockette, Communications in Statistics 24(2), 1995 (covariances); Hillis,
 Statistics in Medicine 26(3), 2007 (degrees of freedom), and 33(2), 2014 (readers nested in a
-modality); Efron and Stein, Annals of Statistics 9(3), 1981 (jackknife).
+modality); Satterthwaite, Biometrics Bulletin 2(6), 1946; Efron and Stein, Annals of Statistics
+9(3), 1981 (jackknife).
 
-Shape legend: Q queries, F terms of a query, N scored models, J and K seeds.
+Shape legend: Q queries, F terms of a query, S sets, N scored models, J and K seeds.
 """
 
 from __future__ import annotations
@@ -46,8 +50,7 @@ class SeedVariance:
 class Estimate:
     """The difference of two means over seeds, with its interval and two-sided p-value.
 
-    ``p`` is 0 or 1 where nothing varies. ``degrees`` of freedom of the t distribution are infinite
-    where only the queries vary.
+    Where nothing varies ``p`` is 0 or 1, and ``degrees`` of freedom are infinite.
     """
 
     difference: float
@@ -97,7 +100,8 @@ def _left_out(sample: Sample) -> Scores:
 def compare_means(
     scores_J: Scores,
     baseline_K: Scores,
-    covariance_NN: Scores,
+    covariance_SNN: Scores,
+    queries_S: Sequence[int],
     seeds: SeedVariance | None,
     *,
     trained: bool = True,
@@ -106,27 +110,33 @@ def compare_means(
 ) -> Estimate:
     """Estimate the difference of the means over seeds of a run and the baseline.
 
-    ``covariance_NN`` is the `query_covariance` of the J models followed by the K, ``seeds`` the
-    `seed_variance` of the study (None: only queries vary). ``trained`` and ``baseline_trained``
-    tell whether these scores depend on a seed.
+    ``covariance_SNN`` are the `query_covariance` of the J models followed by the K on each set, of
+    an average divided by the squared number of sets. ``seeds`` is the `seed_variance` of the study
+    (None: only queries vary). ``trained`` and ``baseline_trained`` tell whether these scores depend
+    on a seed.
     """
     difference = float(scores_J.mean() - baseline_K.mean())
     count = len(scores_J)
     between = (1 / count if trained else 0.0) + (1 / len(baseline_K) if baseline_trained else 0.0)
     from_seeds = between * seeds.value if seeds is not None else 0.0
-    own = _shared(covariance_NN[:count, :count]) + _shared(covariance_NN[count:, count:])
-    from_queries = max(own - 2 * float(covariance_NN[:count, count:].mean()), 0.0)
-    variance = from_seeds + from_queries
+    of_sets_S = np.array([_of_queries(covariance_NN, count) for covariance_NN in covariance_SNN])
+    variance = from_seeds + float(of_sets_S.sum())
     error = float(np.sqrt(variance))
     if error <= ROUNDING:
         p = float(abs(difference) <= ROUNDING)
         return Estimate(difference, difference, difference, p, 0.0, np.inf)
-    degrees = np.inf
-    if seeds is not None and from_seeds > 0:
-        degrees = variance**2 / (from_seeds**2 / seeds.degrees)
+    squares = float((of_sets_S**2 / (np.array(queries_S) - 1)).sum())
+    squares += from_seeds**2 / seeds.degrees if seeds is not None else 0.0
+    degrees = variance**2 / squares
     reach = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
     p = 2 * float(stats.t.sf(abs(difference) / error, degrees))
     return Estimate(difference, difference - reach, difference + reach, p, error, float(degrees))
+
+
+def _of_queries(covariance_NN: Scores, count: int) -> float:
+    """Return the variance over queries of the first ``count`` models' mean less the others'."""
+    own = _shared(covariance_NN[:count, :count]) + _shared(covariance_NN[count:, count:])
+    return max(own - 2 * float(covariance_NN[:count, count:].mean()), 0.0)
 
 
 def _shared(covariance_JJ: Scores) -> float:

@@ -78,6 +78,8 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
             drawn = " ".join(part for part in parts if part != "mrr")
             colour = colours.setdefault(drawn, f"C{len(colours)}")
             label = f"{drawn}, {name}" if len(runs) > 1 else drawn
+            # Two dollars in a name would begin and end a formula.
+            label = label.replace("$", r"\$")
             style = {"color": colour, "linestyle": styles[number % 4], "label": label}
             if is_loss:
                 losses.plot(curve.steps, smoothed(curve.values), **style)

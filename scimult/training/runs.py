@@ -195,6 +195,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             line["metrics"] = {name: float(score) for name, score in line["metrics"].items()}
             for name in _NUMBERS if line["step"] else ():
                 line[name] = float(line[name])
+            for means in line.get("by_task", {}).values():
+                means["loss"] = float(means["loss"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 "damaged line of metrics", path=path, line=number, value=text, fix="remove the line"

@@ -274,6 +274,9 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         weights = load_file(path / "model.safetensors")
         weights[name][0, 0] = math.nan
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    sided = save_tiny_model(tmp_path / "sided")
+    config = json.loads((sided / "config.json").read_text())
+    (sided / "config.json").write_text(json.dumps(config | {"routing": "format_and_side"}))
     mistyped: Any = "averge"
     cases = [
         (lambda: merge([model, cosine]), "similarity 'dot' and 'cosine'"),
@@ -303,6 +306,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: share_experts(model, {"search": math.nan}), "a share is not a finite number"),
         (lambda: split_experts({"serach": plain}, "mha_expert"), "did you mean 'search'"),
         (lambda: split_experts({"search": plain}, "vanilla"), "variant has no experts"),
+        (lambda: split_experts({"search": sided}, "mha_expert"), "merge MODEL --share-experts"),
     ]
     for call, message in cases:
         with pytest.raises(SciMultError) as caught:

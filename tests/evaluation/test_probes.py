@@ -326,6 +326,9 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
     benchmark = _benchmark(["kendall_tau"])
     with pytest.raises(DataError, match="all predictions are equal"):
         regression_linear(benchmark, _papers([], values), np.zeros_like(x))
+    constant = _papers([], [*values[:TRAIN], *[1.0] * TEST])
+    with pytest.raises(DataError, match="all true numbers are equal.*Fix: leave the set out"):
+        regression_linear(benchmark, constant, x)
     broken = x.copy()
     broken[[3, 5]] = np.nan
     with pytest.raises(DataError, match=f"embeddings of 2 of {TRAIN + TEST} papers of made"):

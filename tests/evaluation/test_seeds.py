@@ -56,38 +56,58 @@ def test_the_variance_of_seeds_is_pooled_over_runs() -> None:
 def test_without_chance_of_queries_it_is_the_t_test() -> None:
     first, second = RNG.random(3), RNG.random(4)
     variance = seed_variance([first.tolist(), second.tolist()])
-    found = compare_means(first, second, np.zeros((7, 7)), variance)
+    found = compare_means(first, second, np.zeros((1, 7, 7)), [9], variance)
     wanted = stats.ttest_ind(first, second, equal_var=True)
     assert found.p == pytest.approx(wanted.pvalue, rel=1e-10)
     interval = wanted.confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-10)
     # A baseline without seeds is a constant.
+    variance = seed_variance([first.tolist()])
     found = compare_means(
-        first, second[:1], np.zeros((4, 4)), seed_variance([first.tolist()]), baseline_trained=False
+        first, second[:1], np.zeros((1, 4, 4)), [9], variance, baseline_trained=False
     )
     assert found.p == pytest.approx(stats.ttest_1samp(first, second[0]).pvalue, rel=1e-10)
 
 
+def _covariance(scores_NQ: Scores) -> Scores:
+    return query_covariance([mean_sample(scores_Q[:, None]) for scores_Q in scores_NQ])
+
+
 def test_without_seeds_it_is_the_paired_test_over_queries() -> None:
-    scores_NQ = RNG.random((2, 50))
-    covariance_NN = query_covariance([mean_sample(scores_Q[:, None]) for scores_Q in scores_NQ])
+    """A normal distribution called one in nine equal models different on 5 queries."""
+    scores_NQ = RNG.random((2, 5))
     first, second = scores_NQ.mean(axis=1)
-    found = compare_means(np.array([first]), np.array([second]), covariance_NN, None)
+    covariance_1NN = _covariance(scores_NQ)[None]
+    found = compare_means(np.array([first]), np.array([second]), covariance_1NN, [5], None)
     paired = stats.ttest_rel(*scores_NQ)
     assert found.difference / found.error == pytest.approx(paired.statistic, rel=1e-9)
-    assert found.p == pytest.approx(2 * stats.norm.sf(abs(paired.statistic)), rel=1e-9)
+    assert found.p == pytest.approx(paired.pvalue, rel=1e-9)
+    interval = paired.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+
+
+def test_without_seeds_an_average_over_two_sets_is_welchs_test() -> None:
+    """As the mean of two sets is half the difference of one and the other negated."""
+    sets = [RNG.random((2, 8)), RNG.random((2, 40))]
+    means_2 = np.mean([scores_NQ.mean(axis=1) for scores_NQ in sets], axis=0)
+    covariance_SNN = np.stack([_covariance(scores_NQ) / 4 for scores_NQ in sets])
+    found = compare_means(means_2[:1], means_2[1:], covariance_SNN, [8, 40], None)
+    first_Q, second_Q = (scores_NQ[0] - scores_NQ[1] for scores_NQ in sets)
+    welch = stats.ttest_ind(first_Q, -second_Q, equal_var=False)
+    assert found.p == pytest.approx(welch.pvalue, rel=1e-9)
+    assert found.degrees == pytest.approx(welch.df, rel=1e-9)
 
 
 def test_two_seeds_each_by_hand() -> None:
     scores_NQ = RNG.random((4, 30))
     cov_NN = np.cov(scores_NQ) / 30
     means = scores_NQ.mean(axis=1)
-    found = compare_means(means[:2], means[2:], cov_NN, SeedVariance(0.0004, 6))
+    found = compare_means(means[:2], means[2:], cov_NN[None], [30], SeedVariance(0.0004, 6))
     seeds = 0.0004 * (1 / 2 + 1 / 2)
     across = (cov_NN[0, 2] + cov_NN[0, 3] + cov_NN[1, 2] + cov_NN[1, 3]) / 4
     queries = max(cov_NN[0, 1] + cov_NN[2, 3] - 2 * across, 0)
     variance = seeds + queries
-    degrees = variance**2 / (seeds**2 / 6)
+    degrees = variance**2 / (seeds**2 / 6 + queries**2 / 29)
     assert found.error == pytest.approx(np.sqrt(variance), rel=1e-10)
     assert found.degrees == pytest.approx(degrees, rel=1e-10)
     difference = means[:2].mean() - means[2:].mean()
@@ -98,7 +118,7 @@ def test_two_seeds_each_by_hand() -> None:
 
 @pytest.mark.parametrize(("second", "p"), [(0.5, 1.0), (0.25, 0.0)])
 def test_where_nothing_varies(second: float, p: float) -> None:
-    found = compare_means(np.array([0.5]), np.array([second]), np.zeros((2, 2)), None)
+    found = compare_means(np.array([0.5]), np.array([second]), np.zeros((1, 2, 2)), [9], None)
     assert found == Estimate(0.5 - second, 0.5 - second, 0.5 - second, p, 0.0, np.inf)
 
 
@@ -116,11 +136,10 @@ def _world(effect: float, rng: np.random.Generator) -> list[Scores]:
 
 
 def _estimate(runs: list[Scores]) -> Estimate:
-    both = [*runs[1], *runs[0]]
-    covariance_NN = query_covariance([mean_sample(scores_Q[:, None]) for scores_Q in both])
+    covariance_1NN = _covariance(np.concatenate([runs[1], runs[0]]))[None]
     means = [scores.mean(axis=1) for scores in runs]
     variance = seed_variance([scores.tolist() for scores in means])
-    return compare_means(means[1], means[0], covariance_NN, variance)
+    return compare_means(means[1], means[0], covariance_1NN, [200], variance)
 
 
 def test_of_equal_runs_one_in_twenty_differs_and_intervals_hold_the_truth() -> None:

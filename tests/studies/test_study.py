@@ -72,7 +72,7 @@ def test_the_table_is_that_of_the_scores_per_query(done: Path) -> None:
     seeds = statistics.variance(means) / 2
     crossed = covariance(first, base) + covariance(second, base)
     over_queries = max(covariance(first, second) + covariance(base, base) - crossed, 0)
-    degrees = (seeds + over_queries) ** 2 / seeds**2
+    degrees = (seeds + over_queries) ** 2 / (seeds**2 + over_queries**2 / (queries - 1))
     t = (statistics.mean(means) - base.mean()) / (seeds + over_queries) ** 0.5
     assert difference["p"] == pytest.approx(2 * stats.t.sf(abs(t), degrees), rel=1e-6)
     assert difference["p_holm"] == difference["p"]

@@ -115,6 +115,12 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
         read_curves(run)
 
 
+def test_a_name_is_no_formula(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name) for name in ("$lr_{$", "other")]
+    plot_curves(runs, tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 1000
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib import pyplot
 

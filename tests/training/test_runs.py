@@ -165,6 +165,14 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
         {"step": 2, "metrics": {}, "loss": "low", "tokens": 1, "seconds": 1},
         {"step": 2, "metrics": {"dev/mean/mrr": None}, "loss": 1, "tokens": 1, "seconds": 1},
         {"step": 2, "loss": 1, "tokens": 1, "seconds": 1},
+        {
+            "step": 2,
+            "metrics": {},
+            "loss": 1,
+            "tokens": 1,
+            "seconds": 1,
+            "by_task": {"search": {"accuracy": 1}},
+        },
         ["step", 2],
     ],
 )

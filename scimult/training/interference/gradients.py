@@ -119,7 +119,12 @@ def _embed(model: Encoder, texts: MicroBatchTexts) -> Tensor:
 
 
 def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    return list(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
+    """Return the gradient of each parameter; None where the loss does not depend on it."""
+    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    if not loss.any():
+        return list(gradients)
+    # In a mixed batch autograd has zeros for experts of other routes.
+    return [None if grad is None or not grad.any() else grad for grad in gradients]
 
 
 def _products(

@@ -15,6 +15,7 @@ from scimult.config import apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 from scimult.files import FolderKind, check_replaceable, only_writer
 from scimult.hardware import usable_device
+from scimult.models import Encoder
 from scimult.progress import note
 from scimult.table import Table
 from scimult.training.build import build_model
@@ -114,12 +115,10 @@ def run_interference(
         base_model = load_pretrained(base, pooling=settings.model.pooling)
         check_base(base_model, pretrained, tasks, base)
         base_model.model.to(torch_device)
-    encoder = pretrained.model.to(torch_device)
-    # Dropout is 0: training mode differs only by recomputation, which limits memory.
-    encoder.checkpoints_activations = True
+    encoder = _to_measure(pretrained.model.to(torch_device))
     micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)
     objective = training_objective(settings, pretrained.routes, torch_device)
-    products = list(measure(encoder.train(), objective, tasks, pretrained.routes, micro_batches))
+    products = list(measure(encoder, objective, tasks, pretrained.routes, micro_batches))
     locations = [
         location_of(name, encoder.config.num_blocks)
         for name, parameter in encoder.named_parameters()
@@ -156,6 +155,16 @@ def run_interference(
             tables.append(affinity_table(affinity, affinity_steps))
             write_report(out, facts, comparison, layout, drifts, affinity, tables)
     return InterferenceReport(tables, layout)
+
+
+def _to_measure(encoder: Encoder) -> Encoder:
+    """Return the encoder, ready for the gradients of what tasks can share."""
+    if encoder.embeddings.codes is not None:
+        # One weight, but each row is of one route.
+        encoder.embeddings.codes.requires_grad_(False)
+    # Dropout is 0: training mode differs only by recomputation, which limits memory.
+    encoder.checkpoints_activations = True
+    return encoder.train()
 
 
 def _settings(model: Path, config: Path | None, overrides: Sequence[str]) -> PretrainConfig:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from scimult.checkpoints.warm_start import in_bank
 from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.data.batches import Batch, MicroBatch
@@ -178,6 +179,23 @@ def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
             assert np.abs(one.products_PGG[row] - wanted).max() <= 1e-9 * max(1, wanted.max())
 
 
+def test_in_mixed_batches_each_task_reaches_its_own_experts_only(folder: Path) -> None:
+    """Experts of other tasks, which got zeros, had cosine 0 and could be *apart*."""
+    experts = {"variant": "mha_expert", "dropout": 0.0, "attention_dropout": 0.0}
+    config = run_config(folder, "run", model=experts, batch={"mix": "in_batch"})
+    plan, pretrained = plan_run(config), build_model(config)
+    tasks = ["search", "link_prediction", "classification"]
+    rounds = training_rounds(config, plan, pretrained, tasks, 1)
+    objective = training_objective(config, pretrained.routes, torch.device("cpu"))
+    (found,) = measure(pretrained.model, objective, tasks, pretrained.routes, rounds)
+    names = [name for name, _ in pretrained.model.named_parameters()]
+    for name, reached_G in zip(names, found.reached_PG, strict=True):
+        bank = in_bank(name, dict.fromkeys(names))
+        route_of_task = [pretrained.routes(task)[0] for task in tasks]
+        wanted = [bank is None or route == int(bank[2]) for route in route_of_task]
+        assert reached_G.reshape(3, 2).tolist() == [[reached] * 2 for reached in wanted], name
+
+
 @pytest.mark.long
 def test_a_constructed_conflict_is_found_where_it_is(tmp_path: Path) -> None:
     model = tiny_encoder("vanilla").double()
@@ -323,6 +341,27 @@ def test_tasks_with_heads_are_left_out(folder: Path, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "interference.json").read_text(encoding="utf-8"))
     assert report["tasks"] == ["search", "link_prediction", "classification"]
     assert list(report["config"]["loss"]["by_task"]) == ["link_prediction"]
+
+
+def test_control_codes_are_not_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are one weight with a row per task, whose gradients shortened all cosines."""
+
+    def measured(model: Encoder, *_: Any) -> None:
+        names = [name for name, p in model.named_parameters() if not p.requires_grad]
+        raise DataError(", ".join(names))
+
+    monkeypatch.setattr("scimult.training.interference.run.measure", measured)
+    save_config(run_config(folder, "run", model={"variant": "vanilla"}), tmp_path / "run.yaml")
+    with pytest.raises(DataError, match=r"^embeddings\.codes\.weight$"):
+        run_interference(
+            folder / "base",
+            tmp_path / "out",
+            config=tmp_path / "run.yaml",
+            overrides=["model.variant=control_codes"],
+            rounds=1,
+        )
 
 
 def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None:
