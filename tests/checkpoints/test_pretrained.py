@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from scimult.checkpoints import load_pretrained, save_pretrained
 from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
-from scimult.types import Text
 from tests.tiny import save_tiny_model
 
 
@@ -221,11 +220,3 @@ def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
         load_pretrained(file)
     with pytest.raises(CheckpointError, match="folder does not exist"):
         load_pretrained(file.parent / "x")
-
-
-def test_reading_an_instruction_changes_no_length_of_texts(tmp_path: Path) -> None:
-    """Texts that another thread was encoding were then not cut."""
-    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="instruction"))
-    model.tokenizer.encode([Text("query", "graph")], 16)
-    model.instruction_row("Find data")
-    assert model.tokenizer._tokenizer.backend_tokenizer.truncation["max_length"] == 16
