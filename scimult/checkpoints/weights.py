@@ -167,7 +167,7 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
         return read_tensors(path)
     weights = load_pickle(path)
     named = weights if isinstance(weights, dict) else {}
-    odd = [key for key, value in named.items() if not (isinstance(key, str) and _is_dense(value))]
+    odd = [key for key, value in named.items() if not (isinstance(key, str) and is_dense(value))]
     if odd or not isinstance(weights, dict):
         raise CheckpointError(
             "file holds more than dense tensors by name",
@@ -178,7 +178,7 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _is_dense(value: object) -> bool:
+def is_dense(value: object) -> bool:
     """Return whether a value is a tensor that stores its numbers one by one."""
     return (
         isinstance(value, Tensor)
