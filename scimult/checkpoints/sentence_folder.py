@@ -78,8 +78,9 @@ class SentenceFolder:
             keys = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
             mode = [key.removeprefix("pooling_mode_").removesuffix("_tokens") for key in keys]
             mode = ["cls" if name == "cls_token" else name for name in mode] or ["mean"]
-        modes = [mode] if isinstance(mode, str) else list(mode)
-        if len(modes) != 1 or modes[0] not in _POOLINGS or not content.get("include_prompt", True):
+        modes = mode if isinstance(mode, list) else [mode]
+        known = len(modes) == 1 and modes[0] in list(_POOLINGS)
+        if not known or not content.get("include_prompt", True):
             raise self._refusal("its pooling is not supported", content)
         return _POOLINGS[modes[0]]
 

@@ -232,6 +232,10 @@ def test_settings_of_other_types_are_named_or_passed_over(tmp_path: Path) -> Non
     write_json(folder / "config_sentence_transformers.json", {"prompts": ["query: "]})
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": NaN}')
     assert load_pretrained(folder).config.max_length == 64
+    pooling = read_json(folder / "1_Pooling/config.json")
+    write_json(folder / "1_Pooling/config.json", pooling | {"pooling_mode": 1})
+    with pytest.raises(CheckpointError, match="its pooling is not supported"):
+        load_pretrained(folder)
     modules = read_json(folder / "modules.json")
     modules[1]["path"] = 1
     write_json(folder / "modules.json", modules)
