@@ -200,13 +200,16 @@ def _read_adapter(path: Path | str, base: EncoderConfig) -> HubAdapter:
         raise CheckpointError(
             "holds no adapter weights", path=path, fix=f"expected {' or '.join(WEIGHTS_FILES)}"
         )
+    width = max(1, int(base.hidden_size // options["reduction_factor"]))
+    weights = _renamed(read_weights_file(weights_file), raw["name"], weights_file)
+    _check_shapes(weights, width, base, weights_file)
     return HubAdapter(
         folder=folder,
         name=raw["name"],
         trained_on=trained_on,
-        width=max(1, int(base.hidden_size // options["reduction_factor"])),
+        width=width,
         sha256=sha256(weights_file),
-        weights=_renamed(read_weights_file(weights_file), raw["name"], weights_file),
+        weights=weights,
     )
 
 
@@ -216,7 +219,7 @@ def _check_options(options: Mapping[str, Any], file: Path) -> None:
     actual = {**dict.fromkeys(_STATED), **_DEFAULT, **options}
     wrong = {key: actual[key] for key, ours in expected.items() if actual[key] != ours}
     factor = options.get("reduction_factor")
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or factor <= 0:
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor > 0:
         wrong["reduction_factor"] = factor
     for key in options.keys() - expected.keys() - {"reduction_factor"}:
         if not _NO_EFFECT.fullmatch(key):
@@ -248,6 +251,30 @@ def _renamed(weights: Mapping[str, Tensor], name: str, file: Path) -> dict[tuple
             )
         renamed[int(match[1]), f"{match[2] or match[3]}.{match[4]}"] = tensor
     return renamed
+
+
+def _check_shapes(
+    weights: Mapping[tuple[int, str], Tensor], width: int, base: EncoderConfig, file: Path
+) -> None:
+    """Check the adapter's weights here: in the whole model, the base would seem not to fit."""
+    outer = base.hidden_size
+    shapes = {
+        "down.weight": (width, outer),
+        "down.bias": (width,),
+        "up.weight": (outer, width),
+        "up.bias": (outer,),
+    }
+    expected = {(block, name): shapes[name] for block in range(base.num_blocks) for name in shapes}
+    found = {key: tuple(weight.shape) for key, weight in weights.items()}
+    for block, name in sorted(expected.keys() | found.keys()):
+        theirs, ours = found.get((block, name)), expected.get((block, name))
+        if theirs != ours:
+            raise CheckpointError(
+                f"the adapter does not fit the base in layer {block}",
+                path=file,
+                value=f"{name} {theirs or 'missing'} instead of {ours or 'none'}",
+                fix="use the base that it was trained on, and a complete file",
+            )
 
 
 def _common_width(by_route: Mapping[str, HubAdapter]) -> int:

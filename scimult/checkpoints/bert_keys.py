@@ -10,6 +10,7 @@ table is indexed by ``pad_token_id + 1 + position``, so that 512 of 514 rows are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,9 +124,9 @@ def from_bert(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str, Te
     for block in range(config.num_blocks):
         for kind in ("weight", "bias"):
             names = [f"encoder.layer.{block}.attention.self.{part}.{kind}" for part in _QKV]
-            if all(name in source for name in names):
-                joined = _joined([source.pop(name) for name in names])
-                ours[f"blocks.{block}.attention.qkv.experts.0.{kind}"] = joined
+            ours |= take_joined(
+                source, names, f"blocks.{block}.attention.qkv.experts.0.{kind}", config.hidden_size
+            )
     return ours | source
 
 
@@ -161,10 +162,20 @@ def _modern_name(key: str) -> str:
     )
 
 
-def _joined(parts: list[Any]) -> Any:
-    """Concatenate tensors, or the arrays of a model opened without torch."""
+def take_joined(
+    source: dict[str, Any], names: Sequence[str], name: str, width: int
+) -> dict[str, Any]:
+    """Move query, key and value out of ``source`` into one weight of this ``name``.
+
+    They stay, so that loading reports them, if one is missing or of another shape: joined, a
+    longer and a shorter one would fit. Arrays of a model opened without torch are joined, too.
+    """
+    shapes = {tuple(source[each].shape) if each in source else None for each in names}
+    if len(shapes) > 1 or not shapes <= {(width,), (width, width)}:
+        return {}
+    parts = [source.pop(each) for each in names]
     if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
+        return {name: np.concatenate(parts)}
     import torch
 
-    return torch.cat(parts)
+    return {name: torch.cat(parts)}

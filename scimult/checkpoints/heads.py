@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from scimult.checkpoints.weights import read_tensors, write_tensors
@@ -113,12 +112,22 @@ def load_heads(folder: Path | str) -> dict[str, Head]:
     if not (folder / DESCRIPTION_FILE).is_file():
         fix = "train with checkpoint.keep_heads: true"
         raise CheckpointError("no heads were saved with this model", path=folder, fix=fix)
-    weights = read_tensors(folder / WEIGHTS_FILE)
+    weights, described = read_tensors(folder / WEIGHTS_FILE), read_json(folder / DESCRIPTION_FILE)
     try:
         return {
-            task: Head(HeadDescription(**head), weights[f"{task}.weight"], weights[f"{task}.bias"])
-            for task, head in read_json(folder / DESCRIPTION_FILE).items()
+            task: _described(head, weights[f"{task}.weight"], weights[f"{task}.bias"])
+            for task, head in described.items()
         }
-    except (ValidationError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         path, fix = folder / DESCRIPTION_FILE, "export the model again"
-        raise CheckpointError("descriptions of heads are damaged", path=path, fix=fix) from None
+        problem = "descriptions of heads are damaged, or do not fit their weights"
+        raise CheckpointError(problem, path=path, fix=fix) from None
+
+
+def _described(head: dict[str, Any], weight_KD: Tensor, bias_K: Tensor) -> Head:
+    """Return a head; raise a ``ValueError`` if its description or its shapes do not fit."""
+    description = HeadDescription(**head)
+    outputs = len(description.classes) or len(bias_K)
+    if weight_KD.dim() != 2 or not len(weight_KD) == len(bias_K) == outputs:
+        raise ValueError(f"{outputs} outputs, weights of {tuple(weight_KD.shape)}")
+    return Head(description, weight_KD, bias_K)

@@ -22,7 +22,7 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model*.bin") -> Path:
     ``package:NAME`` is the folder of a model installed as a package.
 
     Downloads only safetensors weights, configurations and vocabularies, and from a repository
-    without safetensors also ``pickled`` files, which are opened safely. The hub's cache,
+    whose model has none also ``pickled`` files, which are opened safely. The hub's cache,
     ``HF_HOME`` and ``HF_HUB_OFFLINE`` work as usual.
 
     Raises
@@ -45,7 +45,8 @@ def local_folder(path: Path | str, pickled: str = "pytorch_model*.bin") -> Path:
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=_FILES))
-        if not any(folder.rglob("*.safetensors")):
+        # Those of other subfolders are of other things, such as a module behind the encoder.
+        if not any(any(place.glob("*.safetensors")) for place in (folder, folder / "model")):
             patterns = [*_FILES, pickled]
             folder = Path(snapshot_download(name, allow_patterns=patterns))
     # Without a network the client raises its HTTP library's errors, which need not be OSErrors.

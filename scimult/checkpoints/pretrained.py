@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
+import sys
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -37,7 +36,6 @@ from scimult.types import Role, Similarity, Text, TokenIds
 MODEL = FolderKind(
     "a model of ours", lambda folder: read_json(folder / CONFIG_FILE).get("format") == FORMAT
 )
-_MANY_TOKENS = 1_000_000
 _WHOLE_VALUE = re.compile(r"\.fusion\.experts\.\d+\.value\.weight$")
 
 
@@ -71,11 +69,6 @@ class Pretrained:
         """Return the routes of a task's queries and of its candidates."""
         return self.route(task, "query"), self.route(task, "candidate")
 
-    @cached_property
-    def _uncut_tokenizer(self) -> TextTokenizer:
-        """A copy, as another thread may be encoding texts: a tokenizer has one length for all."""
-        return copy.deepcopy(self.tokenizer)
-
     def instruction_row(self, instruction: str) -> TokenIds:
         """Return the token ids of an instruction.
 
@@ -89,7 +82,7 @@ class Pretrained:
             raise ConfigError(
                 "an instruction is empty", fix="give every task of the model an instruction"
             )
-        row = self._uncut_tokenizer.encode([Text("query", text)], _MANY_TOKENS)[0]
+        row = self.tokenizer.encode([Text("query", text)], sys.maxsize)[0]
         if len(row) > limit:
             raise ConfigError(
                 f"an instruction has {len(row)} tokens, the model's context is {limit}",

@@ -25,7 +25,7 @@ from scimult.checkpoints.released_keys import (
     moe_type_contradicts,
     usual_heads,
 )
-from scimult.checkpoints.weights import load_strictly
+from scimult.checkpoints.weights import is_dense, load_strictly
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
@@ -184,9 +184,9 @@ def _context_weights(model_dict: dict[str, Tensor], path: Path) -> dict[str, Ten
     sides: dict[str, dict[str, Tensor]] = {QUESTION: {}, CONTEXT: {}}
     for key, value in model_dict.items():
         prefix = next((prefix for prefix in sides if str(key).startswith(prefix)), None)
-        if prefix is None or not isinstance(value, Tensor):
+        if prefix is None or not is_dense(value):
             raise CheckpointError(
-                f"model_dict holds a key that is not below {QUESTION} or {CONTEXT}",
+                f"model_dict holds more than dense tensors below {QUESTION} and {CONTEXT}",
                 path=path,
                 value=key,
                 fix="use a file of SciMult's encoder; other parts cannot be imported",

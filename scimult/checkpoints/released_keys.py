@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from scimult.checkpoints.bert_keys import from_bert, to_bert
+from scimult.checkpoints.bert_keys import from_bert, take_joined, to_bert
 from scimult.errors import CheckpointError
 from scimult.models import EncoderConfig, ExpertLayout
 from scimult.models.layouts import Sublayer
@@ -119,9 +118,8 @@ def from_released(weights: dict[str, Tensor], config: EncoderConfig) -> dict[str
             ours[our_key] = source.pop(their_key)
     for block, expert, kind in _experts(config, "attention"):
         names = [_qkv_name(block, part, expert, kind) for part in _QKV]
-        if all(name in source for name in names):
-            joined = torch.cat([source.pop(name) for name in names])
-            ours[f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"] = joined
+        name = f"blocks.{block}.attention.qkv.experts.{expert}.{kind}"
+        ours |= take_joined(source, names, name, config.hidden_size)
     return ours | from_bert(source, config)
 
 

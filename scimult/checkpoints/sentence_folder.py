@@ -19,6 +19,8 @@ from scimult.types import Similarity
 
 MODULES_FILE = "modules.json"
 LENGTH_FILE = "sentence_bert_config.json"
+# Names of old versions, by the model's family, which the library still reads.
+_OLD_LENGTH_FILES = ("sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 SIMILARITY_FILE = "config_sentence_transformers.json"
 # The library's names for our similarities; its Euclidean one is the negative distance.
 SIMILARITY_NAMES: dict[Similarity, str] = {"dot": "dot", "cosine": "cosine", "l2": "euclidean"}
@@ -76,8 +78,9 @@ class SentenceFolder:
             keys = [key for key, on in content.items() if key.startswith("pooling_mode_") and on]
             mode = [key.removeprefix("pooling_mode_").removesuffix("_tokens") for key in keys]
             mode = ["cls" if name == "cls_token" else name for name in mode] or ["mean"]
-        modes = [mode] if isinstance(mode, str) else list(mode)
-        if len(modes) != 1 or modes[0] not in _POOLINGS or not content.get("include_prompt", True):
+        modes = mode if isinstance(mode, list) else [mode]
+        known = len(modes) == 1 and modes[0] in list(_POOLINGS)
+        if not known or not content.get("include_prompt", True):
             raise self._refusal("its pooling is not supported", content)
         return _POOLINGS[modes[0]]
 
@@ -105,7 +108,7 @@ class SentenceFolder:
     def max_length(self) -> int | None:
         """Longest text in tokens, if specified."""
         limits = (
-            self._read(LENGTH_FILE).get("max_seq_length"),
+            self._texts.get("max_seq_length"),
             # Where version 6 keeps it; no limit is a huge number.
             self._read("tokenizer_config.json").get("model_max_length"),
         )
@@ -133,7 +136,7 @@ class SentenceFolder:
     @property
     def lowercases(self) -> bool:
         """Whether texts are lower-cased before tokenisation."""
-        return bool(self._read(LENGTH_FILE).get("do_lower_case", False))
+        return bool(self._texts.get("do_lower_case", False))
 
     @property
     def prompts(self) -> list[str]:
@@ -149,6 +152,12 @@ class SentenceFolder:
         if models:
             return f"use one of the models in it: {', '.join(models)}"
         return "save it again with sentence-transformers, or evaluate it with --encoder"
+
+    @property
+    def _texts(self) -> dict[str, Any]:
+        """How texts are cut and lower-cased."""
+        files = (self._read(name) for name in (LENGTH_FILE, *_OLD_LENGTH_FILES))
+        return next((content for content in files if content), {})
 
     @cached_property
     def _modules(self) -> list[tuple[str, str]]:

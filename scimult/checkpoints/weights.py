@@ -166,16 +166,25 @@ def read_weights_file(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_tensors(path)
     weights = load_pickle(path)
-    if not isinstance(weights, dict) or not all(
-        isinstance(value, Tensor) for value in weights.values()
-    ):
+    named = weights if isinstance(weights, dict) else {}
+    odd = [key for key, value in named.items() if not (isinstance(key, str) and is_dense(value))]
+    if odd or not isinstance(weights, dict):
         raise CheckpointError(
-            "file holds more than tensors",
+            "file holds more than dense tensors by name",
             path=path,
-            value=listed(sorted(map(str, weights)), most=4) if isinstance(weights, dict) else None,
+            value=listed(sorted(map(str, odd)), most=4) if odd else type(weights).__name__,
             fix="save the model's state_dict, or import a SciMult file with import --released",
         )
     return weights
+
+
+def is_dense(value: object) -> bool:
+    """Return whether a value is a tensor that stores its numbers one by one."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_quantized or value.is_meta)
+    )
 
 
 def empty_model(config: EncoderConfig) -> Encoder:
@@ -197,7 +206,7 @@ class _SkipInit(TorchFunctionMode):
 def load_strictly(
     model: nn.Module, weights: dict[str, Tensor], path: Path | str, *, assign: bool = False
 ) -> None:
-    """Copy ``weights`` into ``model``; keys and shapes must match exactly.
+    """Copy ``weights`` into ``model``; keys and shapes must match exactly, in any float type.
 
     With ``assign`` the tensors themselves become the model's, in float32: memory-mapped ones stay
     so, and the model may be on the meta device.
@@ -205,22 +214,23 @@ def load_strictly(
     Raises
     ------
     CheckpointError
-        Listing missing, extra and mis-shaped keys.
+        Listing missing, extra and mis-shaped keys, and those of integers, such as quantised ones.
     """
     expected = model.state_dict()
     missing = sorted(expected.keys() - weights.keys())
     extra = sorted(weights.keys() - expected.keys())
+    shared = sorted(expected.keys() & weights.keys())
     shapes = [
         f"{key} {tuple(weights[key].shape)} instead of {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & weights.keys())
+        for key in shared
         if weights[key].shape != expected[key].shape
     ]
-    if missing or extra or shapes:
-        details = [
-            f"{what}: {listed(keys, most=4)}"
-            for what, keys in (("missing", missing), ("unexpected", extra), ("shape", shapes))
-            if keys
-        ]
+    types = [
+        f"{key} {weights[key].dtype}" for key in shared if not weights[key].is_floating_point()
+    ]
+    problems = {"missing": missing, "unexpected": extra, "shape": shapes, "type": types}
+    if any(problems.values()):
+        details = [f"{what}: {listed(keys, most=4)}" for what, keys in problems.items() if keys]
         raise CheckpointError(
             "checkpoint does not fit the model: " + "; ".join(details),
             path=path,

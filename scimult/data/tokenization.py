@@ -215,11 +215,17 @@ class TextTokenizer:
             return []
         assert max_length >= 3, max_length
         backend = self._tokenizer.backend_tokenizer
-        # Only on a change: another thread may be using it.
-        if (backend.truncation or {}).get("max_length") != max_length:
-            backend.enable_truncation(max_length, direction=self._tokenizer.truncation_side)
         encoded = backend.encode_batch_fast([self.format(text) for text in texts])
-        return [np.asarray(row.ids, dtype=np.int32) for row in encoded]
+        return [np.asarray(self._cut(row.ids, max_length), dtype=np.int32) for row in encoded]
+
+    def _cut(self, ids: list[int], max_length: int) -> list[int]:
+        """Cut token ids as the tokenizer would; a length set in it would hold for all threads."""
+        spare = len(ids) - max_length
+        if spare <= 0:
+            return ids
+        if self._tokenizer.truncation_side == "left":
+            return [*ids[:1], *ids[1 + spare :]]
+        return [*ids[: -1 - spare], *ids[-1:]]
 
     def format(self, text: Text) -> str:
         """Return the string to tokenise: title and body around a separator.
@@ -244,12 +250,9 @@ class TextTokenizer:
         StorageError
             If the disk is full or the folder cannot be written.
         """
-        # A copy, because another thread may be encoding with the longest text that is set here.
-        saved = copy.deepcopy(self._tokenizer)
-        saved.backend_tokenizer.no_truncation()
-        saved.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
+        self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
         with _writing(folder):
-            saved.save_pretrained(str(folder))
+            self._tokenizer.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str, max_length: int) -> None:
         """Write the files so that other libraries tokenise as we do.
@@ -269,7 +272,6 @@ class TextTokenizer:
 
         full = self._as_transformers()
         backend = copy.deepcopy(full.backend_tokenizer)
-        backend.no_truncation()  # `encode` sets it
         steps = [_SIGMA, Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
         backend.normalizer = NormalizerSequence(steps)
         # The generic class, because those of a family (BertTokenizer) replace the normalizer.

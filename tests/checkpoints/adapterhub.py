@@ -37,10 +37,17 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def adapter_weights(name: str, *, seed: int, width: int = 32, blocks: int = 4) -> dict[str, Tensor]:
+def adapter_weights(
+    name: str,
+    *,
+    seed: int,
+    width: int = 32,
+    blocks: int = 4,
+    factor: int = OPTIONS["reduction_factor"],
+) -> dict[str, Tensor]:
     """Return random weights of a Pfeiffer adapter, under the names of a ``BertAdapterModel``."""
     generator = torch.Generator().manual_seed(seed)
-    inner = width // OPTIONS["reduction_factor"]
+    inner = width // factor
     shapes = {
         "adapter_down.0.weight": (inner, width),
         "adapter_down.0.bias": (inner,),

@@ -131,6 +131,7 @@ def test_an_imported_model_is_a_base_of_runs(
         ({"phm_layer": True}, "'phm_layer': True"),
         ({"inv_adapter": "nice"}, "'inv_adapter': 'nice'"),
         ({"reduction_factor": {"default": 4}}, "'reduction_factor': {'default': 4}"),
+        ({"reduction_factor": float("nan")}, "'reduction_factor': nan"),
         ({"architecture": "lora"}, "'architecture': 'lora'"),
         ({"of_next_year": 1}, "'of_next_year': 1"),
     ],
@@ -152,6 +153,11 @@ def drop_one(weights: dict[str, Any]) -> None:
     del weights["bert.encoder.layer.3.output.adapters.x.adapter_up.bias"]
 
 
+def add_layer(weights: dict[str, Any]) -> None:
+    last = {key: value for key, value in weights.items() if ".layer.3." in key}
+    weights.update({key.replace(".3.", ".4."): value for key, value in last.items()})
+
+
 def widen_one(weights: dict[str, Any]) -> None:
     key = "bert.encoder.layer.3.output.adapters.x.adapter_down.0.weight"
     weights[key] = torch.zeros(9, 32)
@@ -168,8 +174,13 @@ class Runs:
     ("change", "described", "message"),
     [
         (change_head, {}, "holds a weight that does not belong to the adapter x.*heads.x.1.weight"),
-        (drop_one, {}, "missing: blocks.3.feed_forward.experts.0.adapter.bank.experts.0.up.bias"),
-        (widen_one, {}, r"down.weight \(9, 32\) instead of \(8, 32\)"),
+        (
+            drop_one,
+            {},
+            r"adapter\.bin: .* base in layer 3 \(value: 'up.bias missing instead of \(32,\)",
+        ),
+        (widen_one, {}, r"in layer 3 .*down.weight \(9, 32\) instead of \(8, 32\)"),
+        (add_layer, {}, r"in layer 4 .*down.bias \(8,\) instead of none"),
         (lambda weights: weights.update(x=Runs()), {}, "refused: .* run code"),
         (lambda weights: None, {"hidden_size": 768}, r"for hidden_size 768.*\(someone/base\)"),
         (lambda weights: None, {"model_type": "roberta"}, "for model_type roberta"),
@@ -196,9 +207,8 @@ def test_adapters_that_do_not_fit_together(
         import_adapters(base, {"search": adapters["prx"], **both})
     with pytest.raises(SciMultError, match="unknown side.*did you mean 'query'"):
         import_adapters(base, {"search/qury": adapters["qry"]})
-    wide = save_adapter(
-        tmp_path / "wide", "x", adapter_weights("x", seed=0), options={"reduction_factor": 2}
-    )
+    weights = adapter_weights("x", seed=0, factor=2)
+    wide = save_adapter(tmp_path / "wide", "x", weights, options={"reduction_factor": 2})
     with pytest.raises(SciMultError, match="different widths"):
         import_adapters(base, {"search": adapters["prx"], "classification": wide})
     with pytest.raises(SciMultError, match="holds no adapter_config.json"):

@@ -50,7 +50,8 @@ def test_pickled_weights_are_asked_for_only_without_safetensors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_tiny_model(tmp_path / "m")
-    (folder / "model.safetensors").unlink()
+    (folder / "2_Dense").mkdir()
+    (folder / "model.safetensors").rename(folder / "2_Dense" / "model.safetensors")
     found = served(monkeypatch, folder)
     with pytest.raises(CheckpointError, match="no weights here"):
         load_pretrained("someone/old")

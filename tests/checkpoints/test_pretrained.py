@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from scimult.checkpoints import load_pretrained, save_pretrained
+from scimult.checkpoints.weights import read_weights
 from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
-from scimult.types import Text
+from tests.base_models import save_base_model
 from tests.tiny import save_tiny_model
 
 
@@ -67,6 +68,10 @@ def test_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
             lambda w: w.update({"embeddings.words.weight": torch.zeros(3, 16)}),
             r"shape: embeddings\.words\.weight \(3, 16\) instead of",
         ),
+        (
+            lambda w: w.update({"embeddings.norm.bias": w["embeddings.norm.bias"].char()}),
+            r"type: embeddings\.norm\.bias torch\.int8",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_named(
@@ -78,6 +83,40 @@ def test_weights_that_do_not_fit_are_named(
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"), [((32,), (32, 32)), ((), (32, 32)), ((64, 32), (0, 32))]
+)
+def test_queries_and_keys_of_other_shapes_are_named(
+    tmp_path: Path, queries: tuple[int, ...], keys: tuple[int, ...]
+) -> None:
+    """Joined, longer queries and shorter keys have the right shape."""
+    folder = save_base_model(tmp_path / "hf", "bert")
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.0.attention.self"
+    weights |= {f"{name}.query.weight": torch.zeros(queries)}
+    weights |= {f"{name}.key.weight": torch.zeros(keys)}
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"missing: .*qkv.*unexpected: .*{name}\.query"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        ({1: torch.zeros(1)}, "1"),
+        ({"w": torch.zeros(2, 2).to_sparse(), "v": torch.zeros(1)}, "'w'"),
+        ({"w": torch.zeros(2, device="meta")}, "'w'"),
+        ([torch.zeros(1)], "list"),
+    ],
+)
+def test_a_file_of_other_things_than_named_dense_tensors_is_refused(
+    tmp_path: Path, content: object, value: str
+) -> None:
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=rf"than dense tensors by name \(value: .?{value}"):
+        read_weights(tmp_path)
 
 
 def test_truncated_weights_are_refused(tmp_path: Path) -> None:
@@ -221,11 +260,3 @@ def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
         load_pretrained(file)
     with pytest.raises(CheckpointError, match="folder does not exist"):
         load_pretrained(file.parent / "x")
-
-
-def test_reading_an_instruction_changes_no_length_of_texts(tmp_path: Path) -> None:
-    """Texts that another thread was encoding were then not cut."""
-    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="instruction"))
-    model.tokenizer.encode([Text("query", "graph")], 16)
-    model.instruction_row("Find data")
-    assert model.tokenizer._tokenizer.backend_tokenizer.truncation["max_length"] == 16

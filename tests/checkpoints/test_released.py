@@ -335,7 +335,13 @@ def drop(key: str) -> Callable[..., None]:
         ),
         (
             lambda s: s["model_dict"].update(reader=torch.zeros(1)),
-            r"not below question_model\.encoder\..*value: 'reader'",
+            r"than dense tensors below question_model\.encoder\..*value: 'reader'",
+        ),
+        (
+            lambda s: s["model_dict"].update(
+                {"ctx_model.encoder.embeddings.LayerNorm.bias": torch.ones(16).to_sparse()}
+            ),
+            r"than dense tensors .*value: 'ctx_model\.encoder\.embeddings\.LayerNorm\.bias'",
         ),
         (
             lambda s: s["model_dict"].update(

@@ -161,13 +161,24 @@ def test_what_changes_the_vectors_changes_the_fingerprint(tmp_path: Path) -> Non
     assert SciMult.from_pretrained(folder, similarity="dot").fingerprint in prints
 
 
-@pytest.mark.parametrize(("form", "limit"), [("old", 9), ("new", 11)])
-def test_long_texts_are_cut_where_the_library_cuts(tmp_path: Path, form: str, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("file", "key", "limit"),
+    [
+        ("sentence_bert_config.json", "max_seq_length", 9),
+        ("sentence_roberta_config.json", "max_seq_length", 10),
+        ("tokenizer_config.json", "model_max_length", 11),
+    ],
+)
+def test_long_texts_are_cut_where_the_library_cuts(
+    tmp_path: Path, file: str, key: str, limit: int
+) -> None:
     folder = library_folder(tmp_path / "st")
-    file = folder / ("sentence_bert_config.json" if form == "old" else "tokenizer_config.json")
-    key = "max_seq_length" if form == "old" else "model_max_length"
-    content = {"do_lower_case": False} if form == "old" else read_json(file)
-    write_json(file, content | {key: limit})
+    content = {"do_lower_case": False}
+    if key == "model_max_length":
+        content = read_json(folder / file)
+    else:
+        (folder / "sentence_bert_config.json").unlink()
+    write_json(folder / file, content | {key: limit})
     assert load_pretrained(folder).config.max_length == limit
     np.testing.assert_allclose(ours(SciMult.from_pretrained(folder)), theirs(folder), atol=1e-5)
 
@@ -221,6 +232,10 @@ def test_settings_of_other_types_are_named_or_passed_over(tmp_path: Path) -> Non
     write_json(folder / "config_sentence_transformers.json", {"prompts": ["query: "]})
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": NaN}')
     assert load_pretrained(folder).config.max_length == 64
+    pooling = read_json(folder / "1_Pooling/config.json")
+    write_json(folder / "1_Pooling/config.json", pooling | {"pooling_mode": 1})
+    with pytest.raises(CheckpointError, match="its pooling is not supported"):
+        load_pretrained(folder)
     modules = read_json(folder / "modules.json")
     modules[1]["path"] = 1
     write_json(folder / "modules.json", modules)

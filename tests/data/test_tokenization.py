@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,6 +119,23 @@ def test_plain_files_do_not_keep_the_length_of_the_last_texts(tmp_path: Path, ca
     assert read_json(tmp_path / "plain" / "tokenizer.json")["truncation"] is None
 
 
+def test_what_other_threads_do_lifts_no_length(
+    tmp_path: Path, cased: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer of the library holds one length: texts were cut to another one, or not at all."""
+    tokenizer = TextTokenizer.from_folder(cased)
+    formatted = tokenizer.format
+
+    def meanwhile(text: Text) -> str:
+        monkeypatch.setattr(tokenizer, "format", formatted)
+        tokenizer.encode([text], 100)
+        tokenizer.save(tmp_path / "saved")
+        return formatted(text)
+
+    monkeypatch.setattr(tokenizer, "format", meanwhile)
+    assert [len(ids) for ids in tokenizer.encode([PAPER, PAPER], 4)] == [4, 4]
+
+
 @pytest.mark.parametrize("lowercase", [None, True])
 def test_plain_files_cut_where_we_do(tmp_path: Path, cased: Path, lowercase: bool | None) -> None:
     tokenizer = TextTokenizer.from_folder(cased, lowercase=lowercase)
@@ -128,20 +144,6 @@ def test_plain_files_cut_where_we_do(tmp_path: Path, cased: Path, lowercase: boo
     found = plain(tokenizer.format(PAPER), truncation=True)["input_ids"]
     assert found == tokenizer.encode([PAPER], 5)[0].tolist()
     assert len(found) == 5
-
-
-def test_saving_leaves_a_thread_that_encodes_its_longest_text(tmp_path: Path, cased: Path) -> None:
-    tokenizer = TextTokenizer.from_folder(cased)
-    tokenizer.encode([Text("query", "graphs")], 8)
-    before = tokenizer._tokenizer.backend_tokenizer.truncation
-    assert before is not None
-    for folder, save in (
-        ("own", tokenizer.save),
-        ("plain", partial(tokenizer.save_plain, max_length=64)),
-    ):
-        save(tmp_path / folder)
-        assert tokenizer._tokenizer.backend_tokenizer.truncation == before
-        assert read_json(tmp_path / folder / "tokenizer.json")["truncation"] is None
 
 
 def test_plain_files_lower_case_as_we_do(tmp_path: Path) -> None:
