@@ -22,11 +22,7 @@ from scimult.errors import DataError
 from scimult.evaluation import probes
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.few_shot import held_out_folds, label_samples
-from scimult.evaluation.probes import (
-    classification_linear,
-    indicators,
-    regression_linear,
-)
+from scimult.evaluation.probes import classification_linear, indicators, regression_linear
 from scimult.evaluation.published_svr import Numbers, PublishedSVR
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, Text

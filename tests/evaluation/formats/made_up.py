@@ -10,10 +10,12 @@ from scimult.data.lines import Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.task_data import TaskData
+from tests.benchmark_sets import write_jsonl
 
 PAPERS = {
     f"p{row}": {"title": f"About {word}", "abstract": None} for row, word in enumerate("abcde")
 }
+WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "stars"]
 
 
 def made_benchmark(layout: str, protocol: str, metrics: list[str], **options: Any) -> Benchmark:
@@ -39,3 +41,12 @@ def write_json(path: Path, tree: Any) -> None:
     """Write a JSON file below new folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(tree))
+
+
+def write_documents(folder: Path, count: int = 8) -> None:
+    """Write papers about WORDS as SciRepEval does."""
+    entries = [
+        {"doc_id": f"p{row}", "title": f"About {WORDS[row]}", "abstract": None}
+        for row in range(count)
+    ]
+    write_jsonl(folder / "set/meta.jsonl", entries)
