@@ -173,13 +173,14 @@ def clips_itself(settings: dict[str, Any]) -> bool:
     """Return whether `without_waits` applies to a resolved configuration.
 
     DeepSpeed's own norm is needed to unscale fp16, and where it shards gradients by stage 3, hands
-    them to the host (ZenFlow too), or accumulates them in float32.
+    them to the host (ZenFlow too), or accumulates them in float32. Stage 0 has none.
     """
     zero = settings.get("zero_optimization", {})
+    stage = zero.get("stage", 0)
     offload = (zero.get("offload_optimizer") or {}).get("device", "none")
-    return (
+    return stage == 0 or (
         not settings["fp16"]["enabled"]
-        and zero.get("stage", 0) < 3
+        and stage < 3
         and offload == "none"
         and "zenflow" not in zero
         and "data_types" not in settings
