@@ -30,6 +30,12 @@ _SPOILING = {
     # Up to 0.19 DeepSpeed reorders weights, but not the map by which it gives them back.
     "round_robin_gradients": (True, "would save weights under the names of others"),
 }
+# With them DeepSpeed keeps weights, summed gradients or moments in half precision.
+_HALF_MASTER = (
+    ("bf16", "bf16_master_weights_and_grads"),
+    ("bf16", "bf16_optimizer_states"),
+    ("fp16", "fp16_master_weights_and_grads"),
+)
 _DEEPSPEED_BUCKET = 500_000_000
 
 
@@ -51,11 +57,11 @@ def deepspeed_settings(
         precision=precision,
         clip=config.optimizer.clip,
     )
-    zero = settings.get("zero_optimization", {})
-    stage = zero.get("stage", 0)
+    stage = settings.get("zero_optimization", {}).get("stage", 0)
     # Importing DeepSpeed takes seconds, which plain settings need not wait for.
-    if zero.keys() - {"stage"}:
-        deepspeed_private.check_zero(zero)
+    sections = ("zero_optimization", "bf16", "fp16")
+    if {key for name in sections for key in settings.get(name, {})} - {"stage", "enabled"}:
+        deepspeed_private.check_sections(settings)
     if config.engine.compile and stage == 3:
         raise ConfigError(
             "engine.compile does not work under ZeRO stage 3, which gathers weights inside it",
@@ -167,13 +173,14 @@ def clips_itself(settings: dict[str, Any]) -> bool:
     """Return whether `without_waits` applies to a resolved configuration.
 
     DeepSpeed's own norm is needed to unscale fp16, and where it shards gradients by stage 3, hands
-    them to the host (ZenFlow too), or accumulates them in float32.
+    them to the host (ZenFlow too), or accumulates them in float32. Stage 0 has none.
     """
     zero = settings.get("zero_optimization", {})
+    stage = zero.get("stage", 0)
     offload = (zero.get("offload_optimizer") or {}).get("device", "none")
-    return (
+    return stage == 0 or (
         not settings["fp16"]["enabled"]
-        and zero.get("stage", 0) < 3
+        and stage < 3
         and offload == "none"
         and "zenflow" not in zero
         and "data_types" not in settings
@@ -243,6 +250,13 @@ def _refuse_types(given: dict[str, Any], path: str | None, precision: Precision)
         "communication_data_type": given.get("communication_data_type"),
         "data_types.grad_accum_dtype": given.get("data_types", {}).get("grad_accum_dtype"),
     }
+    for section, key in _HALF_MASTER:
+        if given.get(section, {}).get(key):
+            raise ConfigError(
+                f"{section}.{key} would train without float32 master weights or moments",
+                path=path,
+                fix="leave it out",
+            )
     for key, kind in types.items():
         if kind not in (None, "fp32", precision):
             problem = f"{key} in the DeepSpeed configuration may round gradients of {precision}"

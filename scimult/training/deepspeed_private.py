@@ -61,24 +61,34 @@ def require_names(engine: Any) -> None:
         )
 
 
-def check_zero(section: dict[str, Any]) -> None:
-    """Check that DeepSpeed knows the options of ``zero_optimization``, before a run writes.
+def check_sections(settings: dict[str, Any]) -> None:
+    """Check that DeepSpeed knows the options of its sections, before a run writes.
 
     Raises
     ------
     ConfigError
-        Naming those with an unknown name or another type.
+        Naming those with an unknown name or a value that it refuses.
     """
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
-    try:
-        DeepSpeedZeroConfig(**section)
-    except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise ConfigError(
-            f"DeepSpeed does not understand zero_optimization: {'; '.join(wrong)}",
-            fix="correct these options, or leave them out",
-        ) from None
+    models = {
+        "zero_optimization": DeepSpeedZeroConfig,
+        "bf16": DeepSpeedBF16Config,
+        "fp16": DeepSpeedFP16Config,
+    }
+    for section, model in models.items():
+        try:
+            model(**settings.get(section, {}))
+        except ValidationError as error:
+            wrong = [
+                ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
+                for each in error.errors()
+            ]
+            raise ConfigError(
+                f"DeepSpeed does not understand {section}: {'; '.join(wrong)}",
+                fix="correct these options, or leave them out",
+            ) from None
 
 
 def use_gloo_between_cpus() -> None:

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # At most one of eight pairs is of search.
 RARE_SEARCH = {"search": 0.1, "link_prediction": 0.5, "classification": 0.4}
+STAGE_1 = {"zero_optimization": {"stage": 1}}
 BY_TOKENS: dict[str, Any] = {"pairs_per_step": None, "max_tokens": 200}
 
 
@@ -143,6 +144,14 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
         (
             {"engine": {"deepspeed": {"zero_optimization": {"stage": 1, "reduce_buckets": 2}}}},
             "does not understand zero_optimization: reduce_buckets: Extra inputs.*correct these",
+        ),
+        (
+            {"engine": {"deepspeed": STAGE_1 | {"fp16": {"initial_scale": 8}}}},
+            "does not understand fp16: initial_scale: Extra inputs",
+        ),
+        (
+            {"engine": {"deepspeed": STAGE_1 | {"bf16": {"immediate_grad_update": 7}}}},
+            "does not understand bf16: immediate_grad_update: Input should be a valid boolean",
         ),
         ({"loss": {"weights": {"serach": 2}}}, "task in loss.weights.*did you mean 'search'"),
         (

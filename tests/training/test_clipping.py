@@ -79,15 +79,19 @@ def test_norms_of_bfloat16_are_not_rounded() -> None:
 
 
 def trained(steps: int) -> dict[str, tuple[list[float], dict[str, Tensor]]]:
-    """Return, by stage, the norms and the weights after some steps on this rank's rows."""
+    """Return, by stage, the norms and the weights after some steps on this rank's rows.
+
+    With ``data_types``, DeepSpeed has a norm of its own only where it shards.
+    """
     found = {}
-    for stage in (0, 1, 2, 3):
-        engine = tiny_engine(stage)
+    summed = {"data_types": {"grad_accum_dtype": "fp32"}}
+    for stage, settings in [(0, {}), (0, summed), (1, {}), (1, summed), (2, {}), (3, {})]:
+        engine = tiny_engine(stage, **settings)
         norms = []
         for _ in range(steps):
             do_step(engine, 30.0 * (1 + distributed.rank()))
             norms.append(float(engine.gradient_norm))
-        found[str(stage)] = norms, engine.full_weights()
+        found[f"{stage} {settings}"] = norms, engine.full_weights()
         engine.close()
     return found
 

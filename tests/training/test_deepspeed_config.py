@@ -96,6 +96,10 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             {"data_types": {"grad_accum_dtype": "fp16"}},
             r"data_types\.grad_accum_dtype .* round gradients of bf16.*write fp32",
         ),
+        (
+            {"bf16": {"bf16_master_weights_and_grads": True}},
+            r"bf16\.bf16_master_weights_and_grads .* without float32 master weights.*leave it out",
+        ),
     ],
 )
 def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None:
