@@ -22,6 +22,7 @@ from scimult.training.deepspeed_config import deepspeed_settings, resolve_precis
 from scimult.training.embedding_teacher import needs_projection
 from scimult.training.engine import process_group
 from scimult.training.folder import (
+    CHECKPOINTS,
     CONFIG_NAME,
     MODEL_NAME,
     check_nothing_foreign,
@@ -34,6 +35,7 @@ from scimult.training.plan import RunPlan, plan_run
 from scimult.training.record import read_record
 from scimult.training.run import pretrain
 from scimult.training.stages import Stage
+from scimult.training.state import newest_info
 from scimult.training.stopping import StoppedError, StopRequest
 
 # In a stage's folder: the checksum of the weights that it started from.
@@ -151,11 +153,19 @@ def check_folder(
     ended = read_record(folder).get("state", "finished") == "finished"
     finished = ended and _weights(stage).is_file()
     if finished or has_checkpoint(folder):
-        before = check_same_config(saved, stage.config)
+        before = check_same_config(saved, stage.config, _recorded(folder, finished))
         _check_origin(stage, stages)
     if finished:
         _check_finished(stage, before, origin)
     return finished
+
+
+def _recorded(folder: Path, finished: bool) -> dict[str, Any]:
+    """Return what a finished or interrupted run recorded of its `Origin`."""
+    if not finished:
+        return newest_info(folder / CHECKPOINTS)
+    recorded: dict[str, Any] = read_config(folder).provenance.get("origin", {})
+    return recorded
 
 
 def _check_finished(stage: Stage, before: PretrainConfig, origin: Origin) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,13 @@ CHECKPOINTS = "checkpoints"
 
 # Sections that determine batches and computation, which a resumed run must not change.
 _FIXED_AT_RESUME = ("seed", "tasks", "data", "model", "loss", "optimizer", "schedule", "batch")
+# Of these, paths of what a run records the content of, by the record's name: it may have moved.
+_MAY_MOVE = {
+    "data.prepared": "data",
+    "model.base": "base",
+    "model.tokenizer": "tokenizer",
+    "loss.embedding_teacher.vectors": "embedding_teacher",
+}
 # These may change, because checkpoints hold whole tensors.
 _FREE_AT_RESUME = ("ranks", "zero_stage")
 
@@ -54,10 +61,13 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(step_folders(folder / CHECKPOINTS))
 
 
-def check_same_config(saved: Path, config: PretrainConfig) -> PretrainConfig:
+def check_same_config(
+    saved: Path, config: PretrainConfig, recorded: Iterable[str] = ()
+) -> PretrainConfig:
     """Check that ``config`` gives the same batches and numbers as the saved one; return that.
 
-    Keys that an older version did not write have their defaults.
+    Keys that an older version did not write have their defaults. ``recorded`` are the names in the
+    run's `origin.Origin`: their content, which is compared elsewhere, may have another path.
 
     Raises
     ------
@@ -71,6 +81,8 @@ def check_same_config(saved: Path, config: PretrainConfig) -> PretrainConfig:
     fixed = set(_FIXED_AT_RESUME)
     was, now = (flat(one.model_dump(mode="json", include=fixed)) for one in (same, config))
     changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    moved = {key for key, name in _MAY_MOVE.items() if name in recorded}
+    changed = [key for key in changed if not (key in moved and was.get(key) and now.get(key))]
     if changed:
         raise ConfigError(
             f"the run here was started with a different {', '.join(changed)}",
@@ -186,7 +198,7 @@ class RunFolder:
         require_room(self.path, needed, f"{checkpoints} checkpoints and the model")
 
     def _check_same_run(self, saved: Path, checkpoint: Checkpoint, drops: bool) -> None:
-        before = check_same_config(saved, self._config).batch.chunk_tokens
+        before = check_same_config(saved, self._config, checkpoint.info).batch.chunk_tokens
         now = self._config.batch.chunk_tokens
         if now != before:
             masks = " and dropout masks differ" if drops else ""

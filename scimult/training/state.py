@@ -224,6 +224,16 @@ def verify(path: Path) -> Checkpoint:
     return Checkpoint(path, manifest.step, manifest.info)
 
 
+def newest_info(folder: Path) -> dict[str, Any]:
+    """Return the ``info`` of the newest checkpoint whose manifest is intact."""
+    for path in reversed(step_folders(folder)):
+        try:
+            return _read_manifest(path).info
+        except SciMultError:
+            continue
+    return {}
+
+
 def _read_manifest(path: Path) -> _Manifest:
     file = path / _MANIFEST
     signed = read_json(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_a_new_stage_joins_finished_ones(finished: Path) -> None:
     assert len(metrics(finished / "more")) == 1
 
 
-def test_two_ranks_killed_in_the_second_stage_resume_in_it(folder: Path, finished: Path) -> None:
+def test_two_ranks_killed_in_the_second_stage_resume_in_it_elsewhere(
+    folder: Path, finished: Path
+) -> None:
     path = write(folder, "killed")
     ranks = start(path, "killed")
     wait_for_step(load_stages(path)[1].config, ranks[0], step=5)
@@ -113,14 +116,15 @@ def test_two_ranks_killed_in_the_second_stage_resume_in_it(folder: Path, finishe
         rank.wait()
     first = times(folder / "killed")
     assert list(first) == ["vanilla"], "the second stage ended before it could be killed"
-    ranks = start(path, "resumed")
+    (folder / "killed").rename(folder / "moved")
+    ranks = start(write(folder, "moved"), "resumed")
     assert [rank.wait(timeout=240) for rank in ranks] == [0, 0], ranks[0].printed()
     printed = "".join(rank.printed() for rank in ranks)
     assert printed.count("stage 1/3, vanilla: already finished") == 1, "once, not once per rank"
     assert "resuming after step 3" in printed or "resuming after step 6" in printed
-    assert times(folder / "killed")["vanilla"] == first["vanilla"]
+    assert times(folder / "moved")["vanilla"] == first["vanilla"]
     for name in STAGES:
-        assert_same_run(finished / name, folder / "killed" / name)
+        assert_same_run(finished / name, folder / "moved" / name)
 
 
 def start(path: Path, name: str) -> list[Verb]:
@@ -219,6 +223,22 @@ def test_a_finished_stage_of_another_base_is_refused(folder: Path, finished: Pat
     write_json(vanilla, {**before, "provenance": provenance})
     run_stages(load_stages(stages))  # as finished by an earlier version
     write_json(vanilla, before)
+
+
+def test_a_finished_curriculum_may_move_with_its_data_and_base(
+    folder: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    for name in ("prepared", "base", "finished"):
+        shutil.copytree(folder / name, moved / name)
+    stages = load_stages(write(moved, "finished"))
+    assert stages[1].config.model.base == str(moved / "finished" / "vanilla")
+    run_stages(stages)
+    assert capsys.readouterr().err.count("already finished") == len(STAGES)
+    # Another base at the new path is none.
+    shutil.copytree(finished / "vanilla" / "model", moved / "base", dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match=r"finished run was trained on other .*base"):
+        run_stages(stages)
 
 
 def test_a_signal_during_the_last_step_of_a_stage_stops_before_the_next(

@@ -41,6 +41,27 @@ def test_a_saved_configuration_of_an_older_version_has_the_defaults(tmp_path: Pa
         check_same_config(saved, config)
 
 
+def test_content_that_is_recorded_may_have_another_path(tmp_path: Path) -> None:
+    config = run_config(tmp_path, "run")
+    saved = tmp_path / "config.yaml"
+    saved.write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
+    moved = config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"prepared": "elsewhere/prepared"}),
+            "model": config.model.model_copy(update={"base": "elsewhere/base"}),
+        }
+    )
+    check_same_config(saved, moved, ("data", "base"))
+    with pytest.raises(ConfigError, match=r"different model\.base \(value: "):
+        check_same_config(saved, moved, ("data",))
+    with pytest.raises(ConfigError, match=r"different data\.prepared \(value: "):
+        check_same_config(saved, moved, ("base", "tokenizer"))
+    # A run from nothing has no base that could have moved.
+    none = moved.model_copy(update={"model": config.model.model_copy(update={"base": None})})
+    with pytest.raises(ConfigError, match=r"different model\.base"):
+        check_same_config(saved, none, ("data", "base"))
+
+
 def test_batches_by_tokens_depend_on_the_number_of_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
