@@ -126,7 +126,11 @@ def open_encoder(rule: DenseConfig) -> MiningEncoder:
     ------
     CheckpointError
         If the folder holds no suitable model.
+    ConfigError
+        See `scimult.distributed.use_own_gpu`.
     """
+    from scimult import distributed
     from scimult.inference import SciMult
 
+    distributed.use_own_gpu()
     return SciMult.from_pretrained(rule.model, pooling=rule.pooling, similarity=rule.similarity)

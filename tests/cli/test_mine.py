@@ -1,11 +1,16 @@
-"""The shard of a process, by its launcher."""
+"""The shard and the GPU of a process, by its launcher."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from scimult.cli.mine import _shard
+import pytest
+import torch
+
+from scimult.cli.mine import _shard, open_encoder
 from scimult.errors import ConfigError
+from scimult.preparation.mining.config import DenseConfig
+from tests.tiny import save_tiny_model
 
 
 @pytest.mark.parametrize("numbers", [range(4), range(1, 5), range(1, 8, 2), range(3, 4)])
@@ -32,6 +37,18 @@ def test_an_uneven_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _enter(monkeypatch, ARRAY_TASK_ID=2, ARRAY_TASK_MIN=1, ARRAY_TASK_MAX=9, ARRAY_TASK_COUNT=4)
     with pytest.raises(ConfigError, match="unevenly spaced"):
         _shard("auto")
+
+
+def test_each_process_of_a_machine_mines_on_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    save_tiny_model(tmp_path)
+    open_encoder(DenseConfig(rule="dense", model=str(tmp_path)))
+    assert taken == [3]
 
 
 def _enter(monkeypatch: pytest.MonkeyPatch, **variables: int) -> None:
