@@ -244,12 +244,14 @@ class TextTokenizer:
         StorageError
             If the disk is full or the folder cannot be written.
         """
-        # A copy, because another thread may be encoding with the longest text that is set here.
-        saved = copy.deepcopy(self._tokenizer)
-        saved.backend_tokenizer.no_truncation()
-        saved.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
+        self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
+        path = Path(folder, TOKENIZER_FILE)
         with _writing(folder):
-            saved.save_pretrained(str(folder))
+            self._tokenizer.save_pretrained(str(folder))
+            # In the file alone: another thread may be encoding with the longest text set here, and
+            # scores of a copied tokenizer can differ in the last digit.
+            if (saved := read_json(path))["truncation"] is not None:
+                write_json(path, {**saved, "truncation": None})
 
     def save_plain(self, folder: Path | str, max_length: int) -> None:
         """Write the files so that other libraries tokenise as we do.
@@ -261,7 +263,7 @@ class TextTokenizer:
             self._save_lowering(folder)
         else:
             self.save(folder)
-        path = Path(folder, "tokenizer_config.json")
+        path = Path(folder, CONFIG_FILE)
         write_json(path, {**read_json(path), "model_max_length": max_length})
 
     def _save_lowering(self, folder: Path | str) -> None:
