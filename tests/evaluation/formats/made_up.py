@@ -10,10 +10,12 @@ from scimult.data.lines import Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.task_data import TaskData
+from tests.benchmark_sets import write_jsonl
 
 PAPERS = {
     f"p{row}": {"title": f"About {word}", "abstract": None} for row, word in enumerate("abcde")
 }
+WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "stars"]
 
 
 def made_benchmark(layout: str, protocol: str, metrics: list[str], **options: Any) -> Benchmark:
@@ -33,6 +35,15 @@ def made_benchmark(layout: str, protocol: str, metrics: list[str], **options: An
 def read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
     """Return the benchmark's data."""
     return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
+
+
+def write_documents(folder: Path, count: int = 8) -> None:
+    """Write SciRepEval's texts of papers p0, p1, ..."""
+    entries = [
+        {"doc_id": f"p{row}", "title": f"About {WORDS[row]}", "abstract": None}
+        for row in range(count)
+    ]
+    write_jsonl(folder / "set/meta.jsonl", entries)
 
 
 def write_json(path: Path, tree: Any) -> None:

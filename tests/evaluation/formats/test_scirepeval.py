@@ -12,47 +12,25 @@ import pytest
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.datasets import missing_files, read_dataset
-from scimult.evaluation.rankings import rerank, reviewer_matching
+from scimult.evaluation.datasets import missing_files
+from scimult.evaluation.rankings import rerank
 from scimult.evaluation.systems import DenseSystem
-from scimult.evaluation.task_data import Dataset, PaperSet, TaskData
+from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.types import Text
 from tests.benchmark_sets import WordEncoder, write_jsonl, write_rows
+from tests.evaluation.formats.made_up import made_benchmark, read, write_documents
 
 PROBE = {"costs": [1.0], "target": "label"}
-WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "stars"]
 
 
 def _benchmark(protocol: str, metrics: list[str], **options: Any) -> Benchmark:
-    return Benchmark(
-        **{
-            "task": "classification" if "linear" in protocol else "link_prediction",
-            "protocol": protocol,
-            "format": "scirepeval",
-            "folder": "set",
-            "metrics": metrics,
-            "source": "made for a test",
-            "licence": "none",
-            **options,
-        }
-    )
-
-
-def _read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
-    return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
-
-
-def _documents(folder: Path, count: int = 8) -> None:
-    entries = [
-        {"doc_id": f"p{row}", "title": f"About {WORDS[row]}", "abstract": None}
-        for row in range(count)
-    ]
-    write_jsonl(folder / "set/meta.jsonl", entries)
+    task = "classification" if "linear" in protocol else "link_prediction"
+    return made_benchmark("scirepeval", protocol, metrics, **{"task": task, **options})
 
 
 @pytest.fixture
 def labelled(tmp_path: Path) -> Path:
-    _documents(tmp_path)
+    write_documents(tmp_path)
     header = ("paper_id", "label")
     write_rows(tmp_path / "set/train.csv", [header, ("p2", 1), ("p0", 0), ("p5", 1)], ",")
     write_rows(tmp_path / "set/test.csv", [header, ("p1", 0), ("p4", 1)], ",")
@@ -60,7 +38,7 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def test_targets_in_another_order_than_texts(labelled: Path) -> None:
-    data = _read(_benchmark("classification_linear", ["f1"], probe=PROBE), labelled)
+    data = read(_benchmark("classification_linear", ["f1"], probe=PROBE), labelled)
     assert isinstance(data, PaperSet)
     assert data.ids == ["p2", "p0", "p5", "p1", "p4"]
     assert [text.title for text in data.texts[:2]] == ["About water", "About graphs"]
@@ -71,10 +49,10 @@ def test_targets_in_another_order_than_texts(labelled: Path) -> None:
 
 def test_a_paper_of_both_splits_is_counted(labelled: Path) -> None:
     benchmark = _benchmark("classification_linear", ["f1"], probe=PROBE)
-    assert not _read(benchmark, labelled).remarks
+    assert not read(benchmark, labelled).remarks
     path = labelled / "set/test.csv"
     path.write_text(path.read_text() + "p2,1\n")
-    data = _read(benchmark, labelled)
+    data = read(benchmark, labelled)
     assert data.query_ids == ["p1", "p4", "p2"]
     assert list(data.remarks.values()) == [1]
 
@@ -83,15 +61,15 @@ def test_several_tables_and_qrels_are_one_set(labelled: Path, ranked: Path) -> N
     write_rows(labelled / "set/dev.csv", [("paper_id", "label"), ("p6", 1)], ",")
     options = {"probe": PROBE, "split": "dev+test"}
     benchmark = _benchmark("classification_linear", ["f1"], **options)
-    assert _read(benchmark, labelled).query_ids == ["p6", "p1", "p4"]
+    assert read(benchmark, labelled).query_ids == ["p6", "p1", "p4"]
     rows = [{"query_id": "p1", "cand_id": "p2", "score": 1}]
     write_jsonl(ranked / "set/dev_qrel.jsonl", rows)
-    data = _read(_benchmark("rerank", ["map"], split="dev+test"), ranked)
+    data = read(_benchmark("rerank", ["map"], split="dev+test"), ranked)
     assert data.query_ids == ["p1", "p0", "p3"]
 
 
 def test_numbers_and_lists_of_labels(labelled: Path) -> None:
-    data = _read(_benchmark("regression_linear", ["kendall_tau"], probe=PROBE), labelled)
+    data = read(_benchmark("regression_linear", ["kendall_tau"], probe=PROBE), labelled)
     assert isinstance(data, PaperSet)
     assert data.values_N.tolist() == [1, 0, 1, 0, 1]
     for name in ("train", "test"):
@@ -99,8 +77,8 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
         write_jsonl(labelled / f"set/{name}.jsonl", rows)
     several = {**PROBE, "multi_label": True}
     with pytest.raises(DataError, match="paper has several labels"):
-        _read(_benchmark("classification_linear", ["macro_f1"], probe=PROBE), labelled)
-    data = _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
+        read(_benchmark("classification_linear", ["macro_f1"], probe=PROBE), labelled)
+    data = read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
     assert isinstance(data, PaperSet)
     assert data.labels[0] == ["1", "2"]
     for label, message in (
@@ -110,7 +88,7 @@ def test_numbers_and_lists_of_labels(labelled: Path) -> None:
     ):
         write_jsonl(labelled / "set/test.jsonl", [{"paper_id": "p0", "label": label}])
         with pytest.raises(DataError, match=f"test.jsonl:1: {message}"):
-            _read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
+            read(_benchmark("classification_linear", ["macro_f1"], probe=several), labelled)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +106,7 @@ def test_zeros_and_ones_are_flags_or_labels_in_all_lines_alike(
         lines = [{"paper_id": f"p{row}", "label": given[row]} for row in rows]
         write_jsonl(labelled / f"set/{name}.jsonl", lines)
     probe = {**PROBE, "multi_label": True}
-    data = _read(_benchmark("classification_linear", ["macro_f1"], probe=probe), labelled)
+    data = read(_benchmark("classification_linear", ["macro_f1"], probe=probe), labelled)
     assert isinstance(data, PaperSet)
     assert data.labels == labels
 
@@ -146,17 +124,17 @@ def test_bad_targets_are_loud_or_counted(labelled: Path, line: str, message: str
     path.write_text(path.read_text() + line + "\n")
     benchmark = _benchmark("classification_linear", ["f1"], probe=PROBE)
     with pytest.raises(DataError) as caught:
-        _read(benchmark, labelled)
+        read(benchmark, labelled)
     assert message in str(caught.value)
     assert f"{path}:5" in str(caught.value)
     rejects = Rejects(skip_bad=True)
-    assert _read(benchmark, labelled, rejects).counts["train"] == 3
+    assert read(benchmark, labelled, rejects).counts["train"] == 3
     assert sum(rejects.counts.values()) == 1
 
 
 @pytest.fixture
 def ranked(tmp_path: Path) -> Path:
-    _documents(tmp_path)
+    write_documents(tmp_path)
     pairs = [("p0", "p1", 1), ("p0", "p2", 0), ("p3", "p4", 0), ("p3", "p0", 2), ("p3", "p5", 1)]
     qrel = [{"query_id": q, "cand_id": c, "score": s} for q, c, s in pairs]
     write_jsonl(tmp_path / "set/test_qrel.jsonl", qrel)
@@ -166,7 +144,7 @@ def ranked(tmp_path: Path) -> Path:
 def test_judged_candidates_are_ranked_by_distance(ranked: Path) -> None:
     """Only judged candidates, by descending −‖q − d‖, whatever the encoder's own similarity is."""
     benchmark = _benchmark("rerank", ["map", "ndcg"], similarity="l2")
-    data = _read(benchmark, ranked)
+    data = read(benchmark, ranked)
     assert isinstance(data, Dataset)
     encoder = WordEncoder("dot")
     outcome = rerank(benchmark, data, DenseSystem(encoder).ranker(data))
@@ -189,7 +167,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     qrel = [{"query_id": q, "cand_id": "c1", "score": 1} for q in ("q1", "q2")]
     write_jsonl(tmp_path / "set/test_qrel.jsonl", qrel)
     fields = ["title", "abstract", "venue", "year"]
-    data = _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
+    data = read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
     assert isinstance(data, Dataset)
     bodies = ["A [SEP] V [SEP] 1964", "A"]
     assert data.candidates == [Text("paper", "T", body) for body in bodies]
@@ -197,7 +175,7 @@ def test_records_of_queries_with_candidates_and_fields(tmp_path: Path) -> None:
     records[1]["candidates"] = [{**candidate, "title": "Another"}]
     write_jsonl(tmp_path / "set/meta.jsonl", records)
     with pytest.raises(DataError, match="id has two texts"):
-        _read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
+        read(_benchmark("rerank", ["ndcg"], task="search", fields=fields), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -218,9 +196,9 @@ def test_bad_judgments_are_loud_or_counted(
     path.write_text(path.read_text() + json.dumps(row) + "\n")
     benchmark = _benchmark("rerank", ["map"])
     with pytest.raises(DataError, match=message):
-        _read(benchmark, ranked)
+        read(benchmark, ranked)
     rejects = Rejects(skip_bad=True)
-    assert _read(benchmark, ranked, rejects).counts["queries"] == 2
+    assert read(benchmark, ranked, rejects).counts["queries"] == 2
     assert sum(rejects.counts.values()) == 1
 
 
@@ -232,118 +210,7 @@ def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
         "meta.jsonl",
     ]
     with pytest.raises(DataError, match=r"is missing: .*; or scimult evaluate --download"):
-        _read(benchmark, tmp_path)
-
-
-@pytest.fixture
-def reviewing(tmp_path: Path) -> Path:
-    _documents(tmp_path)
-    reviewers = {"r1": ["p1"], "r2": ["p2", "p3", "p4", "p5"], "r3": ["p6", "p7"]}
-    lines = [{"r_id": name, "papers": papers} for name, papers in reviewers.items()]
-    write_jsonl(tmp_path / "set/reviewer_metadata.jsonl", lines)
-    for kind, relevant in (("hard", {"r2"}), ("soft", {"r2", "r3"})):
-        rows = [
-            {"query_id": "p0", "cand_id": name, "score": int(name in relevant)}
-            for name in reviewers
-        ]
-        write_jsonl(tmp_path / f"set/test_{kind}_qrel.jsonl", rows)
-    return tmp_path
-
-
-def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> None:
-    metrics = ["mean_precision", "precision_hard", "precision_soft"]
-    benchmark = _benchmark("reviewer_matching", metrics, similarity="cosine")
-    data = _read(benchmark, reviewing)
-    assert isinstance(data, Dataset)
-    encoder = WordEncoder("dot", width=4)
-    outcome = reviewer_matching(benchmark, data, DenseSystem(encoder).ranker(data))
-    vectors = encoder.encode(data.candidates, task="search", role="query")
-    unit = dict(
-        zip(
-            data.candidate_ids,
-            vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
-            strict=True,
-        )
-    )
-    scores = {}
-    for name, papers in {"r1": [1], "r2": [2, 3, 4, 5], "r3": [6, 7]}.items():
-        cosines = sorted((float(unit["p0"] @ unit[f"p{p}"]) for p in papers), reverse=True)
-        scores[name] = float(np.mean(cosines[:3]))
-    order = sorted(scores, key=lambda name: scores[name], reverse=True)
-    hard = np.mean([sum(name == "r2" for name in order[:k]) / k for k in (5, 10)])
-    soft = np.mean([sum(name != "r1" for name in order[:k]) / k for k in (5, 10)])
-    assert outcome.scores["precision_hard"] == pytest.approx(hard)
-    assert outcome.scores["precision_soft"] == pytest.approx(soft)
-    assert outcome.scores["mean_precision"] == pytest.approx((hard + soft) / 2)
-    assert data.counts == {"queries": 1, "candidates": 8, "relevant": 2}
-
-
-def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
-    """The ranked reviewers, against the same rule written as loops."""
-    from scimult.evaluation.rankings import rank_reviewers
-
-    benchmark = _benchmark("reviewer_matching", ["mean_precision"], similarity="cosine")
-    data = _read(benchmark, reviewing)
-    assert isinstance(data, Dataset)
-    assert data.lists is not None
-    ranker = DenseSystem(WordEncoder(width=4)).ranker(data)
-    papers = ranker.rank_listed(data.lists)
-    score_of = dict(zip(papers.rows_QK[0].tolist(), papers.scores_QK[0].tolist(), strict=True))
-    wanted = {
-        reviewer: np.mean(sorted((score_of[row] for row in rows), reverse=True)[:3])
-        for reviewer, rows in enumerate([[1], [2, 3, 4, 5], [6, 7]])
-    }
-    ranking = rank_reviewers(data, papers)
-    assert ranking.rows_QK[0].tolist() == sorted(wanted, key=lambda row: -wanted[row])
-
-
-def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
-    """The mean of r3's best three, where one paper counts twice."""
-    from scimult.evaluation.rankings import rank_reviewers
-
-    path = reviewing / "set/reviewer_metadata.jsonl"
-    path.write_text(path.read_text().replace('["p6", "p7"]', '["p6", "p7", "p6"]'))
-    data = _read(_benchmark("reviewer_matching", ["mean_precision"], similarity="l2"), reviewing)
-    assert isinstance(data, Dataset)
-    assert data.lists is not None
-    papers = DenseSystem(WordEncoder(width=4)).ranker(data).rank_listed(data.lists)
-    ranking = rank_reviewers(data, papers)
-    score_of = dict(zip(papers.rows_QK[0].tolist(), papers.scores_QK[0].tolist(), strict=True))
-    place = ranking.rows_QK[0].tolist().index(2)
-    wanted = np.mean([score_of[6], score_of[7], score_of[6]])
-    assert ranking.scores_QK[0][place] == pytest.approx(wanted, rel=1e-6)
-
-
-def test_reviewers_of_one_file_are_ranked_and_counted(reviewing: Path) -> None:
-    """r2 is judged, and relevant, only in the hard file: in the soft sense it is not relevant."""
-    path = reviewing / "set/test_soft_qrel.jsonl"
-    rows = [line for line in path.read_text().splitlines() if '"r2"' not in line]
-    path.write_text("\n".join(rows) + "\n")
-    metrics = ["mean_precision", "precision_hard", "precision_soft"]
-    benchmark = _benchmark("reviewer_matching", metrics, similarity="cosine")
-    data = _read(benchmark, reviewing)
-    assert isinstance(data, Dataset)
-    outcome = reviewer_matching(benchmark, data, DenseSystem(WordEncoder()).ranker(data))
-    assert outcome.scores["precision_hard"] == pytest.approx((1 / 5 + 1 / 10) / 2)
-    assert outcome.scores["precision_soft"] == pytest.approx((1 / 5 + 1 / 10) / 2)
-    (remark,) = data.remarks
-    assert remark == "reviewer is judged in the hard file only, such as r2 for p0, and is ranked"
-    assert data.remarks[remark] == 1
-    path.write_text(rows[0].replace('"p0"', '"p1"') + "\n")
-    with pytest.raises(DataError, match="query is in only one of the hard and soft .*'p0'"):
-        _read(benchmark, reviewing)
-
-
-def test_a_reviewer_without_texts_is_loud_or_counted(reviewing: Path) -> None:
-    path = reviewing / "set/reviewer_metadata.jsonl"
-    path.write_text(path.read_text().replace('"p1"', '"p99"'))
-    benchmark = _benchmark("reviewer_matching", ["mean_precision"])
-    with pytest.raises(DataError, match="reviewer's paper has no text"):
-        _read(benchmark, reviewing)
-    rejects = Rejects(skip_bad=True)
-    _read(benchmark, reviewing, rejects)
-    assert rejects.counts["reviewer's paper has no text"] == 1
-    assert rejects.counts["judged reviewer has no papers"] == 2
+        read(benchmark, tmp_path)
 
 
 def _training(folder: Path, rows: list[Any], name: str = "rows.json") -> None:
@@ -360,20 +227,20 @@ def test_rows_of_training_files(tmp_path: Path) -> None:
     }
     _training(tmp_path, [triplet])
     options: dict[str, Any] = {"format": "scirepeval_training", "texts": "rows.json"}
-    data = _read(_benchmark("rerank", ["map"], **options), tmp_path)
+    data = read(_benchmark("rerank", ["map"], **options), tmp_path)
     assert isinstance(data, Dataset)
     assert data.candidate_ids == ["2", "3"]
     assert data.qrels.grades[0].tolist() == [1, 0]
     _training(tmp_path, [{**paper, "corpus_id": row, "kind": "ab"[row % 2]} for row in range(10)])
     probe = {"costs": [1], "target": "kind", "held_out": 0.3}
     labelled = _benchmark("classification_linear", ["macro_f1"], probe=probe, **options)
-    first, again = _read(labelled, tmp_path), _read(labelled, tmp_path)
+    first, again = read(labelled, tmp_path), read(labelled, tmp_path)
     assert isinstance(first, PaperSet)
     assert first.counts["train"] == 7
     assert first.query_ids == again.query_ids
     _training(tmp_path, [{**triplet, "pos": triplet["neg"]}])
     with pytest.raises(DataError, match="candidate has two grades"):
-        _read(_benchmark("rerank", ["map"], **options), tmp_path)
+        read(_benchmark("rerank", ["map"], **options), tmp_path)
 
 
 def test_a_text_without_its_query_is_skipped(ranked: Path) -> None:
@@ -381,7 +248,7 @@ def test_a_text_without_its_query_is_skipped(ranked: Path) -> None:
     line = json.dumps({"query": None, "candidates": [{"doc_id": "new", "title": "New"}, "old"]})
     path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
     rejects = Rejects(skip_bad=True)
-    data = _read(_benchmark("rerank", ["map"]), ranked, rejects)
+    data = read(_benchmark("rerank", ["map"]), ranked, rejects)
     assert isinstance(data, Dataset)
     assert "new" in data.candidate_ids
     assert rejects.counts == {"record has no query": 1, "a candidate is not an object": 1}
@@ -412,9 +279,9 @@ def test_bad_training_rows_are_skipped(tmp_path: Path, change: dict[str, Any], r
     _training(tmp_path, [good, {**good, **more}])
     ranked = _benchmark("rerank", ["map"], format="scirepeval_training", texts="rows.json")
     rejects = Rejects(skip_bad=True)
-    data = _read(ranked, tmp_path, rejects)
+    data = read(ranked, tmp_path, rejects)
     assert isinstance(data, Dataset)
     assert data.candidate_ids == ["a", "b"]
     assert rejects.counts == {reason: 1}
     with pytest.raises(DataError, match=reason):
-        _read(ranked, tmp_path)
+        read(ranked, tmp_path)
