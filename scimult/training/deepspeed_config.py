@@ -239,6 +239,11 @@ def _refuse_types(given: dict[str, Any], path: str | None, precision: Precision)
             value=given["torch_autocast"],
             fix="leave it out, and choose engine.precision",
         )
+    for half in ("bf16", "fp16"):
+        key = f"{half}_master_weights_and_grads"
+        if given.get(half, {}).get(key):
+            problem = f"{half}.{key} trains without float32 master weights"
+            raise ConfigError(problem, path=path, fix="leave it out")
     types = {
         "communication_data_type": given.get("communication_data_type"),
         "data_types.grad_accum_dtype": given.get("data_types", {}).get("grad_accum_dtype"),

@@ -91,6 +91,10 @@ def test_shipped_files_resolve(repository: Path, stage: int) -> None:
             r"torch_autocast .* contradicts engine\.precision.*leave it out",
         ),
         ({"torch_autocast": True}, "torch_autocast .* is not a mapping"),
+        (
+            {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}},
+            r"bf16\.bf16_master_weights_and_grads trains without float32 .*leave it out",
+        ),
         ({"communication_data_type": "fp16"}, "communication_data_type .* round gradients of bf16"),
         (
             {"data_types": {"grad_accum_dtype": "fp16"}},
