@@ -24,13 +24,16 @@ def test_an_array_mines_every_shard_once(monkeypatch: pytest.MonkeyPatch, number
     assert {shard.count for shard in shards} == {len(numbers)}
 
 
-def test_the_tasks_of_srun_divide_that_of_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_of_a_launcher_divide_that_of_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
     # A batch script without srun is a single process, however many tasks the job has.
     _enter(monkeypatch, ARRAY_TASK_ID=2, ARRAY_TASK_MIN=1, ARRAY_TASK_MAX=3, ARRAY_TASK_COUNT=3)
     _enter(monkeypatch, PROCID=0, NTASKS=4)
     assert (_shard("auto").index, _shard("auto").count) == (1, 3)
     _enter(monkeypatch, PROCID=2, STEP_NUM_TASKS=4)
     assert (_shard("auto").index, _shard("auto").count) == (6, 12)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert (_shard("auto").index, _shard("auto").count) == (3, 6)
 
 
 def test_an_uneven_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
