@@ -298,13 +298,15 @@ def gelu_between(inner: nn.Linear, output: nn.Linear, x_ND: Tensor, approximate:
     product if weights are packed. Rounded layers take some rows at a time, whose numbers stay in
     the processor's cache.
     """
+    if isinstance(inner.forward, _ByteLinear):
+        parts = torch.split(x_ND, _ROUNDED_ROWS)
+        return torch.cat([output(F.gelu(inner(part), approximate=approximate)) for part in parts])
     if isinstance(inner.forward, _PackedLinear):
-        hidden: Tensor = output(inner.forward.gelu(x_ND, approximate))
-        return hidden
-    rows = _ROUNDED_ROWS if isinstance(inner.forward, _ByteLinear) else len(x_ND) or 1
-    parts = torch.split(x_ND, rows)
-    outputs = [output(F.gelu(inner(part), approximate=approximate)) for part in parts]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        hidden_NF = inner.forward.gelu(x_ND, approximate)
+    else:
+        hidden_NF = F.gelu(inner(x_ND), approximate=approximate)
+    outputs_ND: Tensor = output(hidden_NF)
+    return outputs_ND
 
 
 def round_linears(model: nn.Module, largest: int) -> None:

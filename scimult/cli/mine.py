@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scimult.preparation.mining.steps import Shard
 
 _ARRAY = [f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "COUNT")]
-_SRUN = ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]
+_TORCHRUN, _SRUN = ["RANK", "WORLD_SIZE"], ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]
 
 
 def mine(
@@ -95,7 +95,7 @@ def _shard(spec: str) -> Shard:
 
 
 def _launched(environment: Mapping[str, str]) -> str | None:
-    """Return I/N of this process: by torchrun, or by its task of a Slurm array and of srun.
+    """Return I/N of this process: by its task of a Slurm array, and its rank of torchrun or srun.
 
     Raises
     ------
@@ -104,9 +104,8 @@ def _launched(environment: Mapping[str, str]) -> str | None:
     """
     from scimult.errors import ConfigError
 
-    if {"RANK", "WORLD_SIZE"} <= environment.keys():
-        return f"{environment['RANK']}/{environment['WORLD_SIZE']}"
-    if not {_ARRAY[0], _SRUN[1]} & environment.keys():
+    launcher = _TORCHRUN if environment.keys() >= set(_TORCHRUN) else _SRUN
+    if not {_ARRAY[0], launcher[1]} & environment.keys():
         return None
     index, first, last, count = (
         int(environment.get(name, n)) for name, n in zip(_ARRAY, "0001", strict=True)
@@ -115,7 +114,7 @@ def _launched(environment: Mapping[str, str]) -> str | None:
     if uneven:
         fix = "use an array such as 0-15, 1-16 or 1-31:2, or give --shard as I/N"
         raise ConfigError("array's task numbers are unevenly spaced", value=index, fix=fix)
-    rank, ranks = (int(environment.get(name, n)) for name, n in zip(_SRUN, "01", strict=True))
+    rank, ranks = (int(environment.get(name, n)) for name, n in zip(launcher, "01", strict=True))
     return f"{position * ranks + rank}/{count * ranks}"
 
 
@@ -126,7 +125,11 @@ def open_encoder(rule: DenseConfig) -> MiningEncoder:
     ------
     CheckpointError
         If the folder holds no suitable model.
+    ConfigError
+        See `scimult.distributed.use_own_gpu`.
     """
+    from scimult import distributed
     from scimult.inference import SciMult
 
+    distributed.use_own_gpu()
     return SciMult.from_pretrained(rule.model, pooling=rule.pooling, similarity=rule.similarity)

@@ -25,10 +25,9 @@ def conflict_of(
     queries: IntArray, candidates: IntArray, scores: NDArray[np.floating]
 ) -> tuple[int, int] | None:
     """Return the positions of two different scores, as float32, of one pair; None without any."""
-    values = np.asarray(scores, dtype=np.float32)
-    order = np.lexsort((values, candidates, queries))
+    order = np.lexsort((candidates, queries))  # stable: of one pair, in the order given
     same = (np.diff(queries[order]) == 0) & (np.diff(candidates[order]) == 0)
-    values = values[order]
+    values = scores[order].astype(np.float32)
     conflicts = np.flatnonzero(same & (values[1:] != values[:-1]))
     return (int(order[conflicts[0]]), int(order[conflicts[0] + 1])) if len(conflicts) else None
 
@@ -53,11 +52,8 @@ class TeacherScores:
                 fix="keep one of them",
             )
         self._span = int(candidates.max(initial=0)) + 1
-        order = np.lexsort((candidates, queries))
-        keys = queries[order] * self._span + candidates[order]
-        values = values[order]
-        first = np.diff(keys, prepend=-1) != 0
-        self._keys, self._values = keys[first], values[first]
+        self._keys, first = np.unique(queries * self._span + candidates, return_index=True)
+        self._values = values[first]
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -264,7 +264,7 @@ class TextTokenizer:
             self._save_lowering(folder)
         else:
             self.save(folder)
-        path = Path(folder, "tokenizer_config.json")
+        path = Path(folder, CONFIG_FILE)
         write_json(path, {**read_json(path), "model_max_length": max_length})
 
     def _save_lowering(self, folder: Path | str) -> None:

@@ -134,7 +134,7 @@ def download_from_hub(
     for benchmark in benchmarks.values():
         for name, source in benchmark.hub.items():
             path = (root / benchmark.folder / name).resolve()
-            if path.exists():
+            if packed_or_plain(path).exists():
                 continue
             on_file(path)
             write_hub_file(path, source)

@@ -312,7 +312,13 @@ def _of_columns(columns: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if len(set(lengths.values())) > 1:
         fix = "give every column the same number of cells"
         raise DataError("columns have different lengths", value=lengths, fix=fix)
-    return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    cells = map(_cells, columns.values())
+    return (dict(zip(columns, row, strict=True)) for row in zip(*cells, strict=True))
+
+
+def _cells(values: Any) -> Any:
+    """Return the cells of a column, None for those that pandas calls missing."""
+    return values.astype(object).where(values.notna(), None) if hasattr(values, "notna") else values
 
 
 _In = TypeVar("_In")

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
+from scimult.library.segments import UnreadableError
 from scimult.retrieval.embeddings import queries_for
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
@@ -192,7 +193,7 @@ def mapped_index(path: Path) -> faiss.Index:
 
     Raises
     ------
-    DataError
+    UnreadableError
         If it is missing or cut short.
     """
     try:
@@ -204,7 +205,7 @@ def mapped_index(path: Path) -> faiss.Index:
         if not path.exists():
             problem = "approximate index is missing"
             fix = f"open the library again, as another process may have replaced it; or {fix}"
-        raise DataError(problem, path=path, fix=fix) from error
+        raise UnreadableError(problem, path=path, fix=fix) from error
     return index
 
 

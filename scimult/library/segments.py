@@ -104,7 +104,7 @@ class SegmentFile:
 
 
 class UnreadableError(DataError):
-    """Papers of an opened library are gone, or were rewritten by another process."""
+    """Files of an opened library are gone, damaged, or were rewritten by another process."""
 
 
 def unreadable(path: Path, error: Exception) -> UnreadableError:

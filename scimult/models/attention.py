@@ -65,7 +65,7 @@ def attend(
     # Split, not sliced: the gradient of each slice would be as large as all tokens.
     parts = torch.split(qkv_T3HK, [group.num_tokens for group in groups])
     outputs = [
-        _attend_group(part_t3HK, group, dropout, window, context)
+        _attend_group(part_t3HK, group, dropout, window, context, training)
         for part_t3HK, group in zip(parts, groups, strict=True)
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -77,6 +77,7 @@ def _attend_group(
     dropout: float,
     window: int | None,
     context: Context | None,
+    training: bool,
 ) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
     padded = qkv_t3HK
@@ -88,7 +89,7 @@ def _attend_group(
     padded_BL3HK = padded.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
     qkv_3BHLK = padded_BL3HK.permute(2, 0, 3, 1, 4)
     if window is not None and group.longest > 4 * window:
-        output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
+        output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window, training)
     else:
         mask = None if group.mask_BL is None else group.mask_BL[:, None, None, :]
         if window is not None and group.longest > window + 1:
@@ -100,7 +101,7 @@ def _attend_group(
             k_BHLK, v_BHLK = torch.cat([k_BHIK, k_BHLK], 2), torch.cat([v_BHIK, v_BHLK], 2)
             if mask is not None:
                 mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
-        output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
+        output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout, training)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
     return flat if group.slots_T is None else flat.index_select(0, group.slots_T)
 
@@ -118,7 +119,7 @@ def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Te
 
 
 def _attend_in_chunks(
-    qkv_3BHLK: Tensor, real_BL: Tensor | None, dropout: float, window: int
+    qkv_3BHLK: Tensor, real_BL: Tensor | None, dropout: float, window: int, training: bool
 ) -> Tensor:
     """Attend within a window, in time and memory linear in L.
 
@@ -151,7 +152,7 @@ def _attend_in_chunks(
         for x_BHLK in (k_BHLK, v_BHLK)
     )
     output_bHCK = _attend_padded(
-        per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout
+        per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout, training
     )
     output_BNHCK = output_bHCK.view(rows, chunks, heads, chunk, width)
     output_BHLK = output_BNHCK.transpose(1, 2).reshape(rows, heads, chunks * chunk, width)
@@ -159,11 +160,16 @@ def _attend_in_chunks(
 
 
 def _attend_padded(
-    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
+    q_BHLK: Tensor,
+    k_BHLK: Tensor,
+    v_BHLK: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    training: bool,
 ) -> Tensor:
     """Attend within padded rows by the fastest method for their dtype and device."""
     if is_unfused(q_BHLK.device, q_BHLK.dtype, dropout):
-        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
+        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout, training)
     return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
 
 
@@ -176,7 +182,12 @@ def is_unfused(device: torch.device, dtype: torch.dtype, dropout: float) -> bool
 
 
 def _attend_by_products(
-    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
+    q_BHLK: Tensor,
+    k_BHLK: Tensor,
+    v_BHLK: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    training: bool,
 ) -> Tensor:
     """Attend by two matrix products and a softmax, in float32 at least.
 
@@ -189,7 +200,8 @@ def _attend_by_products(
     k_BHLK = k_BHLK.contiguous()
     wide = torch.promote_types(q_BHLK.dtype, torch.float32)
     scores_BHLL = q_BHLK @ k_BHLK.transpose(-1, -2)
-    if mask is None and not dropout and not scores_BHLL.requires_grad:
+    # Training rounds alike with and without gradients, in both passes of the embedding cache.
+    if mask is None and not training and not scores_BHLL.requires_grad:
         mixed_BHLK = _mix_by_exponentials(scores_BHLL, v_BHLK)
         if mixed_BHLK is not None:
             return mixed_BHLK

@@ -82,7 +82,7 @@ class ModernAttention(nn.Module):
         qkv_T3HK = qkv_TD3.view(-1, 3, self.heads, width // self.heads)
         qkv_T3HK = self.turn(qkv_T3HK, *rotations(plan, width // self.heads // 2, self.theta))
         dropout = self.dropout if self.training else 0.0
-        qkv_T3HK = qkv_T3HK.to(self.attends_in or x_TD.dtype)
+        qkv_T3HK = qkv_T3HK.to(self.attends_in or qkv_T3HK.dtype)
         mixed_THK = attend(qkv_T3HK, plan, dropout, training=self.training, window=self.window)
         return mixed_THK.reshape(-1, width).to(x_TD.dtype)
 

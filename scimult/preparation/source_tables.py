@@ -149,7 +149,7 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     scored = corpus.arrays(f"SELECT {columns} {good} teacher IS NOT NULL ORDER BY line")
     scored_queries, scored_papers, scores, lines = map(np.asarray, scored.values())
     if conflict := conflict_of(scored_queries, scored_papers, scores):
-        first, second = sorted(conflict)
+        first, second = conflict
         fix = f"keep one; the other is in line {lines[first]}"
         value = float(scores[second])
         raise DataError(TWO_SCORES, path=path, line=int(lines[second]), value=value, fix=fix)

@@ -1,11 +1,23 @@
-"""The shard of a process, by its launcher."""
+"""The shard and the GPU of a process, by its launcher."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from scimult.cli.mine import _shard
+import pytest
+import torch
+
+from scimult.cli.mine import _shard, open_encoder
 from scimult.errors import ConfigError
+from scimult.preparation.mining.config import DenseConfig
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what DeepSpeed sets for a process that another test made its only rank."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("numbers", [range(4), range(1, 5), range(1, 8, 2), range(3, 4)])
@@ -19,19 +31,34 @@ def test_an_array_mines_every_shard_once(monkeypatch: pytest.MonkeyPatch, number
     assert {shard.count for shard in shards} == {len(numbers)}
 
 
-def test_the_tasks_of_srun_divide_that_of_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_of_a_launcher_divide_that_of_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
     # A batch script without srun is a single process, however many tasks the job has.
     _enter(monkeypatch, ARRAY_TASK_ID=2, ARRAY_TASK_MIN=1, ARRAY_TASK_MAX=3, ARRAY_TASK_COUNT=3)
     _enter(monkeypatch, PROCID=0, NTASKS=4)
     assert (_shard("auto").index, _shard("auto").count) == (1, 3)
     _enter(monkeypatch, PROCID=2, STEP_NUM_TASKS=4)
     assert (_shard("auto").index, _shard("auto").count) == (6, 12)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert (_shard("auto").index, _shard("auto").count) == (3, 6)
 
 
 def test_an_uneven_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _enter(monkeypatch, ARRAY_TASK_ID=2, ARRAY_TASK_MIN=1, ARRAY_TASK_MAX=9, ARRAY_TASK_COUNT=4)
     with pytest.raises(ConfigError, match="unevenly spaced"):
         _shard("auto")
+
+
+def test_each_process_of_a_machine_mines_on_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    save_tiny_model(tmp_path)
+    open_encoder(DenseConfig(rule="dense", model=str(tmp_path)))
+    assert taken == [3]
 
 
 def _enter(monkeypatch: pytest.MonkeyPatch, **variables: int) -> None:

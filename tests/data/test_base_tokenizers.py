@@ -44,6 +44,7 @@ def test_one_separator_and_no_token_for_the_space_around_it(folder: Path) -> Non
 @pytest.mark.parametrize("lowercase", [None, True])
 def test_saved_tokenizer_is_equal(folder: Path, tmp_path: Path, lowercase: bool | None) -> None:
     before = TextTokenizer.from_folder(folder, lowercase=lowercase)
+    before.encode([PAPER], 9)
     before.save(tmp_path / "saved")
     after = TextTokenizer.from_folder(tmp_path / "saved")
     assert (after.fingerprint, after.lowercase) == (before.fingerprint, before.lowercase)

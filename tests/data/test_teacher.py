@@ -45,7 +45,7 @@ def test_lookup_and_round_trip(
 def test_a_pair_has_one_score() -> None:
     rows = np.array([3, 3, 1]), np.array([4, 4, 4])
     assert len(TeacherScores(*rows, np.array([0.5, 0.5, 2.0]))) == 2
-    with pytest.raises(DataError, match=r"two different teacher scores.*\[3, 4, 0.5, 0.75\]"):
+    with pytest.raises(DataError, match=r"two different teacher scores.*\[3, 4, 0.75, 0.5\]"):
         TeacherScores(*rows, np.array([0.75, 0.5, 2.0]))
     with pytest.raises(DataError, match="not finite"):
         TeacherScores(*rows, np.array([0.5, 0.5, np.inf]))

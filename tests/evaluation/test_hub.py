@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,9 @@ def test_downloaded_files_are_read_as_local_ones(tmp_path: Path, repository_fold
     assert isinstance(data, Dataset)
     assert data.candidate_ids == ["d1", "d2", "d3", "d4", "d5"]
     assert data.qrels.grades.values.tolist() == [2, 1, 1]
+    corpus = written[0]
+    corpus.with_name("corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
     assert download_from_hub({"search": benchmark}, tmp_path / "data", announced.append) == []
 
 

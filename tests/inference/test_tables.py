@@ -36,7 +36,7 @@ TABLES = {
     "datasets, a slice": Dataset.from_pandas(FRAME)[:2],
     "datasets, a slice of arrays": Dataset.from_pandas(FRAME).with_format("numpy")[:2],
     "datasets, a slice of tensors": Dataset.from_pandas(FRAME).with_format("torch")[:2],
-    "columns of pandas": {"title": FRAME["title"], "abstract": FRAME["abstract"].fillna("")},
+    "columns of pandas": {"title": FRAME["title"], "abstract": FRAME["abstract"]},
     "columns of polars": pl.from_pandas(FRAME).to_dict(),
     "datasets, streaming": Dataset.from_pandas(FRAME).to_iterable_dataset(),
     **{

@@ -19,6 +19,7 @@ from scimult.library import Library, approximate, building, indexing, searching
 from scimult.library.approximate import ApproximateSearch, IndexFacts, Kind
 from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
+from scimult.library.segments import UnreadableError
 from scimult.locks import temporary_name
 from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
@@ -327,7 +328,7 @@ def test_a_damaged_index_is_named_and_exact_search_goes_on(library: Library) -> 
     (path,) = (library.path / "indexes").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     opened = Library.open(library.path, model=library.model)
-    with pytest.raises(DataError, match=r"damaged approximate index.*Fix: rebuild it"):
+    with pytest.raises(UnreadableError, match=r"damaged approximate index.*Fix: rebuild it"):
         opened.search("graph")
     assert [error.path for error in opened.check()] == [path]
     assert len(opened.search("graph", method="exact")) == 10
@@ -337,7 +338,7 @@ def test_an_index_that_another_process_replaced_is_not_called_damaged(library: L
     library.index()
     opened = Library.open(library.path, model=library.model)
     library.index(kind="rabitq")
-    with pytest.raises(DataError, match=r"index is missing.*Fix: open the library again"):
+    with pytest.raises(UnreadableError, match=r"index is missing.*Fix: open the library again"):
         opened.search("graph")
     opened.refresh()
     assert not opened.search("graph").exact

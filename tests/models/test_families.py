@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,20 @@ def test_initial_weights_are_a_function_of_the_seed(pair: tuple[Encoder, PreTrai
     one.initialise(3), two.initialise(3)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert one(pack(rows())).isfinite().all()
+
+
+@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+def test_under_autocast_tokens_attend_in_its_type(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_pretrained(save_base_model(tmp_path, family)).model
+    module, seen = importlib.import_module(type(model.blocks[0].attention).__module__), set()
+
+    def noted(qkv: Tensor, *args: Any, **options: Any) -> Tensor:
+        seen.add(qkv.dtype)
+        return attention.attend(qkv, *args, **options)
+
+    monkeypatch.setattr(module, "attend", noted)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(pack(rows()), 0)
+    assert seen == {torch.bfloat16}

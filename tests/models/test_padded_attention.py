@@ -41,7 +41,8 @@ def gathered(
             index[group.slots_T] = torch.arange(group.num_tokens)
             part = part[index]
             places = group.slots_T
-        outputs.append(attention._attend_group(part, whole, dropout, window, None)[places])
+        mixed = attention._attend_group(part, whole, dropout, window, None, training)
+        outputs.append(mixed[places])
     return torch.cat(outputs)
 
 

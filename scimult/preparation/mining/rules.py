@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from scimult import distributed
 from scimult.data.manifest import PairEntry
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
@@ -211,6 +212,7 @@ class RuleBuilder:
     def _veto(self, veto: configs.VetoConfig | None) -> Filter | None:
         if veto is None:
             return None
+        distributed.use_own_gpu()
         score = self._cross_encoder(veto.model)
         return CrossEncoderVeto(score, self._data.texts, veto.margin).keep
 

@@ -14,7 +14,7 @@ from scimult.checkpoints import load_pretrained
 from scimult.config import apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 from scimult.files import FolderKind, check_replaceable, only_writer
-from scimult.hardware import usable_device
+from scimult.hardware import naming_full_memory, usable_device
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.table import Table
@@ -64,6 +64,7 @@ class InterferenceReport:
     layout: SuggestedLayout
 
 
+@naming_full_memory("lower batch.pairs_per_step, or use another device")
 def run_interference(
     model: Path,
     out: Path,
@@ -85,7 +86,8 @@ def run_interference(
     Raises
     ------
     SciMultError
-        If configuration, data or models do not fit, or there are fewer than two tasks.
+        If configuration, data or models do not fit, there are fewer than two tasks, or memory is
+        full.
     """
     check_replaceable(out, _REPORT)
     settings = _settings(model, config, overrides)

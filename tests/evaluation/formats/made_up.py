@@ -37,16 +37,16 @@ def read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> Ta
     return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
 
 
-def write_json(path: Path, tree: Any) -> None:
-    """Write a JSON file below new folders."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(tree))
-
-
 def write_documents(folder: Path, count: int = 8) -> None:
-    """Write papers about WORDS as SciRepEval does."""
+    """Write SciRepEval's texts of papers p0, p1, ..."""
     entries = [
         {"doc_id": f"p{row}", "title": f"About {WORDS[row]}", "abstract": None}
         for row in range(count)
     ]
     write_jsonl(folder / "set/meta.jsonl", entries)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Write a JSON file below new folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tree))

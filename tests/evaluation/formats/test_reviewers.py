@@ -1,4 +1,4 @@
-"""SciRepEval's reviewer matching: what is read and counted, and how reviewers are ranked."""
+"""SciRepEval's matching of reviewers: what is read, refused and ranked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
-from scimult.evaluation.rankings import reviewer_matching
+from scimult.evaluation.rankings import rank_reviewers, reviewer_matching
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import WordEncoder, write_jsonl
@@ -61,8 +61,6 @@ def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> 
 
 def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
     """The ranked reviewers, against the same rule written as loops."""
-    from scimult.evaluation.rankings import rank_reviewers
-
     benchmark = made_benchmark(
         "scirepeval", "reviewer_matching", ["mean_precision"], similarity="cosine"
     )
@@ -82,8 +80,6 @@ def test_reviewers_order_by_the_mean_of_the_best_three(reviewing: Path) -> None:
 
 def test_a_paper_listed_twice_counts_twice(reviewing: Path) -> None:
     """The mean of r3's best three, where one paper counts twice."""
-    from scimult.evaluation.rankings import rank_reviewers
-
     path = reviewing / "set/reviewer_metadata.jsonl"
     path.write_text(path.read_text().replace('["p6", "p7"]', '["p6", "p7", "p6"]'))
     data = read(

@@ -18,12 +18,14 @@ from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.data.batches import Batch, MicroBatch
 from scimult.errors import ConfigError, DataError, StorageError
+from scimult.hardware import MemoryFullError
 from scimult.models import Encoder, pack
 from scimult.training.build import build_model
 from scimult.training.interference import (
     InterferenceMap,
     compare,
     measure,
+    run,
     suggest_layout,
 )
 from scimult.training.interference.cosines import WHOLE
@@ -389,3 +391,15 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="is not a report of scimult interference"):
         run_interference(folder / "base", tmp_path / "mine", **given)
+
+
+def test_full_memory_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    save_config(run_config(folder, "run", model={"variant": "vanilla"}), tmp_path / "run.yaml")
+    monkeypatch.setattr(run, "measure", fills)
+    with pytest.raises(MemoryFullError, match=r"GPU .*2.00 GiB.*Fix: lower batch.pairs_per_step"):
+        run_interference(folder / "base", tmp_path / "out", config=tmp_path / "run.yaml", rounds=2)
