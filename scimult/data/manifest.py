@@ -164,8 +164,8 @@ class Manifest(_Entry):
     sources, pairs, targets : list
         In configuration order.
     in_neither_split : dict
-        Number of pairs left out because they would show training a text of the dev split, by
-        source and task.
+        Number of pairs left out because they would show training a text or pair of the dev split,
+        by source and task.
     hygiene : HygieneReport
         Empty if nothing was cleaned.
     rejects : dict

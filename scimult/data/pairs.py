@@ -43,7 +43,7 @@ class PairFile:
     positives, negatives : Ragged
         ``G`` lists each; a list of ``negatives`` is empty if mining found none.
     unsampled : Ragged, optional
-        True positives that down-sampling left out: never drawn, but known.
+        True positives that down-sampling or the split left out: never drawn, but known.
     view : str, optional
         For self-supervision: each query is its own positive, cut in two ways (``data/views.py``).
     rules : tuple of str

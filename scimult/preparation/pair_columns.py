@@ -124,15 +124,23 @@ def _are_unique(first: IntArray, second: IntArray) -> bool:
     return True
 
 
-def group_by_pair(columns: Columns, folder: Path) -> tuple[IntArray, Ragged, Ragged]:
-    """Return queries, positives and unsampled of one group per pair.
+def group_by_pair(
+    columns: Columns, kept: BoolArray, folder: Path
+) -> tuple[IntArray, Ragged, Ragged]:
+    """Return queries, positives and unsampled of one group per kept pair.
 
-    The pairs are sorted by query, then positive, and distinct.
+    The pairs are sorted by query, then positive, and distinct. A query's first group has its other
+    positives as ``unsampled``.
     """
+    others, positives = columns[0][~kept], columns[1][~kept]
+    if len(others):
+        columns = masked(columns, kept, folder)
     count = len(columns[0])
+    first, end = (np.searchsorted(columns[0], others, side) for side in ("left", "right"))
+    unsampled = Ragged.from_pairs(first[first < end], positives[first < end], count)
     counting = ((np.arange(at.start, at.stop, dtype=np.int64),) for at in blocks(count + 1))
     (offsets,) = mapped(counting, folder)
-    return columns[0], Ragged(columns[1], offsets), Ragged.empty(count)
+    return columns[0], Ragged(columns[1], offsets), unsampled
 
 
 def group_by_query(

@@ -114,7 +114,7 @@ def _write(
         config.seed,
         [*(file.rows for file in collected.targets), *(view.rows for view in views)],
     )
-    masks = [split_masks(part, dev_N, config.split) for part in collected.parts]
+    masks = split_masks(collected.parts, dev_N, config.split)
     if config.split.by != "query":
         # Texts barred from training, for steps that add pairs later.
         write_arrow(folder / HELD_OUT_FILE, "held out", {"row": np.flatnonzero(dev_N)})
@@ -237,15 +237,18 @@ def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
 def _split_pairs(
     raw: RawPairs, masks: Masks, kept_P: BoolArray, scratch: Path
 ) -> Iterator[PairFile]:
-    """Yield the train and dev groups of one part of a source."""
+    """Yield the train and dev groups of one part of a source.
+
+    Pairs in neither split are true positives too, which training may not take for negatives.
+    """
     for split in SPLITS:
-        in_split = masks[split]
+        in_split = masks["dev"] if split == "dev" else ~masks["dev"]
         pairs = masked((raw.queries, raw.positives), in_split, scratch)
+        kept = (kept_P & masks[split])[in_split]
         if raw.part == "citations" or raw.has_triples:
-            groups = group_by_pair(pairs, scratch)
+            queries, positives, unsampled = group_by_pair(pairs, kept, scratch)
         else:
-            groups = group_by_query(*pairs, kept_P[in_split])
-        queries, positives, unsampled = groups
+            queries, positives, unsampled = group_by_query(*pairs, kept)
         yield PairFile(
             raw.source.name,
             raw.task,

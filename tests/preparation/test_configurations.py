@@ -23,6 +23,8 @@ def test_the_shared_data_configuration(
     pairs = {file.name: len(file.positives.values) for file in data.pairs("train")}
     for file in data.pairs("dev"):
         pairs[file.name] += len(file.positives.values)
+    for name, left_out in data.manifest.in_neither_split.items():
+        pairs[name] += left_out
     assert pairs == {
         "arxiv.classification": 47744,
         "vis.link_prediction": 10968,

@@ -62,13 +62,20 @@ def test_pairs_of_a_mask(marked: list[tuple[int, int, bool]]) -> None:
     assert _pairs(masked(columns, kept, SCRATCH)) == [(a, b) for a, b, keep in marked if keep]
 
 
-@given(PAIRS)
-def test_group_by_pair_makes_one_group_per_pair(pairs: Pairs) -> None:
-    queries, positives, unsampled = group_by_pair(_columns(sorted(pairs)), SCRATCH)
+@given(st.dictionaries(st.tuples(ROW, ROW), st.booleans(), max_size=5 * BLOCK))
+def test_group_by_pair_makes_one_group_per_kept_pair(marked: dict[tuple[int, int], bool]) -> None:
+    pairs = sorted(marked)
+    kept = np.array([marked[pair] for pair in pairs], dtype=np.bool_)
+    queries, positives, unsampled = group_by_pair(_columns(pairs), kept, SCRATCH)
     found = [(int(q), *p.tolist()) for q, p in zip(queries, positives, strict=True)]
-    assert found == sorted(pairs)
-    assert len(positives) == len(unsampled) == len(pairs)
-    assert unsampled.lengths.sum() == 0
+    assert found == [pair for pair in pairs if marked[pair]]
+    others = {}
+    for (query, _), rest in zip(found, unsampled, strict=True):
+        others.setdefault(query, rest.tolist())
+        assert rest.tolist() in ([], others[query])
+    assert others == {
+        query: [b for a, b in pairs if a == query and not marked[a, b]] for query, _ in found
+    }
 
 
 @pytest.mark.parametrize("count", [0, 1, 5000])

@@ -98,6 +98,20 @@ def test_search_negatives_are_the_papers_shown_and_not_clicked(data: PreparedDat
         assert found[f"toy/query:{query['id']}"] == {f"toy:{p}" for p in shown}
 
 
+def test_answers_in_neither_split_are_no_negatives(root: Path, tmp_path: Path) -> None:
+    clicks = [(f"q{i}", f"p{k}", 1) for i in range(6) for k in range(i, 20, 2)]
+    write_tsv(root / "clicks.tsv", ("query-id", "paper-id", "clicked"), clicks)
+    chosen = {"split": {"by": "paper"}, "mining": {"queries": ["random"]}}
+    data = build_dataset(raw_config(root, dev_fraction=0.3, **chosen), tmp_path / "out")[0]
+    assert data.manifest.in_neither_split["toy.search"]
+    clicked = {(f"toy/query:{q}", f"toy:{p}") for q, p, _ in clicks}
+    ids = data.texts.ids
+    (file,) = (file for file in data.pairs("train") if file.task == "search")
+    assert file.negatives.lengths.all()
+    for query, pool in zip(file.queries, file.negatives, strict=True):
+        assert not clicked & {(ids[query], ids[row]) for row in pool}
+
+
 def test_metadata_by_row(data: PreparedData) -> None:
     metadata = Metadata.open(data.folder, len(data.texts))
     for paper in PAPERS:

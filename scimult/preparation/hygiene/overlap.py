@@ -56,12 +56,16 @@ class TextIndex:
         self.texts = texts
         self._config = config
         self._by_key: dict[int, list[int]] = defaultdict(list)
+        # Near-duplicates are searched among distinct texts: their number per band is limited.
+        self._by_text: dict[Text, list[int]] = defaultdict(list)
         for number, entry in enumerate(texts):
+            self._by_text[entry.text].append(number)
             for way, key in _keys(entry.text, entry.doi, config):
                 self._by_key[hash64(f"{way}:{key}")].append(number)
-        self._sketches = Sketches.empty(len(texts), config.near)
-        for start in range(0, len(texts), TEXTS_PER_CHUNK):
-            chunk = [entry.text for entry in texts[start : start + TEXTS_PER_CHUNK]]
+        self._distinct = list(self._by_text)
+        self._sketches = Sketches.empty(len(self._distinct), config.near)
+        for start in range(0, len(self._distinct), TEXTS_PER_CHUNK):
+            chunk = self._distinct[start : start + TEXTS_PER_CHUNK]
             self._sketches.fill(start, chunk, config.near)
 
     def rows_in(
@@ -87,11 +91,12 @@ class TextIndex:
         near = self._config.near
         sketches = Sketches.empty(len(texts), near)
         sketches.fill(0, texts, near)
-        for position, number in zip(*cross_candidates(sketches, self._sketches, near), strict=True):
-            pair = texts[position], self.texts[number].text
+        for position, other in zip(*cross_candidates(sketches, self._sketches, near), strict=True):
+            pair = texts[position], self._distinct[other]
             similarity = jaccard(*(text_shingles(text, near) for text in pair))
             if pair[0].kind != "label" and similarity >= near.threshold:
-                yield int(position), int(number), "near"
+                for number in self._by_text[pair[1]]:
+                    yield int(position), number, "near"
 
 
 def _keys(text: Text, doi: str, config: HygieneConfig) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ from scimult.data.text_store import TextStore
 from scimult.preparation.collected import RawPairs
 from scimult.preparation.hygiene.config import SplitConfig
 from scimult.preparation.metadata import NONE
+from scimult.preparation.pair_columns import Columns
 from scimult.types import BoolArray, IntArray
 
 _IDS_PER_CHUNK = 1 << 16
@@ -53,17 +54,31 @@ def dev_texts(
     return dev_N
 
 
-def split_masks(part: RawPairs, dev_N: BoolArray, config: SplitConfig) -> dict[Split, BoolArray]:
-    """Return masks of the pairs in ``train`` and in ``dev``.
+def split_masks(
+    parts: Sequence[RawPairs], dev_N: BoolArray, config: SplitConfig
+) -> list[dict[Split, BoolArray]]:
+    """Return masks of each part's pairs in ``train`` and in ``dev``.
 
-    A pair belongs to dev if its query does. Unless the split is by query, training pairs with
-    a dev text on the other side are in neither split.
+    A pair belongs to dev if its query does. Training pairs with a dev text on the other side are in
+    neither split; if the split is by query, only those that are a dev pair the other way round.
     """
-    in_dev = dev_N[part.queries]
-    in_train = ~in_dev
-    if config.by != "query":
-        in_train &= ~dev_N[part.positives]
-    return {"train": in_train, "dev": in_dev}
+    count, tested = len(dev_N), np.empty(0, np.int64)
+    if config.by == "query":
+        dev = (_masked(part, dev_N[part.queries]) for part in parts)
+        tested = np.concatenate([tested, *(second * count + first for first, second in dev)])
+    masks: list[dict[Split, BoolArray]] = []
+    for part in parts:
+        in_dev = dev_N[part.queries]
+        barred = ~in_dev & dev_N[part.positives]
+        if config.by == "query":
+            first, second = _masked(part, barred)
+            barred[barred] = np.isin(first * count + second, tested)
+        masks.append({"train": ~in_dev & ~barred, "dev": in_dev})
+    return masks
+
+
+def _masked(part: RawPairs, mask_P: BoolArray) -> Columns:
+    return part.queries[mask_P], part.positives[mask_P]
 
 
 def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArray:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 
 from scimult.errors import DataError
 from scimult.types import FloatArray, IntArray
@@ -45,6 +46,15 @@ def citation_embedding(
     vectors_ND = (u_ND * s_D).astype(np.float32)
     lengths_N = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return papers_N, vectors_ND / np.maximum(lengths_N, np.finfo(np.float32).tiny)
+
+
+def citation_components(edges: IntArray) -> IntArray:
+    """Return the connected component of each paper of ``citation_embedding``, shape ``(N,)``."""
+    papers_N, nodes = np.unique(edges, return_inverse=True)
+    first, second = nodes.reshape(-1, 2).T
+    ones = np.ones(len(edges), dtype=np.int8)
+    graph = sparse.coo_array((ones, (first, second)), shape=(len(papers_N), len(papers_N)))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def regularised_adjacency(edges: IntArray, count: int) -> sparse.csr_matrix:

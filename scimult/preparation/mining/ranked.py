@@ -94,17 +94,28 @@ class RankWindow(Generic[Queries]):
         return np.where(np.isinf(lowest_G), -np.inf, lowest_G).astype(np.float32)
 
 
-def neighbour_pairs(citations: PairFile, window: RankWindow[FloatArray]) -> PairFile:
+def neighbour_pairs(
+    citations: PairFile, window: RankWindow[FloatArray], component_C: IntArray
+) -> PairFile:
     """Return one group per citing paper whose positives are a window of its neighbours.
 
-    The positives of ``citations`` are ignored, and may be among the neighbours. The file has the
-    source ``<source>-neighbours``, the same task and split, and no negatives yet. Queries without a
+    The positives of ``citations`` are ignored, and may be among the neighbours. ``component_C`` is
+    the connected component of each candidate of the window: those to which no chain of citations
+    leads from the query are left out, as their order means nothing. The file has the source
+    ``<source>-neighbours``, the same task and split, and no negatives yet. Queries without a
     neighbour in the window are left out.
     """
     queries = np.unique(citations.queries)
     parts = list(Groups(queries, Ragged.empty(len(queries))).parts())
     found = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
-    positives = Ragged.concatenate(found)
+    listed = Ragged.concatenate(found)
+    own, other = (
+        component_C[np.searchsorted(window.rows_C, rows)]
+        for rows in (queries[listed.owners], listed.values)
+    )
+    positives = Ragged.from_pairs(
+        listed.owners[own == other], listed.values[own == other], len(queries)
+    )
     filled = np.flatnonzero(positives.lengths)
     return PairFile(
         citations.source + NEIGHBOURS_SUFFIX,

@@ -15,7 +15,10 @@ from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.preparation.mining import config as configs
 from scimult.preparation.mining import plans
-from scimult.preparation.mining.citation_embedding import citation_embedding
+from scimult.preparation.mining.citation_embedding import (
+    citation_components,
+    citation_embedding,
+)
 from scimult.preparation.mining.dense import CrossEncoderVeto, DenseWindows, content_of_model
 from scimult.preparation.mining.engine import Engine
 from scimult.preparation.mining.hashing import ALL_KEYS, key
@@ -158,6 +161,10 @@ class RuleBuilder:
         return RankWindow(
             index, look_up(papers_N, vectors_ND), papers_N, ranks, margin, askable=papers_N
         )
+
+    def citation_components(self, space: str) -> IntArray:
+        """Return the connected component of each candidate of ``citation_window``."""
+        return citation_components(self._training_edges(space))
 
     def _training_edges(self, space: str) -> IntArray:
         edges = [np.empty((0, 2), np.int64)]

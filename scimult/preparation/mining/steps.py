@@ -37,7 +37,7 @@ from scimult.preparation.pair_columns import mapped
 from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
-VERSION = "3"
+VERSION = "4"
 # Each block scans all citations, so blocks grow with the file, within limits.
 GROUPS_PER_BLOCK, MOST_PER_BLOCK, FEWEST_BLOCKS = 1 << 17, 1 << 20, 64
 PAIRS_FILE = "pairs.arrow"
@@ -78,7 +78,8 @@ class MiningSteps:
 
         def make(folder: Path) -> None:
             window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
-            pairs = neighbour_pairs(self._data.open_pairs(entry), window)
+            component_C = self._builder.citation_components(entry.namespace)
+            pairs = neighbour_pairs(self._data.open_pairs(entry), window, component_C)
             write_pairs(folder / PAIRS_FILE, pairs)
 
         inputs = {**self._inputs, "of": entry.file, **self._embedding(chosen)}

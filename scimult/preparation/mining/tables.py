@@ -42,7 +42,7 @@ class Tables:
     def pairs(self, pairs: PairFile) -> str:
         """Create the table of a pair file's positives, ``(number, query, paper)``; return its name.
 
-        ``NAME_unsampled`` has the positives that down-sampling left out.
+        ``NAME_unsampled`` has the positives that down-sampling or the split left out.
         """
         name = _identifier(f"pairs_{pairs.name}.{pairs.split}")
         self._load(name, _groups(pairs.queries, pairs.positives))
@@ -53,8 +53,9 @@ class Tables:
         """Return SELECTs ``(query, paper)`` of the papers that must not become negatives.
 
         These are the task's positives over all sources and splits; for citations also all that
-        the query cites under other tasks, and for labels all labels of the paper. A paper judged
-        for a link stays a negative even if the query cites it elsewhere.
+        the query cites under other tasks, and all papers of which it is a positive itself; for
+        labels all labels of the paper. A paper judged for a link stays a negative even if the query
+        cites it elsewhere.
         """
         selects: list[str] = []
         # The tables that pair files were made from hold all their positives.
@@ -67,6 +68,8 @@ class Tables:
         if whole == "citations":
             self.edges()
             selects.append("SELECT citing AS query, cited AS paper FROM edges")
+            # One similarity serves both directions: what is trained for one is true of the other.
+            selects += [f"SELECT paper AS query, query AS paper FROM ({one})" for one in selects]
         elif whole == "labels":
             self.values("label")
             selects.append("SELECT paper AS query, value AS paper FROM paper_label")

@@ -12,6 +12,7 @@ from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import DataError
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import find_sets, read_set
+from scimult.preparation.hygiene.minhash import NEIGHBOURS
 from scimult.preparation.hygiene.overlap import ROLES, find_overlap
 from scimult.types import BoolArray, Text
 from tests.benchmark_sets import write_fields, write_links, write_search
@@ -91,6 +92,19 @@ def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> N
     found = find_overlap(TextStore.open(tmp_path), sets, [None], config)
     assert found[0][0].ways == {"near": 1}
     assert found[1]["answer"].tolist() == [True]
+
+
+def test_copies_of_a_text_in_many_sets_hide_none(tmp_path: Path) -> None:
+    copy = {"title": "The answer of this question", "abstract": ABSTRACT}
+    for number in range(NEIGHBOURS + 4):
+        write_jsonl(tmp_path / f"sets/{number:02}/papers.jsonl", [{"id": "p", **copy}])
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    reports, rows = _overlap(
+        folder, tmp_path / "sets", [Text("paper", "answer of this question", ABSTRACT)]
+    )
+    assert [report.ways for report in reports] == [{"near": 1}] * (NEIGHBOURS + 4)
+    assert rows["query"].tolist() == [True]
 
 
 def test_a_doi_is_enough(sets: Path, tmp_path: Path) -> None:

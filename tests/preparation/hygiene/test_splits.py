@@ -72,11 +72,13 @@ def test_no_split_leaks(
     assert not dev_N[LABELS].any()
     texts: dict[str, set[int]] = {"train": set(), "dev": set()}
     queries: dict[str, set[int]] = {"train": set(), "dev": set()}
-    for part in parts:
-        masks = split_masks(part, dev_N, config)
+    all_masks = split_masks(parts, dev_N, config)
+    pairs: dict[str, set[tuple[int, int]]] = {"train": set(), "dev": set()}
+    for part, masks in zip(parts, all_masks, strict=True):
         assert not (masks["train"] & masks["dev"]).any()
         neither = ~masks["train"] & ~masks["dev"]
-        whole = by in ("query", "component") or part.part == "labels"
+        whole = by == "component" or part.part == "labels"
+        whole = whole or (by, part.part) == ("query", "queries")
         # By year, queries that a dev paper answers are dev queries.
         if whole or (by, part.part) == ("year", "queries"):
             assert not neither.any()
@@ -84,11 +86,23 @@ def test_no_split_leaks(
         assert dev_N[part.positives[neither]].all()
         assert not dev_N[part.queries[neither]].any()
         for split, mask in masks.items():
+            rows = zip(part.queries[mask].tolist(), part.positives[mask].tolist(), strict=True)
+            pairs[split] |= set(rows)
             queries[split] |= set(part.queries[mask].tolist())
             texts[split] |= set(part.queries[mask].tolist())
             if part.part != "labels":
                 texts[split] |= set(part.positives[mask].tolist())
     assert not queries["train"] & queries["dev"]
+    # One similarity is trained for both directions of a citation.
+    assert not pairs["train"] & {(second, first) for first, second in pairs["dev"]}
+    if by == "query":
+        left_out = {
+            (first, second)
+            for part, masks in zip(parts, all_masks, strict=True)
+            for first, second in zip(part.queries, part.positives, strict=True)
+            if (first, second) not in pairs["train"] | pairs["dev"]
+        }
+        assert left_out <= {(second, first) for first, second in pairs["dev"]}
     if by != "query":
         assert not texts["train"] & set(np.flatnonzero(dev_N).tolist())
     if by == "component":

@@ -141,6 +141,7 @@ def known_of(data: PreparedData, task: str, part: str) -> set[tuple[int, int]]:
     pairs = {(query, row) for query, rows in known.items() for row in rows.tolist()}
     if part == "citations":
         pairs |= {(a, b) for a, b in citations(data).tolist()}
+        pairs |= {(b, a) for a, b in pairs}
     if part == "labels":
         lists = Metadata.open(data.folder, len(data.texts)).labels
         pairs |= set(zip(lists.owners.tolist(), lists.values.tolist(), strict=True))

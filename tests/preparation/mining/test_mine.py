@@ -15,7 +15,10 @@ from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
-from scimult.preparation.mining.citation_embedding import citation_embedding
+from scimult.preparation.mining.citation_embedding import (
+    citation_components,
+    citation_embedding,
+)
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
 from scimult.types import FloatArray, Role, Similarity, Text
@@ -208,11 +211,14 @@ def test_any_mix_of_rules(data: PreparedData) -> None:
         assert sum(entry.found.values()) >= entry.negatives
         for query, pool in zip(file.queries.tolist(), file.negatives, strict=True):
             assert not set(pool.tolist()) & {query, *known[query].tolist()}
+            if file.task == "link_prediction":
+                assert not any(query in known.get(row, ()) for row in pool.tolist())
             assert all(mixed.texts.kinds[row] == _kind(file.task) for row in pool)
     train = entries["pairs/toy.link_prediction.train.arrow"]
     names = "cited_by_cited co_cited bm25 dense random same_field other_field"
     assert list(train.found) == names.split()
-    assert all(train.found.values()), train.found
+    # Here every paper cites, or is cited by, all that are cited with its positives.
+    assert [name for name, count in train.found.items() if not count] == ["co_cited"]
     assert list(entries["pairs/toy.search.train.arrow"].found) == ["shown", "random"]
 
     before = mixed.fingerprint
@@ -290,15 +296,37 @@ def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -
     )
     edges = np.stack([cited.queries, cited.positives.values], axis=1)
     papers, vectors = citation_embedding(edges, width=4, iterations=5, seed=0)
-    assert set(pairs.queries.tolist()) == set(cited.queries.tolist())
-    for query, positives in zip(pairs.queries.tolist(), pairs.positives, strict=True):
+    component = citation_components(edges)
+    assert len(np.unique(component)) > 1
+    positives_of = dict(zip(pairs.queries.tolist(), pairs.positives, strict=True))
+    for query in np.unique(cited.queries).tolist():
         own = int(np.searchsorted(papers, query))
         cosine = vectors @ vectors[own]
         cosine[own] = np.inf
-        scores = np.sort(-cosine)[1:]
+        band = np.argsort(-cosine)[1:][2:4]
+        band = band[component[band] == component[own]]
         # Papers with the same citations tie, so ranks are compared by score.
-        found = np.sort(-cosine[np.searchsorted(papers, positives)])
-        np.testing.assert_allclose(found, scores[2:4], atol=1e-5)
+        found = np.searchsorted(papers, positives_of.get(query, []))
+        np.testing.assert_allclose(np.sort(cosine[found]), np.sort(cosine[band]), atol=1e-5)
+        assert (component[found] == component[own]).all()
+
+
+def test_papers_that_cite_the_query_are_no_negatives(tmp_path: Path) -> None:
+    root = write_raw(tmp_path / "raw")
+    # p3 cites the query p2, and is cited by its positive p1.
+    write_tsv(
+        root / "citations.tsv", ("citing", "cited"), [("p2", "p1"), ("p1", "p3"), ("p3", "p2")]
+    )
+    data = build_dataset(raw_config(root, dev_fraction=0), tmp_path / "out")[0]
+    rules: list[dict[str, object]] = [{"rule": "cited_by_cited"}, {"rule": "random"}]
+    mine_again(data.folder, validate(MiningConfig, {"citations": rules}))
+    groups = _groups(PreparedData.open(data.folder), "link_prediction")
+    others = {f"toy:{paper['id']}" for paper in PAPERS} - {"toy:p1", "toy:p2", "toy:p3"}
+    assert [pool for _, _, pool in groups] == [others] * 3
+    free = [{**rule, "exclude_known": False} for rule in rules]
+    mine_again(data.folder, validate(MiningConfig, {"citations": free}))
+    groups = _groups(PreparedData.open(data.folder), "link_prediction")
+    assert [pool - others for _, _, pool in groups] == [{"toy:p2"}, {"toy:p3"}, {"toy:p1"}]
 
 
 @pytest.mark.parametrize(
