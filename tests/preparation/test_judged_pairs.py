@@ -1,0 +1,92 @@
+"""Raw judgments, hard negatives and judged links in a prepared folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scimult.data.pairs import PairFile
+from scimult.data.prepared import PreparedData
+from scimult.preparation.dataset import build_dataset
+from tests.prepared_folders import citations
+from tests.raw_corpus import (
+    CITATIONS,
+    QUERIES,
+    raw_config,
+    write_jsonl,
+    write_raw,
+    write_tsv,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_raw(tmp_path / "raw")
+
+
+def _named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
+    ids = data.texts.ids
+    return [
+        (ids[query], ids[positive])
+        for file in files
+        for query, group in zip(file.queries, file.positives, strict=True)
+        for positive in group
+    ]
+
+
+def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path) -> None:
+    rows = [("q0", "p1", 0), ("q0", "p2", 1), ("q0", "p3", 2), ("q1", "p1", 2), ("q1", "p1", 2)]
+    write_tsv(root / "qrels.tsv", ("query-id", "corpus-id", "score"), rows)
+    write_jsonl(root / "queries.jsonl", QUERIES[:2])
+    source = {
+        "name": "judged",
+        "papers": "papers.jsonl",
+        "queries": "queries.jsonl",
+        "judgments": "qrels.tsv",
+        "score_threshold": 2,
+    }
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (train,) = data.pairs("train")
+    ids = data.texts.ids
+    assert _named_pairs(data, [train]) == [
+        ("judged/query:q0", "judged:p3"),
+        ("judged/query:q1", "judged:p1"),
+    ]
+    assert [{ids[row] for row in pool} for pool in train.negatives] == [
+        {"judged:p1", "judged:p2"},
+        set(),
+    ]
+    assert data.manifest.sources[0].counts["repeated answers"] == 1
+    assert [len(file) for file in data.pairs("dev")] == [0]
+
+
+def test_a_hard_negative_of_a_pair_and_those_of_its_query(root: Path, tmp_path: Path) -> None:
+    """Judged papers go with every pair of the query, in a table that has both kinds."""
+    links = [("p1", "p2", 1, "p3"), ("p1", "p4", 1, ""), ("p1", "p5", 0, ""), ("p1", "p2", 1, "p4")]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score", "negative-id"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    ids = [text.removeprefix("judged:") for text in data.texts.ids]
+    pools = {
+        ids[positive]: {ids[row] for row in pool}
+        for (positive,), pool in zip(file.positives, file.negatives, strict=True)
+    }
+    # p4 was given as a negative of p2, but it is a positive of the same query.
+    assert pools == {"p2": {"p3", "p5"}, "p4": {"p5"}}
+
+
+def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
+    links = [("p1", "p2", 2), ("p1", "p3", 1), ("p1", "p4", 0), ("p2", "p1", 1)]
+    write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), links)
+    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
+    source |= {"references": "citations.tsv", "score_threshold": 1.5}
+    data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
+    (file,) = data.pairs("train")
+    assert file.task == "link_prediction"
+    assert _named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
+    (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
+    assert pool == ["judged:p3", "judged:p4"]
+    # References are used for mining, and make no pairs.
+    assert len(citations(data)) == len(CITATIONS)
