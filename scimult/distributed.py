@@ -45,16 +45,19 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def use_own_gpu(*, may_share: bool = True) -> None:
+def use_own_gpu(device: str | None = None, *, may_share: bool = True) -> None:
     """Make the GPU with this process's index on its machine the current one, if it sees several.
 
-    ``cuda`` then means that GPU, for every library. With ``may_share``, all use the only one.
+    ``cuda`` then means that GPU, for every library. With ``may_share``, all use the only one. A
+    ``device`` other than ``cuda`` was chosen by name, and nothing changes.
 
     Raises
     ------
     ConfigError
         If a launcher started more processes on this machine than it sees GPUs.
     """
+    if device not in (None, "cuda"):
+        return
     index, gpus = local_rank(), torch.cuda.device_count()
     if index >= gpus and (gpus > 1 or not may_share):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

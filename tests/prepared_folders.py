@@ -1,4 +1,4 @@
-"""Read a prepared folder's metadata and citations in a form that tests compare."""
+"""Read a prepared folder's pairs, metadata and citations in a form that tests compare."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import open_arrow, open_metadata
@@ -54,6 +55,17 @@ def citations(data: PreparedData) -> IntArray:
 def shown(data: PreparedData) -> IntArray:
     """Return ``(query, paper)`` rows of papers shown or judged, but not positive."""
     return _columns(data.folder / "shown.arrow", "shown")
+
+
+def named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
+    """Return the ids of every query and positive of some pair files."""
+    ids = data.texts.ids
+    return [
+        (ids[query], ids[positive])
+        for file in files
+        for query, group in zip(file.queries, file.positives, strict=True)
+        for positive in group
+    ]
 
 
 def _columns(path: Path, what: str) -> IntArray:

@@ -174,6 +174,9 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
     monkeypatch.setenv("LOCAL_RANK", str(local_rank))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for named in ("cpu", "cuda:1"):
+        distributed.use_own_gpu(named)
+    assert taken == []
     distributed.use_own_gpu()
     assert taken == chosen
 

@@ -111,8 +111,7 @@ def encode(
         done = encode_with_ray(texts, model, out, **options)
         echo(f"{out}: {done.texts:,} embeddings, {done.encoded:,} of them new")
         return
-    if device in (None, "cuda"):
-        distributed.use_own_gpu()
+    distributed.use_own_gpu(device)
     encoder = SciMult.from_pretrained(model, device=device, **loading)
     kind = kind_encoded(encoder.tasks, task, role)
     total = count_records(texts, kind, form)

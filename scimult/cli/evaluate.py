@@ -324,8 +324,7 @@ def _joined_ranks(device: str | None) -> Iterator[None]:
     if distributed.world_size() == 1:
         yield
         return
-    if device in (None, "cuda"):
-        distributed.use_own_gpu()
+    distributed.use_own_gpu(device)
     # A rank may wait for hours while another one encodes its share.
     initialised = distributed.initialise(torch.device("cpu"), timeout_seconds=24 * 3600)
     try:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scimult.data.pairs import PairFile
-from scimult.data.prepared import PreparedData
 from scimult.preparation.dataset import build_dataset
-from tests.prepared_folders import citations
+from tests.prepared_folders import citations, named_pairs
 from tests.raw_corpus import (
     CITATIONS,
     QUERIES,
@@ -23,16 +21,6 @@ from tests.raw_corpus import (
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return write_raw(tmp_path / "raw")
-
-
-def _named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
-    ids = data.texts.ids
-    return [
-        (ids[query], ids[positive])
-        for file in files
-        for query, group in zip(file.queries, file.positives, strict=True)
-        for positive in group
-    ]
 
 
 def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path) -> None:
@@ -49,7 +37,7 @@ def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path
     data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
     (train,) = data.pairs("train")
     ids = data.texts.ids
-    assert _named_pairs(data, [train]) == [
+    assert named_pairs(data, [train]) == [
         ("judged/query:q0", "judged:p3"),
         ("judged/query:q1", "judged:p1"),
     ]
@@ -85,7 +73,7 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
     (file,) = data.pairs("train")
     assert file.task == "link_prediction"
-    assert _named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
+    assert named_pairs(data, [file]) == [("judged:p1", "judged:p2")]
     (pool,) = ([data.texts.ids[row] for row in rows] for rows in file.negatives)
     assert pool == ["judged:p3", "judged:p4"]
     # References are used for mining, and make no pairs.

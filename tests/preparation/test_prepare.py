@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from scimult.config import validate
-from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError
@@ -19,7 +18,7 @@ from scimult.files import read_json, write_json
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.dataset import build_dataset
 from scimult.types import Text
-from tests.prepared_folders import Metadata
+from tests.prepared_folders import Metadata, named_pairs
 from tests.raw_corpus import (
     CITATIONS,
     CLICKS,
@@ -41,16 +40,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def data(root: Path, tmp_path: Path) -> PreparedData:
     return build_dataset(raw_config(root, max_pairs_per_label="all"), tmp_path / "out")[0]
-
-
-def _named_pairs(data: PreparedData, files: list[PairFile]) -> list[tuple[str, str]]:
-    ids = data.texts.ids
-    return [
-        (ids[query], ids[positive])
-        for file in files
-        for query, group in zip(file.queries, file.positives, strict=True)
-        for positive in group
-    ]
 
 
 def test_texts_come_in_the_order_labels_papers_queries(data: PreparedData) -> None:
@@ -75,7 +64,7 @@ def test_every_raw_pair_is_in_exactly_one_split(data: PreparedData) -> None:
     train, dev = data.pairs("train"), data.pairs("dev")
     for task, pairs in expected.items():
         parts = [
-            _named_pairs(data, [file for file in files if file.task == task])
+            named_pairs(data, [file for file in files if file.task == task])
             for files in (train, dev)
         ]
         assert sorted([*parts[0], *parts[1]]) == sorted(pairs)
@@ -263,7 +252,7 @@ def test_sources_share_papers_through_a_namespace(root: Path, tmp_path: Path) ->
     assert data.manifest.sources[1].counts["papers known from an earlier source"] == 1
     assert data.texts.text(data.texts.row("toy:p3")).title == "Paper number 3"
     extra = [f for split in ("train", "dev") for f in data.pairs(split) if f.source == "extra"]
-    assert set(_named_pairs(data, extra)) == {("toy:x1", "toy:p3"), ("toy:p7", "toy:x1")}
+    assert set(named_pairs(data, extra)) == {("toy:x1", "toy:p3"), ("toy:p7", "toy:x1")}
     metadata = Metadata.open(data.folder, len(data.texts))
     labels = metadata.labels[data.texts.row("toy:p3")]
     assert {data.texts.ids[label] for label in labels} == {f"toy/label:l{i}" for i in (3, 4)}
