@@ -56,6 +56,14 @@ def test_content_that_is_recorded_may_have_another_path(tmp_path: Path) -> None:
         check_same_config(saved, moved, ("data",))
     with pytest.raises(ConfigError, match=r"different data\.prepared \(value: "):
         check_same_config(saved, moved, ("base", "tokenizer"))
+    taught = run_config(tmp_path, "run", loss={"embedding_teacher": {"vectors": "new"}})
+    tree = taught.model_dump(mode="json")
+    tree["loss"]["embedding_teacher"]["vectors"] = "old"
+    saved_with_teacher = tmp_path / "taught.yaml"
+    saved_with_teacher.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    check_same_config(saved_with_teacher, taught, ("embedding_teacher",))
+    with pytest.raises(ConfigError, match=r"different loss\.embedding_teacher\.vectors"):
+        check_same_config(saved_with_teacher, taught, ("data",))
     # A run from nothing has no base that could have moved.
     none = moved.model_copy(update={"model": config.model.model_copy(update={"base": None})})
     with pytest.raises(ConfigError, match=r"different model\.base"):
