@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scimult.data.ragged import offsets_of
 from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.data.tokenization import TextTokenizer, cut
-from scimult.errors import BusyError, DataError
+from scimult.errors import BusyError, ConfigError, DataError
 from scimult.files import publish_folder, read_json, storage_error, write_json
 from scimult.locks import exclusive, lock_name
 from scimult.progress import bar, note
@@ -129,8 +129,19 @@ def build_token_store(
     An interrupted build stays in a hidden folder next to it, and the next build with the same
     texts, tokenizer and length resumes there. If another process builds the store, its end is
     waited for: runs that start together on one prepared folder tokenise it once.
+
+    Raises
+    ------
+    ConfigError
+        If the tokenizer keeps the end of a text that is too long: training keeps the beginning.
     """
     folder = Path(folder)
+    if tokenizer.keeps_end:
+        raise ConfigError(
+            "the tokenizer cuts texts on the left, and training keeps their beginning",
+            value="truncation_side: left",
+            fix='write "truncation_side": "right" into the tokenizer_config.json of model.base',
+        )
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
     meta = {
         "version": VERSION,

@@ -206,6 +206,11 @@ class TextTokenizer:
         """Number of token ids, added tokens included."""
         return self._tokenizer.backend_tokenizer.get_vocab_size()
 
+    @property
+    def keeps_end(self) -> bool:
+        """Whether a text that is too long loses its beginning."""
+        return self._tokenizer.truncation_side == "left"
+
     def encode(self, texts: Sequence[Text], max_length: int) -> list[TokenArray]:
         """Return the token ids of each text, cut to ``max_length`` with the last one ``[SEP]``.
 
@@ -223,7 +228,7 @@ class TextTokenizer:
         spare = len(ids) - max_length
         if spare <= 0:
             return ids
-        if self._tokenizer.truncation_side == "left":
+        if self.keeps_end:
             return [*ids[:1], *ids[1 + spare :]]
         return [*ids[: -1 - spare], *ids[-1:]]
 

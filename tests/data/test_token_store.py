@@ -12,7 +12,7 @@ from scimult.data import token_store
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.files import read_json, write_json
 from scimult.types import Text
 
@@ -115,3 +115,13 @@ def test_a_build_killed_after_its_texts_changed_does_not_resume_at_the_mark_of_t
     fresh = build_token_store(texts, tokenizer, tmp_path / "fresh", 48)
     for row in range(len(texts)):
         assert resumed.tokens(row, 48).tolist() == fresh.tokens(row, 48).tolist()
+
+
+def test_a_tokenizer_that_keeps_ends_is_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:
+    tokenizer.save(tmp_path / "left")
+    config = read_json(tmp_path / "left" / "tokenizer_config.json")
+    write_json(tmp_path / "left" / "tokenizer_config.json", {**config, "truncation_side": "left"})
+    left = TextTokenizer.from_folder(tmp_path / "left")
+    with pytest.raises(ConfigError, match="cuts texts on the left"):
+        build_token_store(_texts(tmp_path / "texts", TEXTS), left, tmp_path / "tokens")
+    assert not (tmp_path / "tokens").exists()
