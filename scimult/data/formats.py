@@ -18,6 +18,8 @@ from scimult.errors import DataError
 
 HEAD_BYTES = 1 << 16
 _BLOCK = 1 << 16
+# What is wrong this far before the end of a text is not cut: longer than NumberLong(123456789).
+_LONGEST_CUT = 40
 _DECODE = json.JSONDecoder().raw_decode
 _SPACE = re.compile(r"\s*")
 # After an element: a comma before the next one, or the closing bracket.
@@ -125,7 +127,7 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     return None
 
 
-def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iterator[Any]:
+def read_elements(text: TextIO, opening: re.Pattern[str]) -> Iterator[Any]:
     """Yield the elements of the array that starts after ``opening``, one at a time.
 
     Holds one element and a block of the following text in memory. Several pages may follow one
@@ -152,38 +154,34 @@ def read_elements(text: TextIO | PlainNumbers, opening: re.Pattern[str]) -> Iter
 
 
 def _decoded(
-    text: TextIO | PlainNumbers, buffer: str, at: int, following: re.Pattern[str]
+    text: TextIO, buffer: str, at: int, following: re.Pattern[str]
 ) -> tuple[Any, str, int]:
-    """Decode the value at a position; return it, the buffer, and where what follows ends."""
+    """Decode the value at a position; return it, the buffer, and where what follows ends.
+
+    A database's ``NumberInt(2000)``, as in AMiner's DBLP network v13, counts as 2000.
+    """
     while True:
         try:
             value, end = _DECODE(buffer, at)
             after = following.match(buffer, end)
             if after is None:
-                raise json.JSONDecodeError("comma or bracket expected", buffer, end)
+                is_cut = not buffer[end:].strip(", \t\r\n")
+                where = len(buffer) if is_cut else end
+                raise json.JSONDecodeError("comma or bracket expected", buffer, where)
             return value, buffer, after.end()
         except json.JSONDecodeError as error:
-            more = text.read(max(_BLOCK, len(buffer)))
+            buffer, where = buffer[at:], error.pos - at
+            at = 0
+            if _NUMBER_CALL.match(buffer, where):
+                buffer = _NUMBER_CALL.sub(r"\1", buffer)
+                continue
+            # More text can mend only what the end of the buffer may have cut.
+            is_cut = error.msg.startswith("Unterminated") or where > len(buffer) - _LONGEST_CUT
+            more = text.read(max(_BLOCK, len(buffer))) if is_cut else ""
             if not more:
-                raise ValueError(error.msg) from None
-            buffer, at = (buffer[at:] + more).lstrip(), 0
-
-
-class PlainNumbers:
-    """Reads a database's JSON export, replacing ``NumberInt(2000)`` by 2000.
-
-    AMiner's DBLP network v13 is such a file. Its numbers are on lines of their own.
-    """
-
-    MARK = b"NumberInt("
-
-    def __init__(self, text: TextIO) -> None:
-        self._text = text
-
-    def read(self, size: int) -> str:
-        """Return about ``size`` characters, up to the end of a line."""
-        block = self._text.read(size) + self._text.readline()
-        return _NUMBER_CALL.sub(r"\1", block)
+                near = buffer[max(where - _LONGEST_CUT, 0) : where + _LONGEST_CUT]
+                raise ValueError(f"{error.msg} near {near!r}") from None
+            buffer = (buffer + more).lstrip()
 
 
 def restore_abstract(fields: dict[str, Any]) -> dict[str, Any]:

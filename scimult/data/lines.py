@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, TypeVar
 
 from scimult.data.formats import (
     HEAD_BYTES,
-    PlainNumbers,
     json_form,
     read_elements,
     refuse_binary,
@@ -274,9 +273,7 @@ def _read_elements(path: Path, opening: re.Pattern[str], rejects: Rejects) -> It
     number = 0
     try:
         with open_binary(path) as file:
-            has_number_calls = PlainNumbers.MARK in file.peek(HEAD_BYTES)
-            text = io.TextIOWrapper(file, encoding="utf-8-sig")
-            elements = read_elements(PlainNumbers(text) if has_number_calls else text, opening)
+            elements = read_elements(io.TextIOWrapper(file, encoding="utf-8-sig"), opening)
             for number, value in enumerate(elements, start=1):
                 if isinstance(value, dict):
                     yield Record(path, number, restore_abstract(value))

@@ -67,14 +67,32 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def batches() -> Iterator[Any]:
         with pq.ParquetFile(path) as file:
             check_columns(path, None, file.schema_arrow.names, columns)
-            for batch in file.iter_batches(PARQUET_BATCH):
-                yield from batch.to_pylist()
+            yield from filter(len, file.iter_batches(PARQUET_BATCH))
 
     errors = (pa.ArrowException, OSError)
-    for number, row in enumerate(_undamaged(rows(), path, rejects, "Parquet file", errors), 1):
+    first = 1
+    for batch in _undamaged(batches(), path, rejects, "Parquet file", errors):
+        yield from _batch_rows(batch, path, first, rejects)
+        first += len(batch)
+
+
+def _batch_rows(batch: Any, path: Path, first: int, rejects: Rejects) -> Iterator[Record]:
+    """Yield the rows of a batch; reject those with a value that Python cannot hold."""
+    try:
+        rows = batch.to_pylist()
+    except (OverflowError, ValueError) as error:  # dates after 9999, text that is not UTF-8
+        for i in range(len(batch) if len(batch) > 1 else 0):
+            yield from _batch_rows(batch.slice(i, 1), path, first + i, rejects)
+        if len(batch) == 1:
+            fix = "correct it, or leave the record out with --skip-bad"
+            rejects.refuse(
+                "row holds a value that is not valid", path, first, value=str(error), fix=fix
+            )
+        return
+    for number, row in enumerate(rows, start=first):
         yield Record(path, number, row)
 
 

@@ -42,7 +42,8 @@ _SQL = {
             WHEN f[3] = 'null' THEN '' ELSE json_text(f[3]) END AS body,
         list_transform(json_list(f[4], ['["VARCHAR"]']), lambda name: stripped(name)) AS authors,
         stripped(json_optional(f[5])) AS venue, json_year(f[6]) AS year,
-        json_list(f[7], ['["VARCHAR"]', '["UBIGINT"]', '["BIGINT"]']) AS labels,
+        list_transform(json_list(f[7], ['["VARCHAR"]', '["UBIGINT"]', '["BIGINT"]']),
+            lambda name: stripped(name)) AS labels,
         stripped(json_optional(f[8])) AS doi, f[10:]::VARCHAR[] AS targets""",
 }
 # The same columns of a file that a conversion wrote.

@@ -187,3 +187,27 @@ def test_an_element_that_cannot_be_read_is_named(tmp_path: Path, value: str) -> 
     path.write_text('[{"id": "1"}, {"id": ' + value, encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.json:2: JSON file is cut off or damaged"):
         _read(path)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ['{"a": "x\ny"}', '{"a": 1 "b"}', r'{"a": "\q"}', '{"a": "x" y"}', '{"a": 1} {"a": 2}'],
+)
+def test_what_follows_a_bad_element_is_not_read(bad: str) -> None:
+    """It would all be held in memory, in search of text that completes the element."""
+    text = io.StringIO('[{"a": 0}, ' + bad + ', {"a": "long"}' * 100_000 + "]")
+    elements = formats.read_elements(text, formats.ARRAY)
+    assert next(elements) == {"a": 0}
+    with pytest.raises(ValueError, match=r'near .*"a"'):
+        next(elements)
+    assert text.tell() < 200_000
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_number_calls_may_be_anywhere(tmp_path: Path, name: str) -> None:
+    records = [
+        '{"a": "' + "x" * length + '", "n": NumberInt(7)}' for length in (100_000, 9, 70_000)
+    ]
+    data = f"[{','.join(records)}]".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert [record.fields["n"] for record in read_jsonl(tmp_path / name, Rejects())] == [7, 7, 7]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scimult.data.importers.engine import connected
@@ -94,6 +94,7 @@ def by_python(engine: FileEngine, rows: FileRows) -> list[Any]:
     is_ascii=st.booleans(),
     end=st.sampled_from(["\n", "\r\n", "\n \n\n"]),
 )
+@example(records=[{"labels": [" a", "b\u3000"]}], is_ascii=False, end="\n")
 def test_sql_reads_json_as_python_does_or_leaves_it(
     engine: FileEngine, tmp_path: Path, kind: Kind, records: list[Any], is_ascii: bool, end: str
 ) -> None:

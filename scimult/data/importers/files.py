@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ FORMATS: dict[str, Format] = {
 _SUFFIXES = {suffix: kind for suffix, kind in KINDS.items() if suffix != ".txt"} | {
     ending: name for name, kind in IMPORTED.items() for ending in kind.endings
 }
+# Records among which one tells the shape.
+_TELLING = 100
 _JSON = re.compile(r"\s*[\[{]")
 
 
@@ -129,9 +131,9 @@ def _container(path: Path) -> str:
 
 
 def _shape(path: Path, container: str) -> str | None:
-    """Return the shape of the first readable record."""
-    record = next(read_rows(path, Rejects(skip_bad=True), container), None)
-    return None if record is None else guess_shape(record.fields)
+    """Return the shape of the first record that tells it: a reference without a date may not."""
+    records = islice(read_rows(path, Rejects(skip_bad=True), container), _TELLING)
+    return next(filter(None, (guess_shape(record.fields) for record in records)), None)
 
 
 def _header(start: bytes) -> str:

@@ -87,7 +87,11 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
     issue = "Journal/JournalIssue/PubDate"
     years = (f"{issue}/Year", f"{issue}/MedlineDate", "Book/PubDate/Year")
     dois = [
-        *(item for item in article.iterfind("ELocationID") if item.get("EIdType") == "doi"),
+        *(
+            item
+            for item in article.iterfind("ELocationID")
+            if item.get("EIdType") == "doi" and item.get("ValidYN") != "N"
+        ),
         *(
             item
             for part in ("PubmedData", "BookDocument")

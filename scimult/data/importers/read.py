@@ -38,7 +38,7 @@ def read_papers(
         Files, globs such as ``works/**/*.gz``, or folders that hold ``papers.jsonl`` or are
         prepared; ``.gz`` is decompressed.
     format : str, optional
-        One of ``FORMATS``; by default guessed from each file's name and first record.
+        One of ``FORMATS``; by default guessed from each file's name and first records.
     columns : mapping, optional
         Our field names to the file's: a column, a dotted path
         (``primary_location.source.display_name``; lists on the way are traversed), or, in JSON,

@@ -24,7 +24,6 @@ from scimult.data.importers.paper import (
     first_name_first,
     keywords_in,
     person,
-    plain_text,
     year_in,
 )
 from scimult.data.importers.tagged import LAYOUTS, paper_of
@@ -33,6 +32,11 @@ Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
 _ARXIV_DOI = re.compile(r"(?:https?://doi\.org/)?10\.48550/arxiv\.(.+)", re.I)
 _VERSION = re.compile(r"v\d+$")
+# An element of a JATS abstract's own, after others that open. Not a first word: of "Abstract Wiener
+# spaces" it is part of the sentence.
+_HEADING = re.compile(
+    r"^((?:\s*<[^<>/]*>)*?)\s*<([\w:]+)>\s*(?:abstract|summary)[.:]?\s*</\2>", re.IGNORECASE
+)
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
@@ -55,6 +59,8 @@ def openalex(work: Fields) -> dict[str, Any]:
 
 def semantic_scholar(paper: Fields) -> dict[str, Any]:
     """Convert a paper of Semantic Scholar's datasets or API, S2ORC or the Open Research Corpus."""
+    # The API's lists of a paper's references and citations wrap each paper.
+    paper = first(paper, "citedPaper", "citingPaper") or paper
     ids = first(paper, "externalids", "externalIds") or {}
     cited = first(paper, "outbound_citations", "outCitations")
     if cited is None:
@@ -97,7 +103,8 @@ def aminer(paper: Fields) -> dict[str, Any]:
         "year": year_in(paper.get("year")),
         "doi": paper.get("doi"),
         "references": paper.get("references"),
-        "labels": at(paper, "fos.name") or paper.get("keywords"),
+        # Objects with a weight, or in v13 the names alone.
+        "labels": _names(paper.get("fos")) or paper.get("keywords"),
     }
 
 
@@ -114,7 +121,7 @@ def crossref(work: Fields) -> dict[str, Any]:
     return {
         "id": first(work, "id") or short_doi(doi or ""),
         "title": _titled(_joined(work.get("title")), _joined(work.get("subtitle"))),
-        "abstract": _without_heading(plain_text(_joined(work.get("abstract")))),
+        "abstract": _HEADING.sub(r"\1", _joined(work.get("abstract"))),
         "authors": _names(work.get("author")),
         "venue": venue[0] if isinstance(venue, list) and venue else venue or "",
         "year": year_in(year if year is not None else literal),
@@ -198,11 +205,6 @@ def _titled(title: str, subtitle: str) -> str:
     """Return a title with its subtitle, which some publishers repeat in the title."""
     is_known = subtitle.casefold() in title.casefold()
     return title if is_known else ": ".join(filter(None, (title, subtitle)))
-
-
-def _without_heading(abstract: str) -> str:
-    """Return a JATS abstract without a leading "Abstract" or "Summary" heading."""
-    return re.sub(r"^(?:Abstract|Summary)\s+(?=[A-Z])", "", abstract)
 
 
 # Column names of plain tables, in order of preference.
@@ -291,7 +293,7 @@ def guess_shape(fields: Fields) -> str | None:
         return "openalex"
     if names & {"corpusid", "corpusId", "paperId", "citingcorpusid"}:
         return "s2ag"
-    if names & {"outbound_citations", "outCitations", "externalIds"}:
+    if names & {"outbound_citations", "outCitations", "externalIds", "citedPaper", "citingPaper"}:
         return "s2ag"
     if names & {"indexed_abstract", "n_citation"}:
         return "aminer"

@@ -171,7 +171,7 @@ class RawSource:
             "venue": venue,
             "year": year,
             "doi": doi,
-            "labels": list(labels),
+            "labels": distinct(map(str.strip, labels)),
             "target": target,
         }
         paper.update({name: value for name, value in extra.items() if value not in ([], "", None)})
@@ -217,7 +217,7 @@ class RawSource:
 
     def labels_by_name(self, record: Record, names: Iterable[str]) -> None:
         """Write labels that are defined only by papers carrying them: the name is the id."""
-        for name in names:
+        for name in map(str.strip, names):
             if name not in self._labels:
                 self.label(record, name, name)
 

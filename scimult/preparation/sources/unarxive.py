@@ -35,7 +35,8 @@ Objective = Literal["citations", "context2doc", "doc2doc"]
 SUBSET = "unarXive_230324_open_subset.tar.xz"
 ADDRESS = "https://zenodo.org/records/7752615/files"
 _CITED = re.compile(r"\{\{cite:([^{}]+)\}\}")
-_MARKER = re.compile(r"\{\{\w+:[^{}]*\}\}")
+# Of a list of markers what separates them, too.
+_MARKERS = re.compile(r"\{\{\w+:[^{}]*\}\}(?:[\s,;]*\{\{\w+:[^{}]*\}\})*")
 _EMPTY_BRACKETS = re.compile(r"[(\[][\s,;]*[)\]]")
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\bal\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bcf\.)(?<!\bFig\.)(?<!\bEq\.)(?<!\bRef\.)"
@@ -132,7 +133,7 @@ def citing_sentences(paper: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]
         for sentence in _SENTENCE_END.split(paragraph.get("text") or ""):
             cited = distinct(one for key in _CITED.findall(sentence) for one in known.get(key, ()))
             if cited:
-                text = _EMPTY_BRACKETS.sub(" ", _MARKER.sub(" ", sentence))
+                text = _EMPTY_BRACKETS.sub(" ", _MARKERS.sub(" ", sentence))
                 yield re.sub(r"\s+([.,;:])", r"\1", " ".join(text.split())), cited
 
 

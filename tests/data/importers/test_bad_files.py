@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from scimult.data.importers import FORMATS, ImportedPaper, read_papers
@@ -208,3 +210,19 @@ def test_a_row_whose_quotes_are_text_stays_beside_a_line_that_is_no_utf8(tmp_pat
     (tmp_path / "a.tsv").write_bytes(b'id\ttitle\n1\tA 5" disk\n2\t"B\n3\t\xe9\n4\tD\n')
     papers = read_papers([tmp_path / "a.tsv"], rejects=Rejects(skip_bad=True))
     assert [paper.title for paper in papers] == ['A 5" disk', '"B', "D"]
+
+
+def test_a_parquet_row_that_python_cannot_hold_costs_no_other(tmp_path: Path) -> None:
+    """Dates after the year 9999, and text that is not UTF-8, in any column."""
+    texts = pa.array([b"A", b"B", b"C", b"D\xff"], pa.binary())
+    days = pa.array([0, 10**7, 1, 2], pa.int32()).cast(pa.date32())
+    title = pa.Array.from_buffers(pa.string(), 4, texts.buffers())
+    pq.write_table(
+        pa.table({"id": [1, 2, 3, 4], "title": title, "on": days}), tmp_path / "a.parquet"
+    )
+    rejects = Rejects(skip_bad=True)
+    papers = list(read_papers(tmp_path / "a.parquet", rejects=rejects))
+    assert [(paper.title, paper.location.line) for paper in papers] == [("A", 1), ("C", 3)]
+    assert rejects.counts == {"row holds a value that is not valid": 2}
+    with pytest.raises(DataError, match=r"a.parquet:2: row holds .*date value out of range"):
+        read(tmp_path / "a.parquet")

@@ -93,3 +93,12 @@ def test_another_s_abstract_stands_in(tmp_path: Path) -> None:
     papers = read(written(tmp_path, "a.xml", xml))
     own = "BACKGROUND: Mice breathe. RESULTS: They do."
     assert [paper.abstract for paper in papers] == [own, "AIM: Of mice. Fin."]
+
+
+def test_a_doi_that_is_not_valid_is_none(tmp_path: Path) -> None:
+    wrong = '<ELocationID EIdType="doi" ValidYN="N">10.1234/wrong</ELocationID>'
+    for xml, doi in {
+        layouts.PUBMED.replace("<ELocationID", f"{wrong}<ELocationID"): "10.1234/abc.1",
+        layouts.PUBMED.replace('ValidYN="Y"', 'ValidYN="N"'): "",
+    }.items():
+        assert read(written(tmp_path, "a.xml", xml))[0].doi == doi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,49 @@ def test_columns_that_differ_in_case_alone_hide_nothing(tmp_path: Path) -> None:
     text = "id,Title,DOI,title,doi,abstract\n1,A,10.1/a,,,x\n2,,,B,10.1/b,y\n"
     papers = read(written(tmp_path, "a.csv", text))
     assert [(paper.title, paper.doi) for paper in papers] == [("A", "10.1/a"), ("B", "10.1/b")]
+
+
+def test_fields_of_study_of_aminer_are_objects_or_names(tmp_path: Path) -> None:
+    """Names in v13, whose keywords are other words."""
+    first = {"id": "1", "title": "A", "n_citation": 0, "keywords": ["x"], "fos": ["Agronomy"]}
+    other = {"id": "2", "title": "B", "fos": [{"name": "Moisture", "w": 0.4}], "keywords": ["x"]}
+    none = {"id": "3", "title": "C", "fos": [], "keywords": ["x"]}
+    papers = read(written(tmp_path, "a.json", lines(first, other, none)))
+    assert [paper.labels for paper in papers] == [["Agronomy"], ["Moisture"], ["x"]]
+
+
+@pytest.mark.parametrize("name", ["citedPaper", "citingPaper"])
+def test_lists_of_references_and_citations_of_the_api_are_read(tmp_path: Path, name: str) -> None:
+    inner = {"paperId": "p", "title": "T", "year": 2001, "authors": [{"name": "Ann Lee"}]}
+    page = {"offset": 0, "next": 1, "data": [{"isInfluential": False, "contexts": [], name: inner}]}
+    (paper,) = read(written(tmp_path, "a.json", json.dumps(page)))
+    assert (paper.id, paper.title, paper.year, paper.authors) == ("p", "T", 2001, ["Ann Lee"])
+
+
+@pytest.mark.parametrize(
+    ("abstract", "plain"),
+    [
+        ("<jats:title>ABSTRACT</jats:title><jats:p>Of mice.</jats:p>", "Of mice."),
+        (
+            "<jats:sec>\n<jats:title>Summary:</jats:title><jats:p>of mice</jats:p></jats:sec>",
+            "of mice",
+        ),
+        ("<p>Abstract</p>\n<p>Of mice.</p>", "Of mice."),
+        ("<jats:p>Abstract Wiener spaces</jats:p>", "Abstract Wiener spaces"),
+        ("<jats:p>We say:</jats:p><jats:p>Abstract</jats:p>", "We say: Abstract"),
+        ("Summary Judgments of courts", "Summary Judgments of courts"),
+    ],
+)
+def test_a_heading_is_no_part_of_an_abstract(tmp_path: Path, abstract: str, plain: str) -> None:
+    work = {"DOI": "10.5555/a", "title": ["A"], "abstract": abstract, "issued": {}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert paper.abstract == plain
+
+
+def test_the_shape_is_known_though_the_first_record_does_not_tell_it(tmp_path: Path) -> None:
+    """CSL JSON, whose first reference has no date and no journal."""
+    report = {"id": "r", "type": "report", "title": "A", "keyword": "x, y"}
+    article = {"id": "a", "type": "article", "title": "B", "issued": {"date-parts": [["2012"]]}}
+    papers = read(written(tmp_path, "a.json", json.dumps([report, article])))
+    assert [paper.year for paper in papers] == [None, 2012]
+    assert papers[0].labels == ["x", "y"]

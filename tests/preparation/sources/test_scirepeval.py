@@ -285,3 +285,11 @@ def test_a_row_that_is_refused_leaves_no_label(tmp_path: Path) -> None:
     rows = [_text(1, labels_text=["Art"]), {"corpus_id": 2, "labels_text": ["Law"]}]
     found = _convert(tmp_path, "fos", rows, skip_bad=True)
     assert [label["id"] for label in found.rows("scirepeval-fos", "labels")] == ["Art"]
+
+
+def test_spaces_around_a_label_do_not_part_it_from_its_papers(tmp_path: Path) -> None:
+    rows = [_text(1, labels_text=["Art ", "Art"]), _text(2, labels_text=[" Art", "\u3000Law"])]
+    found = run(tmp_path, "scirepeval", {"fos/train.jsonl": rows}, tasks=["fos"], splits=["train"])
+    assert [row["id"] for row in found.rows("scirepeval-fos", "labels")] == ["Art", "Law"]
+    (pairs,) = found.prepare(tmp_path / "prepared").pairs("train")
+    assert sorted(len(one) for one in pairs.positives) == [1, 2]

@@ -97,6 +97,16 @@ def test_unarxive_as_it_is_distributed(tmp_path: Path) -> None:
     assert len(data.texts) == 4
 
 
+def test_lists_of_markers_leave_no_commas(tmp_path: Path) -> None:
+    text = (
+        "This goes back to the early work {{cite:a}}, {{cite:b}};{{cite:c}}, and to {{formula:1}}."
+    )
+    papers = [_unarxive("0704.0001", text, **ENTRIES), _unarxive("0704.0002")]
+    found = run(tmp_path, "unarxive", {"arXiv_src_0704_001.jsonl": papers})
+    (query,) = found.rows("unarxive", "queries")
+    assert query["text"] == "This goes back to the early work, and to."
+
+
 def test_one_reference_of_unarxive_may_cite_several_papers(tmp_path: Path) -> None:
     entry = _entry("0704.0002", "0704.0002v3", "10.48550/arXiv.0704.0004")
     entry["contained_arXiv_ids"] += [{"id": "hep-th/9901001"}]
