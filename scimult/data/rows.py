@@ -67,15 +67,38 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[dict[str, Any] | str]:
         with pq.ParquetFile(path) as file:
             check_columns(path, None, file.schema_arrow.names, columns)
             for batch in file.iter_batches(PARQUET_BATCH):
-                yield from batch.to_pylist()
+                yield from _values(batch)
 
     errors = (pa.ArrowException, OSError)
     for number, row in enumerate(_undamaged(rows(), path, rejects, "Parquet file", errors), 1):
-        yield Record(path, number, row)
+        if not isinstance(row, str):
+            yield Record(path, number, row)
+            continue
+        fix = "write text as UTF-8, and dates of the years 1 to 9999"
+        rejects.refuse("row has an invalid value", path, number, value=row, fix=fix)
+
+
+def _values(batch: Any) -> list[dict[str, Any] | str]:
+    """Return a batch's rows; in place of one that Python cannot hold, its column and the problem.
+
+    Arrow checks neither the encoding of strings nor the range of dates.
+    """
+    try:
+        values: list[dict[str, Any] | str] = batch.to_pylist()
+    except (OverflowError, ValueError):
+        if len(batch) > 1:
+            return [row for at in range(len(batch)) for row in _values(batch.slice(at, 1))]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pylist()
+            except (OverflowError, ValueError) as error:
+                return [f"{name}: {error}"]
+        raise
+    return values
 
 
 def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:
