@@ -65,8 +65,8 @@ def _tqdm_class() -> Any:
 
 
 def is_watched() -> bool:
-    """Return whether someone sees stderr live."""
-    return sys.stderr.isatty() or in_notebook()
+    """Return whether someone sees stderr live; a daemon may have closed it, which makes it None."""
+    return (sys.stderr is not None and sys.stderr.isatty()) or in_notebook()
 
 
 def in_notebook() -> bool:

@@ -35,7 +35,7 @@ from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import grow_task, merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
-from scimult.cli.output import echo, show_messages
+from scimult.cli.output import echo, prepare_streams, show_messages
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
@@ -85,8 +85,11 @@ def cleaned_up_when_killed() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def describe(error: OSError) -> SciMultError:
+def describe(error: OSError | UnicodeEncodeError) -> SciMultError:
     """Return a system error as ours, with its path and a fix."""
+    if isinstance(error, UnicodeEncodeError):  # from libraries that take no such paths
+        fix = "rename files and folders whose names are not UTF-8"
+        return SciMultError("text has no valid encoding", value=error.object, fix=fix)
     name = error.filename if isinstance(error.filename, str) else None
     number = -1 if error.errno is None else error.errno
     fix = _FIXES.get(number, "check the path, the disk and the network")
@@ -108,7 +111,7 @@ class Verbs(TyperGroup):
             show_messages()
             with cleaned_up_when_killed():
                 return super().invoke(ctx)
-        except (SciMultError, OSError) as error:
+        except (SciMultError, OSError, UnicodeEncodeError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             problem = error if isinstance(error, SciMultError) else describe(error)
@@ -127,6 +130,7 @@ class CommandLine(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; takes click's arguments."""
+        prepare_streams()
         argv = kwargs.get("args", args[0] if args else None)
         words = sys.argv[1:] if argv is None else argv
         called = next((word for word in words if not word.startswith("-")), None)

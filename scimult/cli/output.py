@@ -5,7 +5,11 @@ JSON is printed unchanged, through ``typer.echo``.
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -29,6 +33,28 @@ if TYPE_CHECKING:
 
 # Width of tables that do not go to a terminal.
 _WIDE = 200
+
+
+def prepare_streams() -> None:
+    """Let any text be printed: closed streams lead nowhere, characters may be escaped.
+
+    Under another encoding than UTF-8, or with undecodable bytes of a file name, a stream refuses
+    characters. The escapes are JSON's, as lines of JSON are printed, too.
+    """
+    codecs.register_error("scimult.escape", _escaped)
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Its number is free and would be given to the next file, into which libraries print.
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="scimult.escape")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def show_messages() -> None:

@@ -219,6 +219,10 @@ def _split_spec(spec: str) -> tuple[str, str, list[str]]:
     name, separator, folder = first.partition("=")
     if not (name and separator and folder):
         raise ConfigError("a system is NAME=FOLDER", value=spec, fix="write mymodel=runs/mymodel")
+    # A folder that exists may have commas in its name.
+    for end in range(len(rest), 0, -1):
+        if Path(longer := ",".join([folder, *rest[:end]])).exists():
+            return name, longer, rest[end:]
     return name, folder, rest
 
 

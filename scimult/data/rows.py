@@ -67,33 +67,38 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
     if not path.is_file():
         raise DataError("file does not exist", path=path, fix="check the path")
 
-    def batches() -> Iterator[Any]:
+    def rows() -> Iterator[dict[str, Any] | str]:
         with pq.ParquetFile(path) as file:
             check_columns(path, None, file.schema_arrow.names, columns)
-            yield from filter(len, file.iter_batches(PARQUET_BATCH))
+            for batch in file.iter_batches(PARQUET_BATCH):
+                yield from _values(batch)
 
     errors = (pa.ArrowException, OSError)
-    first = 1
-    for batch in _undamaged(batches(), path, rejects, "Parquet file", errors):
-        yield from _batch_rows(batch, path, first, rejects)
-        first += len(batch)
+    for number, row in enumerate(_undamaged(rows(), path, rejects, "Parquet file", errors), 1):
+        if not isinstance(row, str):
+            yield Record(path, number, row)
+            continue
+        fix = "write text as UTF-8, and dates of the years 1 to 9999"
+        rejects.refuse("row has an invalid value", path, number, value=row, fix=fix)
 
 
-def _batch_rows(batch: Any, path: Path, first: int, rejects: Rejects) -> Iterator[Record]:
-    """Yield the rows of a batch; reject those with a value that Python cannot hold."""
+def _values(batch: Any) -> list[dict[str, Any] | str]:
+    """Return a batch's rows; in place of one that Python cannot hold, its column and the problem.
+
+    Arrow checks neither the encoding of strings nor the range of dates.
+    """
     try:
-        rows = batch.to_pylist()
-    except (OverflowError, ValueError) as error:  # dates after 9999, text that is not UTF-8
-        for i in range(len(batch) if len(batch) > 1 else 0):
-            yield from _batch_rows(batch.slice(i, 1), path, first + i, rejects)
-        if len(batch) == 1:
-            fix = "correct it, or leave the record out with --skip-bad"
-            rejects.refuse(
-                "row holds a value that is not valid", path, first, value=str(error), fix=fix
-            )
-        return
-    for number, row in enumerate(rows, start=first):
-        yield Record(path, number, row)
+        values: list[dict[str, Any] | str] = batch.to_pylist()
+    except (OverflowError, ValueError):
+        if len(batch) > 1:
+            return [row for at in range(len(batch)) for row in _values(batch.slice(at, 1))]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pylist()
+            except (OverflowError, ValueError) as error:
+                return [f"{name}: {error}"]
+        raise
+    return values
 
 
 def read_members(path: Path, rejects: Rejects) -> Iterator[tuple[str, Record]]:

@@ -30,13 +30,16 @@ def test_a_system_is_a_name_a_folder_and_options() -> None:
 
 
 @pytest.mark.parametrize("option", ["model", "encoder"])
-def test_a_folder_with_a_plus_in_its_name_is_no_ensemble(tmp_path: Path, option: str) -> None:
-    folder = save_tiny_model(tmp_path / "a+b") if option == "model" else tmp_path / "c++"
-    if option == "encoder":
-        save_static_embeddings(folder)
+@pytest.mark.parametrize("name", ["c++", "a,b,c"])
+def test_a_folder_with_pluses_or_commas_in_its_name_is_one(
+    tmp_path: Path, option: str, name: str
+) -> None:
+    folder = tmp_path / name
+    (save_tiny_model if option == "model" else save_static_embeddings)(folder)
     write_search(tmp_path)
     call = ["evaluate", "--suite", str(tmp_path / "search"), "--out", str(tmp_path / "out")]
-    found = CliRunner().invoke(app, [*call, f"--{option}", f"mine={folder}"])
+    setting = ",similarity=dot" if name == "a,b,c" else ""
+    found = CliRunner().invoke(app, [*call, f"--{option}", f"mine={folder}{setting}"])
     assert found.exit_code == 0, found.output
     assert "mine: search: ndcg@10" in found.stderr
 

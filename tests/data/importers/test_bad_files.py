@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -223,6 +224,36 @@ def test_a_parquet_row_that_python_cannot_hold_costs_no_other(tmp_path: Path) ->
     rejects = Rejects(skip_bad=True)
     papers = list(read_papers(tmp_path / "a.parquet", rejects=rejects))
     assert [(paper.title, paper.location.line) for paper in papers] == [("A", 1), ("C", 3)]
-    assert rejects.counts == {"row holds a value that is not valid": 2}
-    with pytest.raises(DataError, match=r"a.parquet:2: row holds .*date value out of range"):
+    assert rejects.counts == {"row has an invalid value": 2}
+    with pytest.raises(DataError, match=r"a.parquet:2: row has .*date value out of range"):
         read(tmp_path / "a.parquet")
+
+
+def _strings(*values: bytes) -> pa.StringArray:
+    """Return bytes as Arrow's strings, which it does not check."""
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    buffers = pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(values))
+    return pa.StringArray.from_buffers(len(values), *buffers)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("title", _strings(b"Graphs", b"na\xefve", b"Trees"), "title: 'utf-8' codec"),
+        ("note", _strings(b"a", b"\xff", b"b"), "note: 'utf-8' codec"),
+        ("year", pa.array([0, 1 << 60, 0], pa.timestamp("us")), "year: date value out of range"),
+        ("seen", pa.array([0, -(1 << 31), 0], pa.date32()), "seen: days=-2147483648"),
+    ],
+)
+def test_values_of_parquet_that_python_cannot_hold(
+    tmp_path: Path, column: str, value: pa.Array, problem: str
+) -> None:
+    """Arrow writes bytes in another encoding as strings, and databases infinity as a date."""
+    path = tmp_path / "papers.parquet"
+    pq.write_table(pa.table({"id": ["a", "b", "c"], "title": ["A", "B", "C"], column: value}), path)
+    with pytest.raises(DataError, match=f"parquet:2: row has an invalid value.*{problem}"):
+        list(read_papers(path))
+    rejects = Rejects(skip_bad=True)
+    kept = [(paper.id, paper.location.line) for paper in read_papers(path, rejects=rejects)]
+    assert kept == [("a", 1), ("c", 3)]
+    assert rejects.counts == {"row has an invalid value": 1}
