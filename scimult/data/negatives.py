@@ -15,9 +15,9 @@ from scimult.data.pairs import PairFile
 from scimult.types import IntArray
 
 NO_NEGATIVE = -1
-# Fitting of rule weights: most rounds, tolerance, and least weight relative to the largest. A
-# rule of the least weight is drawn only where no other rule found anything.
-_MAX_ROUNDS, _TOLERANCE, _MIN_WEIGHT = 1000, 1e-6, 1e-9
+# Fitting of rule weights: most rounds, and tolerance. Towards an unattainable share a weight grows
+# for ever: at most twofold a round relative to another, 2^900 in all, which float64 can hold.
+_MAX_ROUNDS, _TOLERANCE = 900, 1e-6
 # Bounds the memory of `drawn_by_rule`.
 _GROUPS_PER_PART = 1 << 18
 
@@ -82,7 +82,8 @@ def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
     """Return rule weights whose draws reproduce the rules' shares.
 
     Fitted by iterative proportional fitting (Deming and Stephan, 1940) over the sets of rules
-    that found a group's candidates. Unattainable shares are approximated.
+    that found a group's candidates. Rules with unattainable shares are drawn wherever they found
+    something, and the others keep their shares relative to each other.
     """
     assert pairs.found_by is not None
     filled = np.flatnonzero(pairs.negatives.lengths)
@@ -101,10 +102,9 @@ def _rule_weights(pairs: PairFile) -> NDArray[np.float64]:
         factors_R = np.divide(target_R, shares_R, out=np.ones_like(target_R), where=shares_R > 0)
         if np.abs(factors_R - 1).max() < _TOLERANCE:
             break
-        weights_R *= factors_R
-        # Towards an unattainable share they would grow for ever; a power of two rounds nothing.
+        weights_R *= factors_R ** min(1.0, 1 / np.log2(factors_R.max() / factors_R.min()))
+        # A power of two rounds nothing.
         weights_R = np.ldexp(weights_R, -np.frexp(weights_R.max())[1])
-        weights_R = np.maximum(weights_R, _MIN_WEIGHT * weights_R.max() * (target_R > 0))
     return weights_R
 
 

@@ -119,14 +119,16 @@ class KnownPositives(Mapping[int, IntArray]):
 def known_positives(files: Sequence[PairFile]) -> KnownPositives:
     """Return the union of the positives of each query over all groups of ``files``.
 
-    Includes positives left out by down-sampling: they must not serve as negatives either.
+    Includes positives left out by down-sampling: they must not serve as negatives either. Citations
+    are known in both directions, as in mining: one similarity is trained for both.
     """
-    queries, positives = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    pairs = [np.empty((2, 0), np.int64)]
     for file in files:
         for lists in (file.positives, file.unsampled):
-            queries.append(file.queries[lists.owners])
-            positives.append(lists.values)
-    return KnownPositives(np.concatenate(queries), np.concatenate(positives))
+            pairs.append(np.stack([file.queries[lists.owners], lists.values]))
+            if file.part in ("citations", "neighbours"):
+                pairs.append(pairs[-1][::-1])
+    return KnownPositives(*np.concatenate(pairs, axis=1))
 
 
 def pair_file_name(source: str, task: str, split: str) -> str:

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from scimult.data.negatives import NO_NEGATIVE, NegativeDraws, draw_weights, drawn_by_rule
 from scimult.data.pair_streams import PairStream
 from scimult.data.pairs import PairFile, read_pairs, write_pairs
+from scimult.types import FloatArray
 from tests.data.pair_files import pair_file
 
 COUNTS = st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=8)
@@ -111,6 +113,62 @@ def test_two_hard_and_three_easy_in_spite_of_groups_without_hard_ones() -> None:
     assert drawn_by_rule(mined(rare, (2.0, 3.0)))["hard"] == pytest.approx(0.26, abs=1e-3)
     assert drawn_by_rule(mined([(0, 3, 0)], (2.0, 3.0))) == {"hard": 0.0, "easy": 1.0}
     assert drawn_by_rule(mined([(0, 0, 0)], (2.0, 3.0))) == {"hard": 0.0, "easy": 0.0}
+
+
+def mined_by(groups: list[set[int]], shares: tuple[float, ...]) -> PairFile:
+    """Return groups with one candidate of each of these rules."""
+    file = pair_file("x", "search", [1] * len(groups), [len(group) for group in groups])
+    bits = np.array([1 << rule for group in groups for rule in sorted(group)], dtype=np.uint8)
+    return replace(file, rules=tuple("abcde"[: len(shares)]), shares=shares, found_by=bits)
+
+
+@pytest.mark.parametrize(
+    ("groups", "shares", "drawn"),
+    [
+        ([{0, 1, 2}] + [{1, 2}] * 9, (4.0, 4.0, 2.0), [0.1, 0.6, 0.3]),
+        (
+            [{0, 1, 2, 3}, *[{1, 2, 3}] * 3, *[{2, 3}] * 16],
+            (4.0, 3.0, 2.0, 1.0),
+            [0.05, 0.15, 0.8 * 2 / 3, 0.8 / 3],
+        ),
+    ],
+)
+def test_a_share_out_of_reach_leaves_the_others_their_shares(
+    groups: list[set[int]], shares: tuple[float, ...], drawn: list[float]
+) -> None:
+    assert list(drawn_by_rule(mined_by(groups, shares)).values()) == pytest.approx(drawn)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_draws_come_as_close_to_the_shares_as_any(seed: int) -> None:
+    """A general solver finds no probabilities whose draws diverge less from the shares."""
+    rng = np.random.default_rng(seed)
+    has_GR = rng.random((8, 4)) < [0.7, 0.2, 0.7, 0.2]
+    has_GR[:, 0] |= ~has_GR.any(axis=1)
+    shares = rng.choice([0.1, 0.5, 3.0, 10.0], 4)
+    drawn = drawn_by_rule(mined_by([set(np.flatnonzero(has)) for has in has_GR], tuple(shares)))
+    wanted = np.where(has_GR.any(axis=0), shares, 0)
+    wanted = wanted / wanted.sum()
+
+    def drawn_with(chances: FloatArray) -> FloatArray:
+        given_GR = np.zeros(has_GR.shape)
+        given_GR[has_GR] = chances
+        return given_GR
+
+    def divergence(chances: FloatArray) -> float:
+        given_R = np.maximum(drawn_with(chances).mean(axis=0), 1e-12)
+        return float(-(wanted * np.log(given_R)).sum())
+
+    start = (has_GR / has_GR.sum(axis=1, keepdims=True))[has_GR]
+    best = minimize(
+        divergence,
+        start,
+        constraints={"type": "eq", "fun": lambda chances: drawn_with(chances).sum(axis=1) - 1},
+        bounds=[(0, 1)] * len(start),
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    expected = drawn_with(best.x).mean(axis=0)
+    np.testing.assert_allclose(list(drawn.values()), expected, atol=3e-3)
 
 
 @given(COUNTS, st.integers(0, 9))

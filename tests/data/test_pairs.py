@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.data.pairs import PairFile, known_positives, read_pairs, write_pairs
+from scimult.data.pairs import PairFile, PairPart, known_positives, read_pairs, write_pairs
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 
@@ -41,17 +42,21 @@ def test_round_trip(
         assert [part.tolist() for part in after] == [part.tolist() for part in before]
 
 
-@given(GROUPS, GROUPS)
+@given(GROUPS, GROUPS, st.sampled_from([None, "links", "citations", "neighbours"]))
 def test_known_positives_is_the_union_of_all_groups(
     first: list[tuple[int, list[int], list[int], list[int]]],
     second: list[tuple[int, list[int], list[int], list[int]]],
+    part: PairPart | None,
 ) -> None:
+    """A citation is known to both papers: one similarity is trained for both directions."""
     expected: dict[int, set[int]] = {}
-    for query, positives, _, unsampled in [*first, *second]:
-        found = {*positives, *unsampled}
-        if found:
-            expected[query] = expected.get(query, set()) | found
-    known = known_positives([_pairs(first), _pairs(second)])
+    for number, groups in enumerate((first, second)):
+        for query, positives, _, unsampled in groups:
+            for positive in {*positives, *unsampled}:
+                expected.setdefault(query, set()).add(positive)
+                if number and part in ("citations", "neighbours"):
+                    expected.setdefault(positive, set()).add(query)
+    known = known_positives([_pairs(first), replace(_pairs(second), part=part)])
     assert {query: set(rows.tolist()) for query, rows in known.items()} == expected
     assert all(rows.tolist() == sorted(set(rows.tolist())) for rows in known.values())
 

@@ -3,7 +3,7 @@
 ``rensa`` computes the signatures. Banding is one sort per band that makes equal keys neighbours,
 so that only the signatures grow with the number of texts.
 
-Shape legend: N texts, P permutations, M pairs.
+Shape legend: N texts, R rows of a band, P permutations, M pairs.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def band_keys(signatures_NR: Signatures) -> NDArray[np.uint64]:
     return keys_N
 
 
-def _bands(config: NearConfig, *sketches: Sketches) -> Iterator[list[NDArray[np.uint64]]]:
-    """Yield the keys of the usable texts of each sketch, band by band."""
+def _bands(sketches: Sketches, config: NearConfig) -> Iterator[NDArray[np.uint64]]:
+    """Yield the keys of the usable texts, band by band."""
     rows = rows_per_band(config.threshold, config.permutations)
     for start in range(0, config.permutations - rows + 1, rows):
-        yield [band_keys(s.signatures_NP[s.usable_N, start : start + rows]) for s in sketches]
+        yield band_keys(sketches.signatures_NP[sketches.usable_N, start : start + rows])
 
 
 def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, IntArray]:
@@ -110,7 +110,7 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
     usable = np.flatnonzero(sketches.usable_N)
     count = len(sketches.usable_N)
     pairs = np.empty(0, dtype=np.int64)
-    for (keys,) in _bands(config, sketches):
+    for keys in _bands(sketches, config):
         order = np.argsort(keys, kind="stable")
         codes = [pairs]
         for distance in range(1, NEIGHBOURS + 1):
@@ -123,25 +123,31 @@ def candidate_pairs(sketches: Sketches, config: NearConfig) -> tuple[IntArray, I
     return pairs // max(count, 1), pairs % max(count, 1)
 
 
-def cross_candidates(
-    sketches: Sketches, others: Sketches, config: NearConfig
-) -> tuple[IntArray, IntArray]:
-    """Return distinct pairs (text, other text) that share a band; shape ``(M,)``.
+class SortedBands:
+    """Texts sorted once by the key of each band, in which many others are looked up."""
 
-    A text is compared with at most ``NEIGHBOURS`` others per band.
-    """
-    usable, other_usable = np.flatnonzero(sketches.usable_N), np.flatnonzero(others.usable_N)
-    count = max(len(others.usable_N), 1)
-    pairs = np.empty(0, dtype=np.int64)
-    for keys, other_keys in _bands(config, sketches, others):
-        order = np.argsort(other_keys, kind="stable")
-        start, stop = (np.searchsorted(other_keys[order], keys, side) for side in ("left", "right"))
-        codes = [pairs]
-        for distance in range(NEIGHBOURS):
-            equal = start + distance < stop
-            if not equal.any():
-                break
-            other = other_usable[order[start[equal] + distance]]
-            codes.append(usable[equal] * count + other)
-        pairs = np.unique(np.concatenate(codes))
-    return pairs // count, pairs % count
+    def __init__(self, sketches: Sketches, config: NearConfig) -> None:
+        self._config, self._count = config, max(len(sketches.usable_N), 1)
+        usable = np.flatnonzero(sketches.usable_N)
+        self._bands = []
+        for keys in _bands(sketches, config):
+            order = np.argsort(keys, kind="stable")
+            self._bands.append((keys[order], usable[order]))
+
+    def candidates(self, sketches: Sketches) -> tuple[IntArray, IntArray]:
+        """Return distinct pairs (other text, text) that share a band; shape ``(M,)``.
+
+        Of the texts of a band, another is compared with at most the first ``NEIGHBOURS``.
+        """
+        usable = np.flatnonzero(sketches.usable_N)
+        pairs = np.empty(0, dtype=np.int64)
+        for keys, (own, rows) in zip(_bands(sketches, self._config), self._bands, strict=True):
+            start, stop = (np.searchsorted(own, keys, side) for side in ("left", "right"))
+            codes = [pairs]
+            for distance in range(NEIGHBOURS):
+                equal = start + distance < stop
+                if not equal.any():
+                    break
+                codes.append(usable[equal] * self._count + rows[start[equal] + distance])
+            pairs = np.unique(np.concatenate(codes))
+        return pairs // self._count, pairs % self._count

@@ -16,7 +16,7 @@ from scimult.data.manifest import OverlapEntry
 from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import EvaluationText, find_sets, read_set
-from scimult.preparation.hygiene.minhash import Sketches, cross_candidates, jaccard, text_shingles
+from scimult.preparation.hygiene.minhash import Sketches, SortedBands, jaccard, text_shingles
 from scimult.preparation.hygiene.normal_forms import hash64, text_words, title_key
 from scimult.types import BoolArray, Text
 
@@ -63,10 +63,11 @@ class TextIndex:
             for way, key in _keys(entry.text, entry.doi, config):
                 self._by_key[hash64(f"{way}:{key}")].append(number)
         self._distinct = list(self._by_text)
-        self._sketches = Sketches.empty(len(self._distinct), config.near)
+        sketches = Sketches.empty(len(self._distinct), config.near)
         for start in range(0, len(self._distinct), TEXTS_PER_CHUNK):
             chunk = self._distinct[start : start + TEXTS_PER_CHUNK]
-            self._sketches.fill(start, chunk, config.near)
+            sketches.fill(start, chunk, config.near)
+        self._bands = SortedBands(sketches, config.near)
 
     def rows_in(
         self, store: TextStore, dois: Sequence[str | None], label: str
@@ -91,7 +92,7 @@ class TextIndex:
         near = self._config.near
         sketches = Sketches.empty(len(texts), near)
         sketches.fill(0, texts, near)
-        for position, other in zip(*cross_candidates(sketches, self._sketches, near), strict=True):
+        for position, other in zip(*self._bands.candidates(sketches), strict=True):
             pair = texts[position], self._distinct[other]
             similarity = jaccard(*(text_shingles(text, near) for text in pair))
             if pair[0].kind != "label" and similarity >= near.threshold:

@@ -37,7 +37,7 @@ from scimult.preparation.pair_columns import mapped
 from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
-VERSION = "4"
+VERSION = "5"
 # Each block scans all citations, so blocks grow with the file, within limits.
 GROUPS_PER_BLOCK, MOST_PER_BLOCK, FEWEST_BLOCKS = 1 << 17, 1 << 20, 64
 PAIRS_FILE = "pairs.arrow"
