@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +23,13 @@ from scimult.progress import warn
 from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.learned import LearnedParts
-from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
+from scimult.training.optim import (
+    SHARED,
+    RoutedAdamW,
+    added_names,
+    expert_of,
+    parameter_groups,
+)
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
@@ -193,18 +199,39 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
                 f"model.train is added, but variant {section.variant} adds no parameters",
                 fix="leave model.train out",
             )
-    if config.optimizer.added_lr is not None and not added:
+    trained -= matching_names(names, section.freeze)
+    if config.optimizer.added_lr is not None and not added & trained:
+        adds = f"variant {section.variant} adds"
         raise ConfigError(
-            f"optimizer.added_lr is set, but variant {section.variant} adds no parameters",
+            "optimizer.added_lr is set, but "
+            + (f"what {adds} is frozen" if added else f"{adds} no parameters"),
             fix="leave optimizer.added_lr out",
         )
-    trained -= matching_names(names, section.freeze)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("model.freeze leaves nothing to train", value=section.freeze)
     model.checkpoints_activations = config.engine.activation_checkpointing
     return pretrained
+
+
+def check_tasks_train(pretrained: Pretrained, tasks: Iterable[str]) -> None:
+    """Check that the model has weights to train for every trained task.
+
+    Raises
+    ------
+    ConfigError
+        If all that the texts of a task reach is frozen.
+    """
+    names = dict(pretrained.model.named_parameters())
+    trained = {expert_of(name, names) for name, weight in names.items() if weight.requires_grad}
+    still = [task for task in tasks if not trained & {SHARED, *pretrained.routes(task)}]
+    if still:
+        raise ConfigError(
+            "model.freeze leaves nothing to train for these tasks",
+            value=still,
+            fix="leave their sources out by data.sources, or freeze less",
+        )
 
 
 def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
