@@ -124,7 +124,13 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
 
 
 def _check_options(config: PretrainConfig, base: EncoderConfig, encoder: EncoderConfig) -> None:
-    """Refuse other options of the adapters, updates or PALs that the base brings along."""
+    """Refuse other options of a base's adapters, updates or PALs; warn if it loses instructions."""
+    if base.instructions is not None and encoder.instructions is None:
+        warn(
+            f"the model of {config.model.base} reads instructions, and variant "
+            f"{config.model.variant} with these model.options does not: embeddings will differ "
+            "from the first step on"
+        )
     for field, names in _KEPT.items():
         theirs, ours = getattr(base, field), getattr(encoder, field)
         if theirs is None or ours is None:
@@ -158,6 +164,13 @@ def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig
         "dims": section.dims,
     }
     encoder = validate(EncoderConfig, sizes | pooling | layouts, _SECTION)
+    if section.pooling not in ("cls", encoder.pooling) or (
+        section.pooling_position not in (0, encoder.pooling_position)
+    ):
+        warn(
+            f"variant {section.variant} takes the state of token {encoder.pooling_position} "
+            f"(model.options.embed_at), not model.pooling {section.pooling}"
+        )
     _check_lengths(config, encoder)
     return PretrainedConfig(
         encoder=encoder,
