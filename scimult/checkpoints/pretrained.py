@@ -30,7 +30,7 @@ from scimult.errors import CheckpointError, ConfigError
 from scimult.files import FolderKind, atomic_folder, read_json, write_json, write_text
 from scimult.models import Encoder, EncoderConfig
 from scimult.models.config import Pooling
-from scimult.tasks import TaskSet
+from scimult.tasks import Task, TaskSet
 from scimult.types import Role, Similarity, Text, TokenIds
 
 MODEL = FolderKind(
@@ -108,11 +108,18 @@ class Pretrained:
         return self.instruction_row(instruction)
 
     def _instruction_rows(self) -> list[TokenIds]:
-        instructions: dict[int, str] = {}
-        for task in self.tasks:
+        first: dict[int, Task] = {}
+        for task in self.config.tasks:
             for role in get_args(Role):
-                instructions.setdefault(self.route(task.name, role), task.instruction)
-        return [self.instruction_row(text) for _, text in sorted(instructions.items())]
+                first.setdefault(self.route(task.name, role), task)
+        without = list(dict.fromkeys(t.name for t in first.values() if not t.instruction.strip()))
+        if without:
+            raise ConfigError(
+                "an instruction is empty",
+                value=without,
+                fix="give these tasks a key instruction, or choose a variant that reads none",
+            )
+        return [self.instruction_row(task.instruction) for _, task in sorted(first.items())]
 
 
 def load_pretrained(

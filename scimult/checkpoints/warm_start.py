@@ -70,7 +70,7 @@ def warm_start(
             "checkpoint has experts or added layers that the model does not",
             path=path,
             value=routed[0],
-            fix="use its own variant and all its tasks, or warm-start from a vanilla checkpoint",
+            fix="use its variant with its model.options and all its tasks, or a vanilla checkpoint",
         )
     load_strictly(model, filled | {key: weights[key] for key in extra}, path)
 

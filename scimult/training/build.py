@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +23,13 @@ from scimult.progress import warn
 from scimult.tasks import TaskSet, route_names, route_of
 from scimult.training.config import NOT_ARCHITECTURE, ModelConfig, PretrainConfig
 from scimult.training.learned import LearnedParts
-from scimult.training.optim import RoutedAdamW, added_names, parameter_groups
+from scimult.training.optim import (
+    SHARED,
+    RoutedAdamW,
+    added_names,
+    expert_of,
+    parameter_groups,
+)
 from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
@@ -118,7 +124,13 @@ def _describe_on(config: PretrainConfig, base: PretrainedConfig) -> PretrainedCo
 
 
 def _check_options(config: PretrainConfig, base: EncoderConfig, encoder: EncoderConfig) -> None:
-    """Refuse other options of the adapters, updates or PALs that the base brings along."""
+    """Refuse other options of a base's adapters, updates or PALs; warn if it loses instructions."""
+    if base.instructions is not None and encoder.instructions is None:
+        warn(
+            f"the model of {config.model.base} reads instructions, and variant "
+            f"{config.model.variant} with these model.options does not: embeddings will differ "
+            "from the first step on"
+        )
     for field, names in _KEPT.items():
         theirs, ours = getattr(base, field), getattr(encoder, field)
         if theirs is None or ours is None:
@@ -152,6 +164,13 @@ def _describe(config: PretrainConfig, sizes: dict[str, Any]) -> PretrainedConfig
         "dims": section.dims,
     }
     encoder = validate(EncoderConfig, sizes | pooling | layouts, _SECTION)
+    if section.pooling not in ("cls", encoder.pooling) or (
+        section.pooling_position not in (0, encoder.pooling_position)
+    ):
+        warn(
+            f"variant {section.variant} takes the state of token {encoder.pooling_position} "
+            f"(model.options.embed_at), not model.pooling {section.pooling}"
+        )
     _check_lengths(config, encoder)
     return PretrainedConfig(
         encoder=encoder,
@@ -193,18 +212,39 @@ def _prepare_training(pretrained: Pretrained, config: PretrainConfig) -> Pretrai
                 f"model.train is added, but variant {section.variant} adds no parameters",
                 fix="leave model.train out",
             )
-    if config.optimizer.added_lr is not None and not added:
+    trained -= matching_names(names, section.freeze)
+    if config.optimizer.added_lr is not None and not added & trained:
+        adds = f"variant {section.variant} adds"
         raise ConfigError(
-            f"optimizer.added_lr is set, but variant {section.variant} adds no parameters",
+            "optimizer.added_lr is set, but "
+            + (f"what {adds} is frozen" if added else f"{adds} no parameters"),
             fix="leave optimizer.added_lr out",
         )
-    trained -= matching_names(names, section.freeze)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("model.freeze leaves nothing to train", value=section.freeze)
     model.checkpoints_activations = config.engine.activation_checkpointing
     return pretrained
+
+
+def check_tasks_train(pretrained: Pretrained, tasks: Iterable[str]) -> None:
+    """Check that the model has weights to train for every trained task.
+
+    Raises
+    ------
+    ConfigError
+        If all that the texts of a task reach is frozen.
+    """
+    names = dict(pretrained.model.named_parameters())
+    trained = {expert_of(name, names) for name, weight in names.items() if weight.requires_grad}
+    still = [task for task in tasks if not trained & {SHARED, *pretrained.routes(task)}]
+    if still:
+        raise ConfigError(
+            "model.freeze leaves nothing to train for these tasks",
+            value=still,
+            fix="leave their sources out by data.sources, or freeze less",
+        )
 
 
 def matching_names(names: Sequence[str], patterns: Sequence[str]) -> set[str]:

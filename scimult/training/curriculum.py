@@ -119,6 +119,7 @@ def rehearse(
     else:
         model = build.rehearse_model(config, base)
     check_negatives(config, plan, model.routes)
+    build.check_tasks_train(model, plan.loss_weights)
     deepspeed_settings(config, resolve_precision(config.engine.precision, device), ranks)
     if config.engine.compile:
         check_compiles(model.config.encoder)

@@ -208,7 +208,6 @@ class LossConfig(StrictConfig):
                 )
         if len(set(self.matryoshka)) < len(self.matryoshka):
             raise ValueError(f"loss.matryoshka lists a number twice: {self.matryoshka}")
-        only_distils = self.distillation is not None and self.distillation.contrastive_weight == 0
         for loss in (self.default, *self.by_task.values()):
             margin = loss.margin if isinstance(loss, TripletConfig) else None
             if margin is not None and self.mask_margin is not None and self.mask_margin >= margin:
@@ -216,12 +215,25 @@ class LossConfig(StrictConfig):
                     f"loss.mask_margin {self.mask_margin} excludes every candidate within "
                     f"loss.margin {margin}, so that the loss would be 0"
                 )
-            if only_distils and isinstance(loss, InfoNCEConfig) and loss.learn_temperature:
+        if self.distillation is not None and self.distillation.contrastive_weight == 0:
+            unused = self._contrastive_settings()
+            if unused:
                 raise ValueError(
-                    "loss.learn_temperature has nothing to learn from with "
-                    "loss.distillation.contrastive_weight 0"
+                    f"loss.{' and loss.'.join(unused)}: without effect, because "
+                    "loss.distillation.contrastive_weight is 0; leave out, or raise the weight"
                 )
         return self
+
+    def _contrastive_settings(self) -> list[str]:
+        """Return the settings that only contrastive losses read; cuts also serve relations."""
+        options = LOSS_OPTIONS[self.name]
+        unused = [name for name, default in options.items() if getattr(self, name) != default]
+        unused += [f"by_task.{task}" for task in self.by_task if task not in self.heads]
+        unused += ["mask_margin"] * (self.mask_margin is not None)
+        teacher = self.embedding_teacher
+        if self.matryoshka and (teacher is None or teacher.loss == "cosine"):
+            unused.append("matryoshka")
+        return unused
 
     @model_validator(mode="after")
     def _weighting_fits(self) -> LossConfig:

@@ -200,7 +200,9 @@ def pass_in_chunks(
                 value_gradient = values[name].grad
                 assert value_gradient is not None, f"the loss does not use the learned {name}"
                 chained = chained + (value * value_gradient).sum()
-        graph.backward(chained)
+        # Nothing is trained on a route whose weights are frozen, the same one on every rank.
+        if chained.requires_grad:
+            graph.backward(chained)
     return results
 
 

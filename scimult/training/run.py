@@ -78,6 +78,7 @@ def pretrain(
     plan = plan_run(config)
     pretrained = build.build_model(config)
     check_negatives(config, plan, pretrained.routes)
+    build.check_tasks_train(pretrained, plan.loss_weights)
     timeout = config.engine.timeout_minutes * 60
     with (
         naming_full_memory(_LESS_MEMORY),

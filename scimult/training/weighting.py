@@ -98,9 +98,10 @@ class Weighting:
             torch.distributed.all_reduce(totals_2T)
         norms_T, losses_T = totals_2T[0].sqrt(), totals_2T[1].clamp(min=_SMALL)
         for number, task in enumerate(shares):
-            if task not in self._first_losses:
-                self._first_losses[task] = float(losses_T[number])
-        first_T = losses_T.new_tensor([self._first_losses[task] for task in shares])
+            # A pair without negatives has loss 0, which no later loss can be compared with.
+            if task not in self._first_losses and (first := float(losses_T[number])) > _SMALL:
+                self._first_losses[task] = first
+        first_T = losses_T.new_tensor([self._first_losses.get(task, _SMALL) for task in shares])
         alpha = self._options.gradnorm_alpha
         assert alpha is not None
         balance = gradnorm_loss(weights_T, norms_T, losses_T, first_T, alpha)

@@ -173,6 +173,14 @@ def test_options_of_the_chosen_loss_are_filled_in_and_load_again(folder: Path) -
             "variant vanilla adds no parameters",
         ),
         (
+            {"model": {"freeze": ["*.experts.*"]}, "optimizer": {"added_lr": 1e-3}},
+            "added_lr is set, but what variant mha_expert adds is frozen",
+        ),
+        (
+            {"model": {"train": "added", "freeze": ["*.experts.0.*"]}},
+            r"model\.freeze leaves nothing to train for these tasks \(value: \['search'\]\)",
+        ),
+        (
             {"tasks": [{"name": "search"}]},
             "not among tasks .*'classification'.*add {name: classification} to tasks",
         ),

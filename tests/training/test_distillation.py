@@ -178,7 +178,15 @@ def test_a_model_learns_the_margins_of_its_teacher(folder: Path) -> None:
         ),
         (
             {"loss": {**FOLLOW, "learn_temperature": True}},
-            "learn_temperature has nothing to learn from",
+            "loss.learn_temperature: without effect, because loss.distillation.contrastive_weight",
+        ),
+        (
+            {"loss": {**FOLLOW, "temperature": 0.05, "mask_margin": 0.1, "matryoshka": [4]}},
+            r"loss\.temperature and loss\.mask_margin and loss\.matryoshka: without effect",
+        ),
+        (
+            {"loss": {**FOLLOW, "by_task": {"search": "symmetric_info_nce"}}},
+            r"loss\.by_task\.search: without effect",
         ),
     ],
 )

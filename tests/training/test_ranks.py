@@ -55,6 +55,8 @@ class Case:
 
 
 LEARNED = {"name": "symmetric_info_nce", "learn_temperature": True}
+# Weights of candidates alone, in chunks of which nothing is trained.
+FROZEN_SIDE = {"variant": "lora", "routing": "task_and_side", "freeze": ["*.experts.[135].*"]}
 CASES = (
     Case(),
     Case(duplicates=True),
@@ -70,6 +72,7 @@ CASES = (
     Case("cosine", loss=LEARNED, batch={"mix": "in_batch", "pairs_per_step": 4}),
     Case("cosine", batch={"mix": "in_batch"}, model={"variant": "instruction"}),
     Case(batch={"mix": "in_batch"}, model={"variant": "ffn_expert", "routing": "task_and_side"}),
+    Case(batch={"mix": "in_batch"}, model=FROZEN_SIDE),
     # One encoder for all tasks: their parts are compared as one batch.
     Case("cosine", loss=LEARNED, batch={"mix": "in_batch"}, model={"variant": "vanilla"}),
     Case(

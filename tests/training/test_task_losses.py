@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,17 @@ def test_gradnorm_remembers_first_losses(folder: Path) -> None:
     weighting.restore({"venue": 7.0})
     weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
     assert weighting.state == pytest.approx(means | {"venue": 7.0})
+
+
+def test_gradnorm_compares_with_no_loss_of_zero(folder: Path) -> None:
+    """A task whose first pair has no negatives, so no loss, would later outweigh all others."""
+    planned = Planned(folder, weighting="gradnorm")
+    weighting = Weighting(planned.config.loss, planned.plan.loss_weights)
+    without = [replace(r, loss=r.loss * (r.task != "search")) for r in planned.results]
+    weighting(without, planned.micro_batch, planned.embeddings, planned.values)
+    assert "search" not in weighting.state
+    loss = weighting(planned.results, planned.micro_batch, planned.embeddings, planned.values)
+    again = Weighting(planned.config.loss, planned.plan.loss_weights)
+    fresh = again(planned.results, planned.micro_batch, planned.embeddings, planned.values)
+    assert float(loss.detach()) == pytest.approx(float(fresh.detach()), rel=1e-12)
+    assert weighting.state == pytest.approx(again.state)

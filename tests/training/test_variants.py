@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,7 @@ def test_only_what_a_variant_adds_is_trained(folder: Path, variant: str, part: s
         ),
         (
             {"model": {"variant": "prefix"}, "tasks": [{"name": "classification"}]},
-            "an instruction is empty",
+            r"an instruction is empty \(value: \['classification'\]\)",
         ),
         (
             {
@@ -280,3 +281,32 @@ def test_matryoshka_trains_the_first_dimensions(folder: Path, tmp_path: Path) ->
     whole = load_pretrained(folder / "dims")
     rows = [cut.instruction_row("some text")]
     assert np.array_equal(embed_tokens(cut.model, rows), embed_tokens(whole.model, rows)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            {"variant": "control_codes", "pooling": "mean"},
+            r"takes the state of token 1 .*, not model\.pooling mean",
+        ),
+        (
+            {"variant": "control_codes", "pooling": "position", "pooling_position": 3},
+            "takes the state of token 1 .*, not model.pooling position",
+        ),
+        ({"variant": "mha_expert", "base": "reads"}, "reads instructions, and variant mha_expert"),
+        ({"variant": "mha_expert", "base": "reads", "options": {"instructions": True}}, ""),
+        ({"variant": "control_codes"}, ""),
+        ({"variant": "control_codes", "options": {"embed_at": "cls"}}, ""),
+    ],
+)
+def test_what_a_variant_leaves_out_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str], model: dict[str, Any], said: str
+) -> None:
+    if "base" in model:
+        reads = {"variant": "mha_expert", "options": {"instructions": True}}
+        model = model | {"base": str(save_with_differing_routes(folder, "reads", reads))}
+    capsys.readouterr()
+    build.build_model(run_config(folder, "unused", model=model))
+    printed = capsys.readouterr().err
+    assert re.search(said, printed) if said else not printed, printed
