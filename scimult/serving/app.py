@@ -196,7 +196,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     fix = "see /openapi.json for the paths and their methods"
     if error.status_code == 400:
-        fix = "send a JSON object in UTF-8, with Content-Type: application/json"
+        fix = f"see {request.url.path[:80]} in /openapi.json; JSON is read in UTF-8"
     problem = f"{request.method} {request.url.path[:80]}: {error.detail}"
     headers = dict(error.headers or {})
     return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))
@@ -208,7 +208,7 @@ async def _broken(_: Request, error: Exception) -> JSONResponse:
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
-_TELLING = ("extra_forbidden", "too_long", "string_too_long", "value_error")
+_TELLING = ("extra_forbidden", "string_too_long", "string_unicode", "too_long", "value_error")
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
