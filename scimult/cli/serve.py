@@ -101,7 +101,8 @@ def serve(
         device=device,
         most_tokens=batch_tokens,
         threads=threads,
-        patience=timeout,
+        # Of start-up and changes; requests have deadlines of their own.
+        patience=max(timeout, 60.0),
         observe=metrics.passed,
     )
     answers = Answers(served, followed_labels(served, labels, tagger, device, skip_bad))

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp
 
 from scimult import __version__
 from scimult.errors import SciMultError, suggest
-from scimult.progress import LOGGER
 from scimult.serving import schemas
 from scimult.serving.annif import Project, annif_paths
 from scimult.serving.answers import Answers
@@ -202,8 +201,8 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))
 
 
-async def _broken(_: Request, error: Exception) -> JSONResponse:
-    LOGGER.error("a request failed", exc_info=error)
+async def _broken(_: Request, __: Exception) -> JSONResponse:
+    # The server logs the error.
     fix = "report it with the output of the service"
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 

@@ -21,6 +21,7 @@ import uvicorn
 from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
+from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
 from scimult.serving.batching import DEADLINE
@@ -158,6 +159,20 @@ def test_a_tagger_of_another_model_keeps_the_services_deadlines(
     for thread in encoders:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_a_short_timeout_is_of_requests_not_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service ended at once, and asked its operator to send shorter texts."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    quick = SciMult._embed_tokens
+    slow = lambda *job: (time.sleep(0.3), quick(*job))[1]  # noqa: E731
+    monkeypatch.setattr(SciMult, "_embed_tokens", slow)
+    monkeypatch.setattr("scimult.serving.run.run", lambda *_: None)
+    found = _serve(str(tmp_path / "library"), "--port", "0", "--timeout", "0.1")
+    assert found.exit_code == 0, found.output
 
 
 @pytest.mark.long

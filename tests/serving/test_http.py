@@ -66,6 +66,21 @@ def test_half_a_character_is_named_in_a_filter(server: Running) -> None:
     assert "unicode" in answer.json()["problem"]
 
 
+def test_an_internal_error_is_logged_once(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(type(server.served), "ask", lambda *_, **__: 1 // 0)
+    assert server.post("/search", {"text": "a"}).status_code == 500
+    end = time.monotonic() + 30
+    while not caplog.records:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(0.1)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
 def test_candidates_have_one_task(server: Running) -> None:
     """``all``, which is no task but every one, was an internal error."""
     body = {"papers": [{"title": "a"}], "candidates": [{"id": "b", "title": "c"}], "task": "all"}
