@@ -138,8 +138,8 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         fix = "write an address such as http://127.0.0.1:8000"
         raise ConfigError("not the address of a service", value=server, fix=fix)
     headers = {"Content-Type": "application/json"}
-    if os.environ.get(KEY):
-        headers["Authorization"] = f"Bearer {os.environ[KEY]}"
+    if key := os.environ.get(KEY, "").strip():
+        headers["Authorization"] = f"Bearer {key}"
     url = f"{server.rstrip('/')}/{verb}"
     request = Request(url, json.dumps(question).encode(), headers, method="POST")
     try:

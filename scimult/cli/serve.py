@@ -78,7 +78,8 @@ def serve(
     from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
 
     check_labels(labels, tagger)
-    key = os.environ.get(KEY) or None
+    # Headers lose spaces around a key: compared with them, it would open nothing.
+    key = os.environ.get(KEY, "").strip() or None
     check_key(host, key, without_key)
     sock = listen(host, port)
     from scimult.hardware import one_thread_each, share_heaps
@@ -100,18 +101,20 @@ def serve(
         device=device,
         most_tokens=batch_tokens,
         threads=threads,
-        patience=timeout,
+        # Of start-up and changes; requests have deadlines of their own.
+        patience=max(timeout, 60.0),
         observe=metrics.passed,
     )
     answers = Answers(served, followed_labels(served, labels, tagger, device, skip_bad))
     source = labels or tagger
     project = None if source is None else Project(_name_of(source), answers.bounded_tags)
     limits = Limits(waiting=waiting, seconds=timeout, body_bytes=max_body << 20)
-    hosts = LOCAL | {host} if key is None and is_local(host) else None
+    name = f"[{host}]" if ":" in host else host  # as in addresses
+    hosts = LOCAL | {name} if key is None and is_local(host) else None
     service = Service(
         answers, limits=limits, metrics=metrics, project=project, key=key, hosts=hosts
     )
-    address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
+    address = f"http://{name}:{sock.getsockname()[1]}"
     papers = counted(len(served.library), "paper")
     if key is None and not is_local(host):
         echo(f"{address}: open to everybody who can reach this machine", err=True)

@@ -290,6 +290,7 @@ def _match_candidates(
         fix = "give every candidate a reviewer, or none of them"
         raise DataError("only some candidates have a reviewer", fix=fix)
     rule = Rule.parse(request.score)
+    one_of("task", request.task, model.tasks.names)
     queries_ND = model.encode(texts, task=request.task, role="query")
     candidates_CD = model.encode(papers, task=request.task, role="candidate")
     if not any(reviewers):

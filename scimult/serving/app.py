@@ -20,7 +20,6 @@ from starlette.types import ASGIApp
 
 from scimult import __version__
 from scimult.errors import SciMultError, suggest
-from scimult.progress import LOGGER
 from scimult.serving import schemas
 from scimult.serving.annif import Project, annif_paths
 from scimult.serving.answers import Answers
@@ -196,19 +195,19 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     fix = "see /openapi.json for the paths and their methods"
     if error.status_code == 400:
-        fix = "send a JSON object in UTF-8, with Content-Type: application/json"
+        fix = f"see {request.url.path[:80]} in /openapi.json; JSON is read in UTF-8"
     problem = f"{request.method} {request.url.path[:80]}: {error.detail}"
     headers = dict(error.headers or {})
     return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))
 
 
-async def _broken(_: Request, error: Exception) -> JSONResponse:
-    LOGGER.error("a request failed", exc_info=error)
+async def _broken(_: Request, __: Exception) -> JSONResponse:
+    # The server logs the error.
     fix = "report it with the output of the service"
     return _respond(Refusal(500, "internal error of the service", fix=fix))
 
 
-_TELLING = ("extra_forbidden", "too_long", "string_too_long", "value_error")
+_TELLING = ("extra_forbidden", "string_too_long", "string_unicode", "too_long", "value_error")
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -165,7 +165,7 @@ class Guards:
                 close = {"Connection": "close"}
                 raise Refusal(408, "the request did not arrive", fix=fix, headers=close) from None
             if message["type"] == "http.disconnect":
-                return b"".join(parts)
+                raise Refusal(400, "the request was cut off", fix="send the whole request")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > most:

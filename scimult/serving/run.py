@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from scimult.errors import ConfigError
-from scimult.serving.app import Service
+
+if TYPE_CHECKING:  # it imports torch, which the checks of key and address need not wait for
+    from scimult.serving.app import Service
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 KEY = "SCIMULT_API_KEY"
@@ -64,6 +67,10 @@ def run(service: Service, sock: socket.socket, seconds: float, started: Callable
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=round(seconds) + 5,
+        # httptools, if installed, would keep headers of any size before the key is checked, and
+        # websockets would pass the guards.
+        http="h11",
+        ws="none",
         h11_max_incomplete_event_size=1 << 16,
     )
     server = _Server(config)

@@ -17,9 +17,11 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
+from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
 from scimult.serving.batching import DEADLINE
@@ -66,11 +68,57 @@ def test_invalid_options_are_reported_at_once(
     assert fix in found.output
 
 
-def test_an_address_in_use(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_before_torch_is_loaded() -> None:
+    """On a busy machine that takes minutes, and until then a client finds nobody listening."""
+    script = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from scimult.cli.main import app\n"
+        "found = CliRunner().invoke(app, ['serve', 'none', '--port', sys.argv[1]])\n"
+        "print(found.exit_code, 'in use' in found.output, 'torch' in sys.modules)\n"
+    )
     with listen("127.0.0.1", 0) as sock:
-        found = _serve(str(tmp_path), "--port", str(sock.getsockname()[1]))
-    assert found.exit_code == 1
-    assert "in use" in found.output
+        words = [sys.executable, "-c", script, str(sock.getsockname()[1])]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "headers"),
+    [
+        ("127.0.0.1", " a-key-of-many-letters\r\n", {"x-api-key": "a-key-of-many-letters"}),
+        ("0:0:0:0:0:0:0:1", None, {"host": "[0:0:0:0:0:0:0:1]:8000"}),
+    ],
+)
+def test_what_a_client_can_send_is_accepted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    key: str | None,
+    headers: dict[str, str],
+) -> None:
+    """Headers lose spaces around a key, and have brackets around an address."""
+    if key is None:
+        monkeypatch.delenv("SCIMULT_API_KEY", raising=False)
+    else:
+        monkeypatch.setenv("SCIMULT_API_KEY", key)
+    sock = listen("127.0.0.1", 0)
+    monkeypatch.setattr("scimult.serving.run.listen", lambda *_: sock)
+    ran: list[uvicorn.Config] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, **_: ran.append(self.config))
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    with sock:
+        assert _serve(str(tmp_path / "library"), "--host", host).exit_code == 0
+    # Others, used if they are installed, bound no headers or pass the guards.
+    assert (ran[0].http, ran[0].ws) == ("h11", "none")
+
+    async def status() -> int:
+        transport = httpx.ASGITransport(ran[0].app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get("/library", headers=headers)).status_code
+
+    assert asyncio.run(status()) == 200
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
@@ -111,6 +159,20 @@ def test_a_tagger_of_another_model_keeps_the_services_deadlines(
     for thread in encoders:
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_a_short_timeout_is_of_requests_not_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service ended at once, and asked its operator to send shorter texts."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    quick = SciMult._embed_tokens
+    slow = lambda *job: (time.sleep(0.3), quick(*job))[1]  # noqa: E731
+    monkeypatch.setattr(SciMult, "_embed_tokens", slow)
+    monkeypatch.setattr("scimult.serving.run.run", lambda *_: None)
+    found = _serve(str(tmp_path / "library"), "--port", "0", "--timeout", "0.1")
+    assert found.exit_code == 0, found.output
 
 
 @pytest.mark.long

@@ -101,5 +101,6 @@ def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.Monk
     with running(folder, key=key) as guarded:
         refused = _run("search", "graph", "--server", guarded.url)
         assert "wrong. Fix: set $SCIMULT_API_KEY to the service's key" in refused.stderr
-        monkeypatch.setenv("SCIMULT_API_KEY", key)
+        # As a file ends that was written on Windows.
+        monkeypatch.setenv("SCIMULT_API_KEY", f"{key}\r\n")
         assert _rows("search", "graph", "--server", guarded.url)

@@ -1,8 +1,10 @@
-"""Requests that browsers do not send: compressed bodies, and HEAD."""
+"""Requests that browsers do not send: compressed and cut-off bodies, HEAD, half characters."""
 
 from __future__ import annotations
 
 import gzip
+import socket
+import time
 
 import httpx
 import pytest
@@ -29,3 +31,59 @@ def test_head_is_get_without_its_body(server: Running, path: str) -> None:
     assert (head.status_code, head.content) == (whole.status_code, b"")
     for name in ("content-length", "content-type"):
         assert head.headers[name] == whole.headers[name]
+
+
+def test_a_request_that_was_cut_off_is_not_worked_on(server: Running) -> None:
+    """The beginning of a form is a form: its labels were computed, for nobody."""
+    before, seconds = server.count(400), time.monotonic() + 30
+    answered = server.count(200)
+    head = "POST /v1/projects/labels/suggest HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n"
+    form = "Content-Type: application/x-www-form-urlencoded\r\n\r\ntext=graph"
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address) as sock:
+        sock.sendall((head + form).encode())
+    while server.count(400) == before:
+        assert time.monotonic() < seconds
+        time.sleep(0.01)
+    assert server.count(200) == answered
+
+
+def test_refusals_of_forms_do_not_ask_for_json(server: Running) -> None:
+    headers = {"content-type": "multipart/form-data"}
+    url = f"{server.url}/v1/projects/labels/suggest"
+    answer = httpx.post(url, content=b"--X", headers=headers)
+    assert answer.status_code == 400
+    assert "boundary" in answer.json()["problem"]
+    assert answer.json()["fix"].startswith("see /v1/projects/labels/suggest in /openapi.json")
+
+
+def test_half_a_character_is_named_in_a_filter(server: Running) -> None:
+    """It was said to be no integer, the first alternative of a filter's values."""
+    headers = {"content-type": "application/json"}
+    content = b'{"text": "a", "where": {"venue": "\\ud800"}}'
+    answer = httpx.post(f"{server.url}/search", content=content, headers=headers)
+    assert answer.status_code == 422
+    assert "unicode" in answer.json()["problem"]
+
+
+def test_an_internal_error_is_logged_once(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(type(server.served), "ask", lambda *_, **__: 1 // 0)
+    assert server.post("/search", {"text": "a"}).status_code == 500
+    end = time.monotonic() + 30
+    while not caplog.records:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(0.1)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_candidates_have_one_task(server: Running) -> None:
+    """``all``, which is no task but every one, was an internal error."""
+    body = {"papers": [{"title": "a"}], "candidates": [{"id": "b", "title": "c"}], "task": "all"}
+    answer = server.post("/match", body)
+    assert answer.status_code == 422
+    assert answer.json()["problem"] == "unknown task"
