@@ -1,7 +1,7 @@
 """The support vector regression behind SciRepEval's published numbers, including its bug.
 
 They were computed with ``LinearSVR`` of sklearn-contrib-lightning: dual coordinate descent (Hsieh
-et al. 2008; Ho and Lin 2012) on the ε-insensitive loss without an intercept. That solver shuffles
+et al. 2008; Ho and Lin 2012) on the absolute error (ε = 0), with no intercept. That solver shuffles
 the papers before every pass but indexes its dual variables by position in the shuffled order, not
 by paper, so each bounds the steps of whatever paper is at that position next. It ends at weights
 that are not an optimum and depend on the shuffles, and its predictions differ enough (SciRepEval's
@@ -21,6 +21,8 @@ Numbers = NDArray[np.float64]
 
 _SMALLEST_STEP = 1e-12
 """Gradients up to this count as zero."""
+_TOLERANCE = 1e-3
+"""Violations, as a share of those of the first pass, below which a pass is the last."""
 
 
 class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -30,26 +32,14 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     C : float
         Weight of the loss, and bound of the dual variables.
-    epsilon : float
-        Errors up to this cost nothing.
     max_iter : int
         Number of passes; each visits every paper twice, for too low and too high predictions.
-    tol : float
-        Stop after a pass whose violations sum to less than this share of the first pass's.
     random_state : int
         Seed of the shuffles.
     """
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        epsilon: float = 0.0,
-        max_iter: int = 1000,
-        tol: float = 1e-3,
-        random_state: int = 42,
-    ) -> None:
-        self.C, self.epsilon, self.max_iter = C, epsilon, max_iter
-        self.tol, self.random_state = tol, random_state
+    def __init__(self, C: float = 1.0, max_iter: int = 1000, random_state: int = 42) -> None:
+        self.C, self.max_iter, self.random_state = C, max_iter, random_state
 
     def fit(self, x_ND: Numbers, y_N: Numbers) -> PublishedSVR:
         """Fit weights ``coef_``, shape ``(D,)``."""
@@ -65,7 +55,7 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             random.shuffle(order)
             violations = self._pass(order.tolist(), rows, targets, norms, duals)
             first = violations if first is None else first
-            if violations < self.tol * first:
+            if violations < _TOLERANCE * first:
                 break
         return self
 
@@ -78,11 +68,11 @@ class PublishedSVR(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         duals: list[float],
     ) -> float:
         """Visit all papers twice, with alternating signs; return the sum of violations."""
-        weights_D, bound, epsilon, total = self.coef_, self.C, self.epsilon, 0.0
+        weights_D, bound, total = self.coef_, self.C, 0.0
         for position, paper in enumerate(order + order):
             row, dual = rows[paper], duals[position]
             sign = 1.0 if position % 2 == 0 else -1.0
-            slope = sign * (ddot(weights_D, row) - targets[paper]) + epsilon
+            slope = sign * (ddot(weights_D, row) - targets[paper])
             blocked = (dual == 0.0 and slope >= 0.0) or (dual == bound and slope <= 0.0)
             if blocked:
                 continue

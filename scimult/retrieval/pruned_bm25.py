@@ -25,7 +25,7 @@ from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.files import write_text
 from scimult.progress import progress
-from scimult.retrieval.analysis import WORDS, Analyser
+from scimult.retrieval.analysis import WORDS
 from scimult.retrieval.bm25 import K1, B
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import check_length
@@ -62,14 +62,7 @@ class Effort:
 
 
 def write_pruned_bm25(
-    folder: Path,
-    ids: Sequence[str],
-    texts: Iterable[Sequence[str]],
-    analyser: Analyser = WORDS,
-    *,
-    longest: int,
-    k1: float = K1,
-    b: float = B,
+    folder: Path, ids: Sequence[str], texts: Iterable[Sequence[str]], *, longest: int
 ) -> None:
     """Write an index into a folder; memory holds one block of texts and the distinct words.
 
@@ -81,12 +74,8 @@ def write_pruned_bm25(
         One distinct id per candidate; they break ties.
     texts : iterable of sequences of str
         One text per candidate, block by block.
-    analyser : Analyser
-        Turns candidates into words.
     longest : int
         Most candidates to keep per word.
-    k1, b : float
-        As in ``BM25Index``.
 
     Raises
     ------
@@ -95,7 +84,7 @@ def write_pruned_bm25(
         postings.
     """
     place_C = places_of(id_order(ids))
-    length_C, distinct_C, words = _write_counts(folder, texts, analyser)
+    length_C, distinct_C, words = _write_counts(folder, texts)
     if len(length_C) != len(ids):
         raise DataError(f"{len(ids)} candidate ids for {len(length_C)} texts")
     offsets = offsets_of(distinct_C)
@@ -105,17 +94,15 @@ def write_pruned_bm25(
     np.save(folder / _PLACES, place_C)
     write_text(folder / _WORDS, "\n".join(words))
     np.save(folder / "forward.offsets.npy", offsets.astype(np.int32))
-    df_V = _write_weights(folder, length_C, offsets, len(words), k1, b)
+    df_V = _write_weights(folder, length_C, offsets, len(words))
     _write_inverted(folder, offsets, df_V, longest)
 
 
 class PrunedBM25Index:
-    """An index written by ``write_pruned_bm25``; pass the analyser that wrote it."""
+    """An index written by ``write_pruned_bm25``."""
 
-    def __init__(
-        self, folder: Path, analyser: Analyser = WORDS, effort: Effort | None = None
-    ) -> None:
-        self._analyser, self._effort = analyser, effort or Effort()
+    def __init__(self, folder: Path, effort: Effort | None = None) -> None:
+        self._effort = effort or Effort()
         self.place_C: IntArray = np.load(folder / _PLACES)
         words = (folder / _WORDS).read_text(encoding="utf-8").split("\n")
         self._words = {word: number for number, word in enumerate(words)}
@@ -154,7 +141,7 @@ class PrunedBM25Index:
         """Return the distinct words of each query and their counts."""
         numbers = self._words
         bags = []
-        for words in self._analyser(queries):
+        for words in WORDS(queries):
             known = [numbers[word] for word in words if word in numbers]
             bags.append(np.unique(np.array(known, dtype=np.int64), return_counts=True))
         return bags
@@ -205,7 +192,7 @@ class PrunedBM25Index:
 
 
 def _write_counts(
-    folder: Path, texts: Iterable[Sequence[str]], analyser: Analyser
+    folder: Path, texts: Iterable[Sequence[str]]
 ) -> tuple[IntArray, IntArray, list[str]]:
     """Write each candidate's words and counts; return its words, distinct words, and all words."""
     numbers: dict[str, int] = {}
@@ -213,8 +200,7 @@ def _write_counts(
     with _raw(folder, "forward.indices") as words, _raw(folder, "counts") as counts:
         for block in texts:
             codes = [
-                [numbers.setdefault(word, len(numbers)) for word in text]
-                for text in analyser(block)
+                [numbers.setdefault(word, len(numbers)) for word in text] for text in WORDS(block)
             ]
             length_B = np.array([len(text) for text in codes], dtype=np.int64)
             flat = np.fromiter(chain.from_iterable(codes), np.int64, int(length_B.sum()))
@@ -228,9 +214,7 @@ def _write_counts(
     return np.concatenate(lengths), np.concatenate(distinct), list(numbers)
 
 
-def _write_weights(
-    folder: Path, length_C: IntArray, offsets: IntArray, size: int, k1: float, b: float
-) -> IntArray:
+def _write_weights(folder: Path, length_C: IntArray, offsets: IntArray, size: int) -> IntArray:
     """Write what each word adds to a candidate's score; return each word's document frequency."""
     words = _mapped(folder, "forward.indices", np.int32)
     counts = _mapped(folder, "counts", np.float32)
@@ -239,7 +223,7 @@ def _write_weights(
         df_V += np.bincount(words[some], minlength=size)
     # As bm25s's "lucene" (Kamphuis et al., 2020), in float64 until it is stored.
     idf_V = np.log(1 + (len(length_C) - df_V + 0.5) / (df_V + 0.5)).astype(np.float32)
-    norm_C = k1 * ((1 - b) + b * length_C / length_C.mean())
+    norm_C = K1 * ((1 - B) + B * length_C / length_C.mean())
     with _raw(folder, "forward.data") as file:
         for some in _slices(len(words)):
             positions = np.arange(some.start, min(some.stop, len(words)))

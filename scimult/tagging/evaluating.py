@@ -31,7 +31,6 @@ def evaluate_tagger(
     *,
     precision: float | None = None,
     drop_unknown: bool = False,
-    vectors: FloatArray | None = None,
     show_progress: bool = False,
 ) -> dict[str, Any]:
     """Return metrics over all concepts, those with tagged papers, and those without.
@@ -48,8 +47,6 @@ def evaluate_tagger(
         Target precision; the precision that it yields on these papers is measured.
     drop_unknown : bool
         Ignore tags that are not in the vocabulary.
-    vectors : array, optional
-        Embeddings of the papers.
     show_progress : bool
         Show progress bars.
 
@@ -79,9 +76,7 @@ def evaluate_tagger(
         warn(f"{known}, so the numbers are too high: evaluate it on others")
     if precision is not None:
         tagger.tag([], k=None, precision=precision)  # fails early, before texts are encoded
-    if vectors is None:
-        task = tagger.task
-        vectors = tagger.model.encode(texts, task=task, show_progress=show_progress)
+    vectors = tagger.model.encode(texts, task=tagger.task, show_progress=show_progress)
     options: dict[str, Any] = {"evidence": False, "vectors": vectors}
     gold = [set(rows.tolist()) for rows in np.split(tags_QC.indices, tags_QC.indptr[1:-1])]
     facts: dict[str, Any] = {"papers": len(ids), "trained_on": trained_on}
