@@ -232,9 +232,9 @@ def _identifier(
     return text_id(title, abstract), "text"
 
 
-def text_id(title: str, abstract: str) -> str:
-    """Return the id of a paper that has neither an id nor a DOI: a hash of its text."""
-    return hashlib.blake2b(f"{title}\x00{abstract}".encode(), digest_size=10).hexdigest()
+def text_id(*parts: str) -> str:
+    """Return the id of a text without one, such as of a title and an abstract: a hash of them."""
+    return hashlib.blake2b("\x00".join(parts).encode(), digest_size=10).hexdigest()
 
 
 def id_of(record: Record) -> str | None:

@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from scimult.data.importers.paper import text_id
 from scimult.data.lines import Record
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.raw import RawSource
 from scimult.preparation.sources.triples import inner_list
 from scimult.progress import progress
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from scimult.data.importers.paper import text_id
 from scimult.data.lines import Record, read_jsonl
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
@@ -16,7 +17,7 @@ from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import RawSource, text_id
+from scimult.preparation.sources.raw import RawSource
 from scimult.progress import progress
 
 QUERY_FIELDS = ("query", "question")

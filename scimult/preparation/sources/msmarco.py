@@ -11,13 +11,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from scimult.data.importers.paper import text_id
 from scimult.data.lines import Record, read_jsonl
 from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import RawSource, Written, text_id
+from scimult.preparation.sources.raw import RawSource, Written
 
 COLLECTION = "collection.tsv"
 QUERIES = "queries.train.tsv"

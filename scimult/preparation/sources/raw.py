@@ -6,14 +6,13 @@ are joined with their papers at the end, and records of repeated papers wait on 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from scimult.data.importers.paper import ImportedPaper
+from scimult.data.importers.paper import ImportedPaper, text_id
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
@@ -335,11 +334,6 @@ def check_id(record: Record, identifier: str) -> None:
     if not is_one_line(identifier):
         problem = "id holds a line break or control character"
         raise record.error(problem, value=identifier, fix="remove it")
-
-
-def text_id(*parts: str) -> str:
-    """Return an id for a text without one; equal texts get equal ids."""
-    return hashlib.blake2b("\x00".join(parts).encode(), digest_size=10).hexdigest()
 
 
 def split_text(text: str, separator: str | None) -> Text:

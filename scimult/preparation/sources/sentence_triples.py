@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from scimult.data.importers.paper import text_id
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import unpacked_name
 from scimult.data.rows import read_rows
@@ -17,7 +18,7 @@ from scimult.errors import ConfigError
 from scimult.preparation.config import Name
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, distinct, split_text, text_id
+from scimult.preparation.sources.raw import Makes, RawSource, distinct, split_text
 from scimult.progress import progress
 
 URL = "https://huggingface.co/datasets/sentence-transformers/embedding-training-data"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scimult.data.importers.paper import text_id
 from scimult.data.negatives import NO_NEGATIVE
 from scimult.data.pair_streams import pair_streams
 from scimult.data.prepared import PreparedData, read_triples
 from scimult.errors import DataError
-from scimult.preparation.sources.raw import text_id
 from tests.public import Content, run
 
 METADATA = {
