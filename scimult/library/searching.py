@@ -108,16 +108,10 @@ class Searcher:
         return hits, False
 
     def vectors(
-        self, queries_QD: FloatArray, k: int, allowed_N: BoolArray, method: str = "auto"
+        self, queries_QD: FloatArray, k: int, allowed_N: BoolArray
     ) -> tuple[list[RowScores], bool]:
-        """Return the best rows of every query, and whether every allowed row was compared.
-
-        Raises
-        ------
-        ConfigError
-            If the approximate index is requested and there is none.
-        """
-        index = self._index(allowed_N, method)
+        """Return the best rows of every query, and whether every allowed row was compared."""
+        index = self._index(allowed_N, "auto")
         return (index or self.exact).best(queries_QD, k, allowed_N), index is None
 
     def completed(self, query_D: FloatArray, hits: RowScores, words: RowScores) -> RowScores:

@@ -101,10 +101,6 @@ class TaskSet:
             fix = "use a task that ranks labels for papers, such as classification"
             raise ConfigError("task does not rank labels for papers", value=name, fix=fix)
 
-    def expert(self, name: str) -> int:
-        """Return the expert index of the task called ``name``."""
-        return self.names.index(self[name].name)
-
     def paper_sides(self, role: Role) -> dict[str, Role]:
         """Return the side of papers in each task that has papers; ``role`` if both sides do."""
         sides: dict[str, Role] = {}
