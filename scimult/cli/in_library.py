@@ -127,7 +127,7 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If the address is invalid.
+        If the address or the key is invalid.
     StorageError
         If no service answers there.
     DataError
@@ -139,6 +139,9 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("not the address of a service", value=server, fix=fix)
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get(KEY, "").strip():
+        if not key.isascii() or not key.isprintable():
+            fix = "copy the service's key: it is printable ASCII, on one line"
+            raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
         headers["Authorization"] = f"Bearer {key}"
     url = f"{server.rstrip('/')}/{verb}"
     request = Request(url, json.dumps(question).encode(), headers, method="POST")

@@ -104,3 +104,14 @@ def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.Monk
         # As a file ends that was written on Windows.
         monkeypatch.setenv("SCIMULT_API_KEY", f"{key}\r\n")
         assert _rows("search", "graph", "--server", guarded.url)
+
+
+@pytest.mark.parametrize("key", ["one\nsecret and more", "schlüssel der tür"])
+def test_a_key_that_no_header_can_carry_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("SCIMULT_API_KEY", key)
+    refused = _run("search", "graph", "--server", "http://127.0.0.1:9")
+    assert refused.exit_code == 1
+    assert "$SCIMULT_API_KEY is not a valid key" in refused.stderr
+    assert key[:5] not in refused.stderr
