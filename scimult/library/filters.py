@@ -41,7 +41,7 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
     if isinstance(where, str):
         if not where.strip():
             raise ConfigError("filter is empty", fix='write one such as "year >= 2020"')
-        return f"({where})", []
+        return f"({where}\n)", []  # a comment ends with its line
     terms, values = ["TRUE"], []
     for name, wanted in where.items():
         kind = types[one_of("column", name, types)]

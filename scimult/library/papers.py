@@ -112,8 +112,8 @@ class PaperTable:
         import duckdb
 
         try:
-            if len(duckdb.extract_statements(query)) != 1:
-                raise duckdb.ParserException("more than one statement")
+            if isinstance(where, str):
+                duckdb.SQLExpression(where)  # one condition, which ends within our brackets
             rows = self._rows(query, values)
         except duckdb.Error as error:
             problem = str(error).split("\n")[0]

@@ -23,25 +23,27 @@ _IDEOGRAPHS = "\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # A mark (``\p{M}``, see `with_marks`) belongs to the letter before it.
 PATTERNS = {
     "words": r"\w[\w\p{M}]+",
-    # Unicode's word rules (UAX 29): some punctuation joins letters, some joins digits, and each
-    # ideograph is a word.
-    LUCENE: rf"[{_IDEOGRAPHS}][\p{{M}}]*|[^\W{_IDEOGRAPHS}]+(?:[\p{{M}}]+[^\W{_IDEOGRAPHS}]*)*"
-    r"(?:(?:(?<=[^\W\d_]|[\p{M}])['’.:·](?=[^\W\d_])|(?<=\d)[,;.'’](?=\d))[\w\p{M}]+)*",
+    # Unicode's word rules (UAX 29): some punctuation joins letters, some joins digits, underscores
+    # join both but are no words, and each ideograph is a word, as are these signs.
+    LUCENE: rf"[©®™]|[{_IDEOGRAPHS}][\p{{M}}]*"
+    rf"|_*[^\W_{_IDEOGRAPHS}][^\W{_IDEOGRAPHS}]*(?:[\p{{M}}]+[^\W{_IDEOGRAPHS}]*)*"
+    r"(?:(?:(?<=[^\W\d_]|[\p{M}])['‘’.:·](?=[^\W\d_])|(?<=\d)[,;.'‘’](?=\d))[\w\p{M}]+)*",
 }
 # The same words where all is ASCII, as most text is, in two thirds of the time.
 _ASCII = {
     "words": re.compile(r"\w\w+", re.ASCII),
     LUCENE: re.compile(
-        r"\w+(?:(?:(?<=[^\W\d_])['.:](?=[^\W\d_])|(?<=\d)[,;.'](?=\d))\w+)*", re.ASCII
+        r"_*[^\W_]\w*(?:(?:(?<=[^\W\d_])['.:](?=[^\W\d_])|(?<=\d)[,;.'](?=\d))\w+)*", re.ASCII
     ),
 }
 # Where Lucene's Porter departs from the paper: after a vowel and a consonant (Porter's measure
 # above 0), -logi loses its i and -bli becomes -ble.
 _MEASURED = re.compile("(?:[aeiou]|[^aeiou]y)[^aeiou]")
 Stems = Callable[[Sequence[str]], list[str]]
-# Begins with the apostrophe, which is found faster than what is before it.
-_POSSESSIVE = r"['’＇](?<=[\w\p{M}].)s(?![\w\p{M}])"
-_ASCII_POSSESSIVE = re.compile(r"'(?<=\w.)s(?!\w)", re.ASCII)
+# After letters: in "the 1970's" a word ends before the apostrophe. Begins with the apostrophe,
+# which is found faster than what is before it.
+_POSSESSIVE = r"['’＇](?<=(?:[^\W\d_]|[\p{M}]).)s(?![\w\p{M}])"
+_ASCII_POSSESSIVE = re.compile(r"'(?<=[^\W\d_].)s(?!\w)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def _stemmer(name: str) -> Stems | None:
         for index, (word, stem) in enumerate(zip(words, stemmed, strict=True)):
             if len(word) <= 2:
                 stemmed[index] = word
+            elif word.endswith("e"):
+                continue  # the stem's end was no suffix: -logie is not -logi
             elif stem.endswith("logi") and _MEASURED.search(stem[:-4]):
                 stemmed[index] = stem[:-1]
             elif stem.endswith("bli") and _MEASURED.search(stem[:-3]):

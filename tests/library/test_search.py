@@ -174,6 +174,8 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
         ({"text": "x", "where": "1=1; DROP VIEW papers"}, "cannot filter"),
+        ({"text": "x", "where": "1=1) LIMIT (1"}, "cannot filter"),
+        ({"text": "x", "where": "1=1) UNION ALL SELECT 99 WHERE (1=1"}, "cannot filter"),
         ({"text": "x", "where": "id IN (SELECT content FROM read_text('/etc/hosts'))"}, "disabled"),
         ({"text": "x", "where": ""}, "filter is empty"),
         ({"text": "x", "where": ["year"]}, "not a filter"),

@@ -16,7 +16,7 @@ from scimult.data.marks import MARK, with_marks
 from scimult.errors import UnknownNameError
 from scimult.retrieval.analysis import PATTERNS, PRESETS, WORDS, Analyser
 
-# What EnglishAnalyzer of Lucene 9.5.0 prints for these texts.
+# What EnglishAnalyzer of Lucene 9.5.0, for the last three of 9.9.1, prints for these texts.
 LUCENE = [
     (
         ("The technologies of biology, geology and possibly morphology were assembled flexibly"),
@@ -55,6 +55,12 @@ LUCENE = [
         ),
         "graph neural network gnn generalis gener oper electr",
     ),
+    (
+        "The 1970's: Bethe's and GPT-3’s papers, a user‘s F1_s's",
+        "1970 s beth gpt 3 s paper user‘ f1_",
+    ),
+    ("a _ b __ c _x x_ _1 © 2014 Acme® and Foo™", "b c _x x_ _1 © 2014 acm ® foo ™"),
+    ("L’ontologie et la méthodologie établie", "l’ontologi et la méthodologi établi"),
 ]
 
 
