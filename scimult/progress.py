@@ -66,7 +66,8 @@ def _tqdm_class() -> Any:
 
 def is_watched() -> bool:
     """Return whether someone sees stderr live."""
-    return sys.stderr.isatty() or in_notebook()
+    # A process without stderr has None there.
+    return (sys.stderr is not None and sys.stderr.isatty()) or in_notebook()
 
 
 def in_notebook() -> bool:
