@@ -1,13 +1,21 @@
-"""Whether a folder has room for what is to be written."""
+"""Whether a folder has room for what is to be written, and what to say if it had not."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from scimult.errors import StorageError
 from scimult.files import storage_error
 from scimult.locks import temporary_name
+from scimult.types import FloatArray
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
@@ -32,6 +40,47 @@ def require_room(folder: Path, needed: int, what: str) -> None:
             path=folder,
             fix="free disk space, or write less or to another disk",
         )
+
+
+@contextmanager
+def naming_failed_writes(path: Path | str) -> Iterator[None]:
+    """Turn a failure to write ``path`` into a message.
+
+    safetensors and tokenizers raise the system's error as text.
+
+    Raises
+    ------
+    StorageError
+        If the system refused a write.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path) from error
+    except Exception as error:
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None:
+            raise
+        number = int(match[1])
+        raise storage_error(OSError(number, os.strerror(number)), path) from error
+
+
+def create_matrix(path: Path, dtype: DTypeLike, shape: tuple[int, int]) -> FloatArray:
+    """Create a matrix in a file and map it.
+
+    Its bytes are reserved: if the disk were full when one is set, the process would die of SIGBUS.
+
+    Raises
+    ------
+    StorageError
+        If the disk is full or the folder cannot be written.
+    """
+    with naming_failed_writes(path):
+        stored_ND: FloatArray = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return stored_ND
 
 
 def _size(number: int) -> str:

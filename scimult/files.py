@@ -253,7 +253,7 @@ def publish_folder(temporary: Path, path: Path) -> None:
         old = temporary_name(path, OLD)
         os.replace(path, old)
         os.replace(temporary, path)
-        _discard(old, path)
+        discard(old, path)
     else:
         os.replace(temporary, path)
     _fsync(path.parent)
@@ -263,13 +263,13 @@ def _recover(path: Path) -> None:
     """Undo or finish the work of killed writers of a folder; the caller holds its lock."""
     for old in left_by_writers(path, OLD):
         if os.path.lexists(path):
-            _discard(old, path)
+            discard(old, path)
         else:
             os.replace(old, path)
     remove_leftovers(path)
 
 
-def _discard(old: Path, path: Path) -> None:
+def discard(old: Path, path: Path) -> None:
     """Remove a replaced folder, renamed first so that a part of it is never restored."""
     doomed = temporary_name(path)
     os.replace(old, doomed)

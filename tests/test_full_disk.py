@@ -7,14 +7,20 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from string import ascii_letters
 
+import faiss
+import numpy as np
 import pytest
 
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.released_export import write_released
 from scimult.data.tokenization import TextTokenizer
+from scimult.disk_space import create_matrix
 from scimult.errors import StorageError
 from scimult.files import atomic_folder, write_text
+from scimult.library.building import _write
+from scimult.preparation.vocabulary import save_tokenizer, train_wordpiece
 from tests.tiny import save_tiny_model
 
 
@@ -53,6 +59,34 @@ def test_a_tokenizer(tmp_path: Path, other: bool) -> None:
     ):
         tokenizer.save(temporary / "tokenizer")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_new_vocabulary(tmp_path: Path) -> None:
+    tokenizer = train_wordpiece([f"{a}{b}" for a in ascii_letters for b in ascii_letters], 500)
+    message = r"out/tokenizer.json: cannot write: File too large.*Fix: "
+    with small_disk(), pytest.raises(StorageError, match=message):
+        save_tokenizer(tokenizer, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("most", [0, 1000, 4096 * 3])
+def test_an_approximate_index_to_its_last_byte(tmp_path: Path, most: int) -> None:
+    index = faiss.IndexFlatL2(8)
+    index.add(np.ones((500, 8), dtype=np.float32))
+    message = r"x\.faiss: cannot write: File too large.*Fix: "
+    with small_disk(most), pytest.raises(StorageError, match=message):
+        _write(index, tmp_path / "x.faiss")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_matrix_has_its_bytes_before_they_are_set(tmp_path: Path) -> None:
+    """Without them a full disk ends the process with SIGBUS."""
+    path = tmp_path / "matrix.npy"
+    matrix_ND = create_matrix(path, np.float32, (1000, 50))
+    assert path.stat().st_blocks * 512 >= 1000 * 50 * 4
+    assert matrix_ND.shape == (1000, 50)
+    with small_disk(), pytest.raises(StorageError, match=r"x\.npy: cannot write: File too large"):
+        create_matrix(tmp_path / "x.npy", np.float32, (1000, 50))
 
 
 def test_a_file_of_a_folder_is_named_as_it_will_be(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import subprocess
@@ -81,3 +82,20 @@ def test_the_command_line_shows_both_once_and_harmless(capsys: pytest.CaptureFix
     note("step 1")
     warn("\x1b[2Jslow")
     assert capsys.readouterr().err == "step 1\n\\x1b[2Jslow\n"
+
+
+class Full(io.StringIO):
+    """A stream into a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("stderr", [Full(), None])
+def test_messages_that_cannot_be_shown_end_nothing(
+    monkeypatch: pytest.MonkeyPatch, stderr: Full | None
+) -> None:
+    show_messages()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    note("a run goes on")
+    assert list(progress(range(3), "texts")) == [0, 1, 2]

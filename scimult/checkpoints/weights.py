@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from scimult.checkpoints.pickles import load_pickle
+from scimult.disk_space import naming_failed_writes
 from scimult.errors import CheckpointError
 from scimult.files import read_json
 from scimult.models import Encoder, EncoderConfig
@@ -68,24 +66,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
     Raises
     ------
-    OSError
+    StorageError
         If the disk is full or the folder cannot be written.
     """
-    path.touch()
-    mode = path.stat().st_mode
-    try:
+    with naming_failed_writes(path):
+        path.touch()
+        mode = path.stat().st_mode
         save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise _os_error(error, path) from error
-    # safetensors creates files that only their owner can read.
-    path.chmod(mode)
-
-
-def _os_error(error: SafetensorError, path: Path) -> OSError:
-    """Recover the system error that safetensors passes on as text."""
-    match = re.search(r"os error (\d+)", str(error))
-    number = int(match[1]) if match else errno.EIO
-    return OSError(number, os.strerror(number), str(path))
+        # safetensors creates files that only their owner can read.
+        path.chmod(mode)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

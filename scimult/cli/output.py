@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -68,7 +69,9 @@ def show_messages() -> None:
 
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(visible(self.format(record)), file=sys.stderr)
+        # A log on a full disk, or a reader that has gone, ends no training run.
+        with suppress(OSError):
+            tqdm.write(visible(self.format(record)), file=sys.stderr)
 
 
 def echo(message: object, *, err: bool = False) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -24,8 +22,9 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
+from scimult.disk_space import naming_failed_writes
 from scimult.errors import CheckpointError, ConfigError, SciMultError
-from scimult.files import read_json, storage_error, write_json
+from scimult.files import read_json, write_json
 from scimult.types import IntArray, Text
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class TextTokenizer:
             If the disk is full or the folder cannot be written.
         """
         self._tokenizer.init_kwargs[FINGERPRINT_KEY] = self.fingerprint
-        with _writing(folder):
+        with naming_failed_writes(folder):
             self._tokenizer.save_pretrained(str(folder))
 
     def save_plain(self, folder: Path | str, max_length: int) -> None:
@@ -286,7 +285,7 @@ class TextTokenizer:
             **full.special_tokens_map,
             **{LOWERCASE_KEY: True},
         )
-        with _writing(folder):
+        with naming_failed_writes(folder):
             plain.save_pretrained(str(folder))
 
     def _as_transformers(self) -> Any:
@@ -301,22 +300,6 @@ class TextTokenizer:
         """The special token between title and body, as text."""
         token: str = self._tokenizer.sep_token
         return token
-
-
-@contextmanager
-def _writing(folder: Path | str) -> Iterator[None]:
-    """Turn a failure to write tokenizer files into a message."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, folder) from error
-    except Exception as error:
-        # tokenizers raises nothing narrower, with the system's error as text.
-        match = re.search(r"os error (\d+)", str(error))
-        if match is None:
-            raise
-        number = int(match[1])
-        raise storage_error(OSError(number, os.strerror(number)), folder) from error
 
 
 def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:

@@ -83,13 +83,33 @@ class GrowingResult:
     def has(self, name: str, facts: SetFacts) -> bool:
         """Return whether a set keeps its scores: same data, same scoring, no failure, resuming."""
         entry = self.result.sets.get(name)
-        if not self._resumes or entry is None or entry.facts != facts or name in self.result.failed:
+        if not self._resumes or entry is None or name in self.result.failed:
             return False
         if self._confidence is not None and entry.resampled_metrics:
             provenance = entry.provenance or self.result.provenance
             if not entry.intervals or provenance.get("confidence") != self._confidence:
                 return False
-        return scored_alike(self.result.suite["benchmarks"][name], self._benchmarks[name])
+        return self._is_unchanged(name, facts)
+
+    def begin(self, name: str, facts: SetFacts) -> None:
+        """Drop scores to which a set's new scores per query do not belong; these are written now.
+
+        A process killed in between would leave both, to be compared as if they were of one run.
+        """
+        sets = self.result.sets
+        kept = {key: sets[key] for key in sets if key != name or self._is_unchanged(key, facts)}
+        if not kept:
+            (folder_of(self._out, self.result.system) / "result.json").unlink(missing_ok=True)
+        elif len(kept) < len(sets):
+            update = {"sets": kept, "averages": averages(kept)}
+            save_result(self.result.model_copy(update=update), self._out)
+
+    def _is_unchanged(self, name: str, facts: SetFacts) -> bool:
+        """Return whether a set of the result is on the same data and scored alike."""
+        before = self.result.suite["benchmarks"][name]
+        return self.result.sets[name].facts == facts and scored_alike(
+            before, self._benchmarks[name]
+        )
 
     def add(self, name: str, entry: SetResult) -> SetResult:
         """Add a set, whose per-query scores are already written, and save the result."""

@@ -169,7 +169,7 @@ def evaluate(
             growing.leave_out(name, "needs paper embeddings, which this system does not have")
         else:
             try:
-                new = _scored(system, name, entry, out, save_runs)
+                new = _scored(system, name, entry, out, save_runs, growing)
                 audited = (contamination or {}).get(name)
                 added = growing.add(name, new.model_copy(update={"contamination": audited}))
             except Exception as error:
@@ -187,12 +187,15 @@ def evaluate(
     return growing.result
 
 
-def _scored(system: System, name: str, entry: LoadedSet, out: Path, save_runs: bool) -> SetResult:
+def _scored(
+    system: System, name: str, entry: LoadedSet, out: Path, save_runs: bool, growing: GrowingResult
+) -> SetResult:
     """Score one set; write its per-query scores and, if requested, its lists."""
     start = time.perf_counter()
     loaded = routed(entry, system)
     outcome = _outcome(system, loaded)
     seconds = round(time.perf_counter() - start, 3)
+    growing.begin(name, entry.facts)
     write_per_query(out, system.name, name, loaded.dataset.query_ids, outcome.per_query)
     # Writing the embeddings of S2AND looks all up again, which costs nothing.
     cost = system.costs.get(name, {})

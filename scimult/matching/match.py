@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scimult.data.ragged import Ragged
+from scimult.disk_space import create_matrix
 from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
 from scimult.hardware import keep_freed_memory
@@ -127,9 +128,8 @@ def match(
     publications_of = Ragged.from_lists([row_of[n] for n in venue.reviewers[r]] for r in reviewers)
     submissions_SD, publications_PD = (unit_rows(x_ND) for x_ND in vectors)
     with atomic_folder(out, MATCHED) as temporary, TemporaryDirectory(dir=temporary) as scratch:
-        scores_SR = np.lib.format.open_memmap(
-            Path(scratch) / "scores.npy", "w+", np.float32, (len(submissions_SD), len(reviewers))
-        )
+        shape = len(submissions_SD), len(reviewers)
+        scores_SR = create_matrix(Path(scratch) / "scores.npy", np.float32, shape)
         weights = _weights(venue, publications_of, weighting)
         with bar("scoring", total=len(scores_SR), unit="paper") as meter:
             blocks = affinities(submissions_SD, publications_PD, publications_of, rule, weights)

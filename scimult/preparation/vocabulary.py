@@ -29,6 +29,7 @@ from scimult.data.rows import read_parquet
 from scimult.data.text_files import raw_columns
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import TextStore
+from scimult.disk_space import naming_failed_writes
 from scimult.errors import ConfigError, DataError
 from scimult.files import FolderKind, atomic_folder, holds_only
 from scimult.progress import progress
@@ -117,7 +118,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str) -> None:
     }
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     with atomic_folder(folder, TOKENIZER) as temporary:
-        tokenizer.save(str(temporary / "tokenizer.json"))
+        with naming_failed_writes(temporary / "tokenizer.json"):
+            tokenizer.save(str(temporary / "tokenizer.json"))
         (temporary / "vocab.txt").write_text(
             "".join(f"{token}\n" for token, _ in vocabulary), encoding="utf-8"
         )

@@ -20,7 +20,7 @@ import numpy as np
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.embeddings import for_faiss, new_index, queries_for
+from scimult.retrieval.embeddings import for_faiss, new_index, queries_for, write_index
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
@@ -74,7 +74,7 @@ def write_codes(
     index.train(for_faiss(vectors_CD[np.sort(some)], similarity))
     for start in progress(range(0, count, _BLOCK), "index", unit="block"):
         index.add(for_faiss(vectors_CD[start : start + _BLOCK], similarity))
-    faiss.write_index(index, str(path))
+    write_index(index, path)
 
 
 class CodedIndex:

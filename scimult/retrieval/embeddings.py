@@ -9,6 +9,7 @@ Shape legend: N texts, D width.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ MATRIX_FILE, IDS_FILE, META_FILE = "embeddings.npy", "ids.txt", "meta.json"
 _FILES = (MATRIX_FILE, IDS_FILE, META_FILE)
 # Squares of lengths between these are float32 numbers and lose nothing to speak of.
 SHORTEST, LONGEST = 2.0**-50, 2.0**60
-# Rows looked at together.
-_SOME = 1 << 14
+# Rows looked at together, and bytes written.
+_SOME, _BYTES = 1 << 14, 1 << 20
 EMBEDDINGS = FolderKind(
     "a folder of embeddings and nothing else",
     lambda folder: (
@@ -186,6 +187,20 @@ def new_index(width: int, text: str, similarity: Similarity) -> faiss.Index:
     if similarity != "dot" or "IVF" not in text:
         return index
     return faiss.IndexPreTransform(faiss.CenteringTransform(width), index)
+
+
+def write_index(index: faiss.Index, path: Path) -> None:
+    """Write an index.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or the folder cannot be written: faiss itself raises another error, or
+        none if only its last bytes do not fit.
+    """
+    library: Any = importlib.import_module("faiss")  # its types lack the writer
+    with path.open("wb") as file:
+        library.write_index(index, library.PyCallbackIOWriter(file.write, _BYTES))
 
 
 def queries_for(index: faiss.Index, queries_QD: FloatArray, similarity: Similarity) -> FloatArray:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scimult.files import FolderKind, check_replaceable, read_json, storage_error
+from scimult.files import FolderKind, check_replaceable, discard, read_json, storage_error
 from scimult.locks import create_living, remove_leftovers, temporary_name
 from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
@@ -67,8 +67,8 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
     if overwrite:
         check_replaceable(root, ONE if root in spaces else BY_TASK)
         if root.is_dir():
-            shutil.rmtree(root)
-    elif not root.exists():
+            discard(root, root)
+    if not root.exists():
         _create(root, spaces)
     if not any((folder / MANIFEST).is_file() for folder in spaces):
         check_replaceable(root)

@@ -17,6 +17,7 @@ import numpy as np
 
 from scimult import __version__
 from scimult.data.text_store import TextStore
+from scimult.disk_space import create_matrix
 from scimult.errors import DataError
 from scimult.files import atomic_folder
 from scimult.progress import bar, note
@@ -217,7 +218,7 @@ def _write(
     source: Callable[[int], str],
 ) -> None:
     """Write blocks of vectors as they come; errors name a text's vector by ``source``."""
-    stored: np.memmap[Any, Any] | None = None
+    stored: FloatArray | None = None
     start = 0
     with (
         atomic_folder(folder, EMBEDDINGS if overwrite else None) as temporary,
@@ -226,8 +227,7 @@ def _write(
         for block_BE in blocks:
             if stored is None:
                 shape = len(texts), block_BE.shape[1]
-                path = temporary / MATRIX_FILE
-                stored = np.lib.format.open_memmap(path, "w+", np.dtype(precision), shape)
+                stored = create_matrix(temporary / MATRIX_FILE, precision, shape)
             with np.errstate(over="ignore"):
                 stored[start : start + len(block_BE)] = block_BE
             rounded_BE = stored[start : start + len(block_BE)].astype(np.float64)
@@ -242,6 +242,5 @@ def _write(
             start += len(block_BE)
             meter.update(len(block_BE))
         assert stored is not None, "a prepared folder has texts"
-        stored.flush()
         facts = {TEXTS_KEY: texts.fingerprint, "stored_as": precision, "scimult": __version__}
         describe_embeddings(temporary, texts.ids, stored.shape[1], {**meta, **facts})

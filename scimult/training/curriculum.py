@@ -54,7 +54,7 @@ def run_stages(stages: Sequence[Stage], *, resume: bool = True) -> Path:
         Before the first stage starts, if the configuration, data, base or folder of any stage
         does not allow it; later, as `pretrain`.
     StoppedError
-        If SIGTERM or SIGINT ended a stage early; the same call continues it.
+        If SIGTERM, SIGINT or SIGHUP ended a stage early; the same call continues it.
     """
     timeout = stages[0].config.engine.timeout_minutes * 60
     with process_group(timeout) as device, distributed.naming_lost_ranks():

@@ -71,7 +71,7 @@ def pretrain(
     LostRankError
         If another rank ended or hangs.
     StoppedError
-        If SIGTERM or SIGINT ended it early; the same call continues it.
+        If SIGTERM, SIGINT or SIGHUP ended it early; the same call continues it.
     """
     if config.log.tracker is not None:
         open_tracker(config.log.tracker)

@@ -1,4 +1,4 @@
-"""Stop on SIGTERM and SIGINT: finish the step, write a checkpoint, exit."""
+"""Stop on SIGTERM, SIGINT, SIGHUP (a closed terminal): end the step, write a checkpoint, exit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Ctrl-C reaches a rank twice: from the terminal and, moments later, from its launcher.
 _SAME_REQUEST_SECONDS = 5.0
 
@@ -41,7 +41,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """Turn SIGTERM and SIGINT into a request; a later second signal acts immediately.
+        """Turn these signals into a request; a later second signal acts immediately.
 
         Python delivers signals to the main thread: in other threads this does nothing.
         """
@@ -49,7 +49,9 @@ class StopRequest:
             yield self
             return
         before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
+        if before[signal.SIGHUP] is signal.SIG_IGN:  # by nohup
+            del before[signal.SIGHUP]
+        for number in before:
             signal.signal(number, self._handle)
         try:
             yield self

@@ -12,6 +12,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from scimult.errors import ConfigError, DataError
+from scimult.evaluation import harness
+from scimult.evaluation.growing import Earlier
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets, missing_sets
 from scimult.evaluation.hybrid import RerankedSystem
 from scimult.evaluation.report import make_report, score_table
@@ -97,6 +99,32 @@ def test_a_killed_evaluation_keeps_what_is_done_and_resumes_with_the_rest(
     assert seen["links"] == result.sets["links"]
     assert result.sets["search"].scores == kept.sets["search"].scores
     assert list(result.sets) == list(sets)
+
+
+@pytest.mark.parametrize("change", ["another system", "other data", "none"])
+def test_killed_between_scores_per_query_and_their_means(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """What is left is of one scoring: the earlier one, or nothing of a set that was changed."""
+    suite, sets, out = prepared
+    evaluate(_words(), suite, sets, out)
+    earlier: Earlier = "replace" if change == "another system" else "merge"
+    if change == "other data":
+        with (tmp_path / "data/search/qrels/test.tsv").open("a") as file:
+            file.write("q3\td1\t1\n")
+        sets = load_sets(suite, tmp_path / "data")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(harness, "_run_files", killed)
+        evaluate(_words(), suite, _one(sets, "search"), out, earlier=earlier)
+    left = [name for result in load_results(out) for name in result.sets]
+    of_others = [] if earlier == "replace" else ["links", "coarse"]
+    assert left == (["search"] if change == "none" else []) + of_others
+    evaluate(_words(), suite, sets, out, earlier=earlier)
+    assert [list(result.sets) for result in load_results(out)] == [["search", "links", "coarse"]]
 
 
 def test_resuming_scores_again_what_changed(prepared: Prepared, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -243,6 +244,24 @@ def test_shards_are_opened_by_name_in_the_requested_order(tmp_path: Path) -> Non
     assert np.array_equal(some.rows(np.arange(7)), vectors_ND[[5, 6, 7, 8, 0, 1, 2]])
     with pytest.raises(DataError, match="shards are missing.*000007"):
         Shards(tmp_path, ["000000", "000007"])
+
+
+def test_a_folder_killed_while_it_is_overwritten_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "e"
+    _write(root, [3, 2])
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        open_folder(root, {root: SPACE}, overwrite=True)
+    open_folder(root, {root: SPACE}, overwrite=True)
+    assert [path.name for path in root.iterdir()] == ["manifest.json"]
+    assert list(tmp_path.iterdir()) == [root]
 
 
 @pytest.mark.long

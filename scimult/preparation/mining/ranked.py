@@ -18,6 +18,7 @@ import numpy as np
 from scimult.data.pairs import PairFile
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import TextStore
+from scimult.disk_space import create_matrix
 from scimult.preparation.mining.pools import Groups
 from scimult.progress import bar, progress
 from scimult.retrieval.embeddings import encode
@@ -145,7 +146,7 @@ def encode_to_file(
             encoded = encode(encoder, block, task=task, role=role)
             if stored is None:
                 shape = len(rows), encoded.shape[1]
-                stored = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+                stored = create_matrix(path, np.float32, shape)
             stored[start : start + len(block)] = encoded
             meter.update(len(block))
     assert stored is not None, "nothing to encode"
