@@ -22,9 +22,9 @@ from scimult.progress import bar
 from scimult.terminal import counted
 from scimult.types import FloatArray, IntArray
 
-# Reduced costs above this count as an improvement; scores are float32.
+# Reduced costs above this count as an improvement; scores are float32, here from 0 to 1.
 _TOLERANCE = 1e-6
-# Pairs that miss an improvement by less than this share of the score range are added, too.
+# Pairs that miss an improvement by less than this are added, too.
 _NEARLY = 2e-3
 # Pairs added per submission and round.
 _ADDED = 20
@@ -88,7 +88,10 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
 
 
 class _Programme:
-    """The linear programme over a growing set of pairs, numbered ``submission * R + reviewer``."""
+    """The linear programme over a growing set of pairs, numbered ``submission * R + reviewer``.
+
+    Scores are scaled to 0 to 1, as tolerances are absolute: a short half-life makes them minute.
+    """
 
     def __init__(self, scores_SR: FloatArray, loads: Loads) -> None:
         self._scores, self._loads = scores_SR, loads
@@ -97,17 +100,21 @@ class _Programme:
         for _, block in blocks_of(scores_SR):
             finite = block[np.isfinite(block)]
             low, high = min(low, finite.min(initial=low)), max(high, finite.max(initial=high))
-        self._spread = spread = float(high - low) if high > low else 1.0
+        self._low, self._spread = float(low), float(high - low) if high > low else 1.0
         # Cost of an unfilled slot. Only the last value exceeds what exchanges along any chain of
         # pairs could gain; such large costs are slow and inexact, and seldom needed.
-        self._penalty = max(abs(low), abs(high)) + 4 * spread if np.isfinite(high) else 1.0
-        self._last_penalty = self._penalty + spread * sum(scores_SR.shape)
+        self._penalty = 5.0
+        self._last_penalty = self._penalty + sum(scores_SR.shape)
 
     def raise_penalty(self) -> bool:
         """Raise the cost of unfilled slots; return whether it was below its maximum."""
         raised = self._penalty < self._last_penalty
         self._penalty = min(32 * self._penalty, self._last_penalty)
         return raised
+
+    def _scaled(self, scores: FloatArray) -> FloatArray:
+        scaled: FloatArray = (scores.astype(np.float64) - self._low) / self._spread
+        return scaled
 
     def first_pairs(self) -> IntArray:
         """Return the best pairs of each submission and each reviewer."""
@@ -131,7 +138,7 @@ class _Programme:
         most = _ones(reviewers, np.arange(number), (sizes[1], width))
         unfilled = number + sizes[0] + np.arange(len(lower))
         least = -most[lower] - _ones(np.arange(len(lower)), unfilled, (len(lower), width))
-        scores = np.asarray(self._scores[submissions, reviewers], dtype=np.float64)
+        scores = self._scaled(self._scores[submissions, reviewers])
         costs = np.concatenate([-scores, np.full(sizes[0] + len(lower), self._penalty)])
         bounds = np.zeros((width, 2))
         bounds[:number, 1] = 1
@@ -167,7 +174,7 @@ class _Programme:
         pairs, helps = [], False
         wide = min(self._count, _ADDED)
         for start, block in blocks_of(self._scores):
-            gain = block + prices_S[start : start + len(block), np.newaxis] + prices_R
+            gain = self._scaled(block) + prices_S[start : start + len(block), np.newaxis] + prices_R
             first, last = start * self._count, (start + len(block)) * self._count
             inside = pairs_C[(pairs_C >= first) & (pairs_C < last)] - first
             gain.ravel()[inside] = -np.inf
@@ -175,7 +182,7 @@ class _Programme:
             best = np.take_along_axis(gain, columns, 1)
             helps = helps or bool((best > _TOLERANCE).any())
             rows = np.arange(start, start + len(block))[:, np.newaxis]
-            pairs.append((rows * self._count + columns)[best > -_NEARLY * self._spread])
+            pairs.append((rows * self._count + columns)[best > -_NEARLY])
         return np.concatenate(pairs) if helps else np.empty(0, dtype=np.int64)
 
 

@@ -81,6 +81,17 @@ def test_the_total_is_that_of_a_second_solver(
     assert float(found.scores.sum(dtype=np.float64)) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e6])
+def test_the_size_of_scores_changes_nothing(scale: float) -> None:
+    """A half-life of weeks makes all scores minute, far below the solver's tolerances."""
+    rng = np.random.default_rng(2)
+    scores_SR = rng.integers(-1000, 1001, size=(9, 7)).astype(np.float32) / 1000
+    wanted = loads(9, 7, needed=2, most=3, least=2)
+    found = assign(scores_SR * np.float32(scale), wanted)
+    total = float(scores_SR[found.submissions, found.reviewers].sum(dtype=np.float64))
+    assert total == pytest.approx(best_total(scores_SR, wanted), abs=1e-4)
+
+
 def test_pairs_that_were_left_out_at_first_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """All submissions share their few best reviewers: the first pairs cannot fill the loads."""
     rng = np.random.default_rng(1)
