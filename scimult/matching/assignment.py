@@ -52,16 +52,22 @@ class Assignment:
     rounds: int
 
 
-def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> Assignment:
+def assign(
+    scores_SR: FloatArray,
+    loads: Loads,
+    names: Sequence[str] = (),
+    reviewers_R: Sequence[str] = (),
+) -> Assignment:
     """Return the assignment with the largest sum of scores.
 
     ``scores_SR`` may be memory-mapped; NaN where a pair must not be assigned. If the loads cannot
-    be met, the error has the ``names`` of submissions that lack reviewers.
+    be met, the error has the ``names`` of submissions that lack reviewers, or ``reviewers_R`` who
+    lack submissions.
 
     Raises
     ------
     DataError
-        If the loads cannot be met; names the submissions that lack reviewers.
+        If the loads cannot be met.
     """
     check_sums(loads)
     programme = _Programme(scores_SR, loads)
@@ -78,7 +84,9 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
             elif not (missing_S > 0.5).any() and not (unfilled_R > 0.5).any():
                 break
             elif not programme.raise_penalty():
-                raise _infeasible(missing_S, unfilled_R, names)
+                if (missing_S > 0.5).any():
+                    raise _short_of_reviewers(scores_SR, loads, missing_S, names)
+                raise _short_of_submissions(loads, unfilled_R, reviewers_R)
     pairs = pairs_C[values_C > 0.5]
     assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are integral"
     submissions, reviewers = np.divmod(pairs, scores_SR.shape[1])
@@ -213,11 +221,33 @@ def check_sums(loads: Loads) -> None:
         raise DataError(problem, fix="lower --min-papers")
 
 
-def _infeasible(missing_S: FloatArray, unfilled_R: FloatArray, names: Sequence[str]) -> DataError:
+def _short_of_reviewers(
+    scores_SR: FloatArray, loads: Loads, missing_S: FloatArray, names: Sequence[str]
+) -> DataError:
+    """Return what only conflicts explain, or else conflicts and loads.
+
+    Minima never do: where submissions and minima can be filled separately, both can (Mendelsohn and
+    Dulmage 1958).
+    """
     short = np.flatnonzero(missing_S > 0.5)
-    examples = ", ".join(names[row] if names else str(row) for row in short[:3])
-    problem = f"{len(short):,} of {counted(len(missing_S), 'submission')} without enough reviewers"
-    if not len(short):
-        problem = f"{counted(int((unfilled_R > 0.5).sum()), 'reviewer')} cannot get their minimum"
-    fix = "raise --max-papers, lower --reviewers or --min-papers, or check the conflicts"
-    return DataError(problem, value=examples or None, fix=fix)
+    allowed = np.isfinite(scores_SR[short]).sum(axis=1)
+    blocked = short[allowed < loads.needed_S[short]]
+    problem, fix = "without enough reviewers", "raise --max-papers, lower --reviewers"
+    if len(blocked):
+        short, fix = blocked, "add reviewers, lower --reviewers"
+        problem = "with too few reviewers who have no conflict"
+    problem = f"{len(short):,} of {counted(len(missing_S), 'submission')} {problem}"
+    return DataError(problem, value=_some(short, names), fix=f"{fix}, or check the conflicts")
+
+
+def _short_of_submissions(
+    loads: Loads, unfilled_R: FloatArray, reviewers_R: Sequence[str]
+) -> DataError:
+    short = np.flatnonzero(loads.least_R > 0)[unfilled_R > 0.5]
+    problem = f"{counted(len(short), 'reviewer')} cannot get their minimum"
+    fix = "lower --min-papers, or check the conflicts"
+    return DataError(problem, value=_some(short, reviewers_R), fix=fix)
+
+
+def _some(rows: IntArray, names: Sequence[str]) -> str:
+    return ", ".join(names[row] if names else str(row) for row in rows[:3])

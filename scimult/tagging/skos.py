@@ -27,7 +27,8 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     description is ``definition``, else ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
-    label, and blank nodes, which get other ids whenever they are read. ``format`` is rdflib's name: xml, turtle or nt.
+    label, and blank nodes, which get other ids whenever they are read. ``format`` is rdflib's name:
+    xml, turtle or nt.
 
     Raises
     ------

@@ -122,10 +122,17 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(DataError, match="require at least 9 reviews, but only 8 are needed"):
         assign(scores_SR, loads(4, 3, needed=2, most=5, least=3))
     scores_SR[2] = [np.nan, np.nan, 1]
-    with pytest.raises(DataError, match="1 of 4 submissions without enough reviewers") as refused:
+    with pytest.raises(DataError, match="1 of 4 submissions with too few reviewers who") as refused:
         assign(scores_SR, loads(4, 3, needed=2, most=4), ["a", "b", "c", "d"])
     assert refused.value.value == "c"
+    assert "--max-papers" not in str(refused.value.fix)  # would change nothing
+    scores_SR[:] = [1, np.nan, np.nan]
+    scores_SR[0] = 1
+    with pytest.raises(DataError, match="1 of 4 submissions without enough reviewers") as refused:
+        assign(scores_SR, loads(4, 3, needed=1, most=2))
+    assert "--max-papers" in str(refused.value.fix)
     blocked = np.ones((3, 2), dtype=np.float32)
     blocked[:, 1] = np.nan
-    with pytest.raises(DataError, match="1 reviewer cannot get"):
-        assign(blocked, loads(3, 2, needed=1, most=3, least=1))
+    with pytest.raises(DataError, match="1 reviewer cannot get") as refused:
+        assign(blocked, loads(3, 2, needed=1, most=3, least=1), "abc", ["Ada", "Bob"])
+    assert (refused.value.value, "--max-papers" in str(refused.value.fix)) == ("Bob", False)
