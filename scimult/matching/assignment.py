@@ -22,9 +22,9 @@ from scimult.progress import bar
 from scimult.terminal import counted
 from scimult.types import FloatArray, IntArray
 
-# Reduced costs above this count as an improvement; scores are float32.
+# Reduced costs above this count as an improvement; scores are float32, here from 0 to 1.
 _TOLERANCE = 1e-6
-# Pairs that miss an improvement by less than this share of the score range are added, too.
+# Pairs that miss an improvement by less than this are added, too.
 _NEARLY = 2e-3
 # Pairs added per submission and round.
 _ADDED = 20
@@ -52,16 +52,22 @@ class Assignment:
     rounds: int
 
 
-def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> Assignment:
+def assign(
+    scores_SR: FloatArray,
+    loads: Loads,
+    names: Sequence[str] = (),
+    reviewers_R: Sequence[str] = (),
+) -> Assignment:
     """Return the assignment with the largest sum of scores.
 
     ``scores_SR`` may be memory-mapped; NaN where a pair must not be assigned. If the loads cannot
-    be met, the error has the ``names`` of submissions that lack reviewers.
+    be met, the error has the ``names`` of submissions that lack reviewers, or ``reviewers_R`` who
+    lack submissions.
 
     Raises
     ------
     DataError
-        If the loads cannot be met; names the submissions that lack reviewers.
+        If the loads cannot be met.
     """
     check_sums(loads)
     programme = _Programme(scores_SR, loads)
@@ -78,7 +84,9 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
             elif not (missing_S > 0.5).any() and not (unfilled_R > 0.5).any():
                 break
             elif not programme.raise_penalty():
-                raise _infeasible(missing_S, unfilled_R, names)
+                if (missing_S > 0.5).any():
+                    raise _short_of_reviewers(scores_SR, loads, missing_S, names)
+                raise _short_of_submissions(loads, unfilled_R, reviewers_R)
     pairs = pairs_C[values_C > 0.5]
     assert np.abs(values_C - values_C.round()).max(initial=0) < 1e-5, "corners are integral"
     submissions, reviewers = np.divmod(pairs, scores_SR.shape[1])
@@ -88,7 +96,10 @@ def assign(scores_SR: FloatArray, loads: Loads, names: Sequence[str] = ()) -> As
 
 
 class _Programme:
-    """The linear programme over a growing set of pairs, numbered ``submission * R + reviewer``."""
+    """The linear programme over a growing set of pairs, numbered ``submission * R + reviewer``.
+
+    Scores are scaled to 0 to 1, as tolerances are absolute: a short half-life makes them minute.
+    """
 
     def __init__(self, scores_SR: FloatArray, loads: Loads) -> None:
         self._scores, self._loads = scores_SR, loads
@@ -97,17 +108,21 @@ class _Programme:
         for _, block in blocks_of(scores_SR):
             finite = block[np.isfinite(block)]
             low, high = min(low, finite.min(initial=low)), max(high, finite.max(initial=high))
-        self._spread = spread = float(high - low) if high > low else 1.0
+        self._low, self._spread = float(low), float(high - low) if high > low else 1.0
         # Cost of an unfilled slot. Only the last value exceeds what exchanges along any chain of
         # pairs could gain; such large costs are slow and inexact, and seldom needed.
-        self._penalty = max(abs(low), abs(high)) + 4 * spread if np.isfinite(high) else 1.0
-        self._last_penalty = self._penalty + spread * sum(scores_SR.shape)
+        self._penalty = 5.0
+        self._last_penalty = self._penalty + sum(scores_SR.shape)
 
     def raise_penalty(self) -> bool:
         """Raise the cost of unfilled slots; return whether it was below its maximum."""
         raised = self._penalty < self._last_penalty
         self._penalty = min(32 * self._penalty, self._last_penalty)
         return raised
+
+    def _scaled(self, scores: FloatArray) -> FloatArray:
+        scaled: FloatArray = (scores.astype(np.float64) - self._low) / self._spread
+        return scaled
 
     def first_pairs(self) -> IntArray:
         """Return the best pairs of each submission and each reviewer."""
@@ -131,7 +146,7 @@ class _Programme:
         most = _ones(reviewers, np.arange(number), (sizes[1], width))
         unfilled = number + sizes[0] + np.arange(len(lower))
         least = -most[lower] - _ones(np.arange(len(lower)), unfilled, (len(lower), width))
-        scores = np.asarray(self._scores[submissions, reviewers], dtype=np.float64)
+        scores = self._scaled(self._scores[submissions, reviewers])
         costs = np.concatenate([-scores, np.full(sizes[0] + len(lower), self._penalty)])
         bounds = np.zeros((width, 2))
         bounds[:number, 1] = 1
@@ -167,7 +182,7 @@ class _Programme:
         pairs, helps = [], False
         wide = min(self._count, _ADDED)
         for start, block in blocks_of(self._scores):
-            gain = block + prices_S[start : start + len(block), np.newaxis] + prices_R
+            gain = self._scaled(block) + prices_S[start : start + len(block), np.newaxis] + prices_R
             first, last = start * self._count, (start + len(block)) * self._count
             inside = pairs_C[(pairs_C >= first) & (pairs_C < last)] - first
             gain.ravel()[inside] = -np.inf
@@ -175,7 +190,7 @@ class _Programme:
             best = np.take_along_axis(gain, columns, 1)
             helps = helps or bool((best > _TOLERANCE).any())
             rows = np.arange(start, start + len(block))[:, np.newaxis]
-            pairs.append((rows * self._count + columns)[best > -_NEARLY * self._spread])
+            pairs.append((rows * self._count + columns)[best > -_NEARLY])
         return np.concatenate(pairs) if helps else np.empty(0, dtype=np.int64)
 
 
@@ -206,11 +221,33 @@ def check_sums(loads: Loads) -> None:
         raise DataError(problem, fix="lower --min-papers")
 
 
-def _infeasible(missing_S: FloatArray, unfilled_R: FloatArray, names: Sequence[str]) -> DataError:
+def _short_of_reviewers(
+    scores_SR: FloatArray, loads: Loads, missing_S: FloatArray, names: Sequence[str]
+) -> DataError:
+    """Return what only conflicts explain, or else conflicts and loads.
+
+    Minima never do: where submissions and minima can be filled separately, both can (Mendelsohn and
+    Dulmage 1958).
+    """
     short = np.flatnonzero(missing_S > 0.5)
-    examples = ", ".join(names[row] if names else str(row) for row in short[:3])
-    problem = f"{len(short):,} of {counted(len(missing_S), 'submission')} without enough reviewers"
-    if not len(short):
-        problem = f"{counted(int((unfilled_R > 0.5).sum()), 'reviewer')} cannot get their minimum"
-    fix = "raise --max-papers, lower --reviewers or --min-papers, or check the conflicts"
-    return DataError(problem, value=examples or None, fix=fix)
+    allowed = np.isfinite(scores_SR[short]).sum(axis=1)
+    blocked = short[allowed < loads.needed_S[short]]
+    problem, fix = "without enough reviewers", "raise --max-papers, lower --reviewers"
+    if len(blocked):
+        short, fix = blocked, "add reviewers, lower --reviewers"
+        problem = "with too few reviewers who have no conflict"
+    problem = f"{len(short):,} of {counted(len(missing_S), 'submission')} {problem}"
+    return DataError(problem, value=_some(short, names), fix=f"{fix}, or check the conflicts")
+
+
+def _short_of_submissions(
+    loads: Loads, unfilled_R: FloatArray, reviewers_R: Sequence[str]
+) -> DataError:
+    short = np.flatnonzero(loads.least_R > 0)[unfilled_R > 0.5]
+    problem = f"{counted(len(short), 'reviewer')} cannot get their minimum"
+    fix = "lower --min-papers, or check the conflicts"
+    return DataError(problem, value=_some(short, reviewers_R), fix=fix)
+
+
+def _some(rows: IntArray, names: Sequence[str]) -> str:
+    return ", ".join(names[row] if names else str(row) for row in rows[:3])

@@ -156,7 +156,8 @@ def match(
         else:
             from scimult.matching.assignment import assign
 
-            assigned = assign(scores_SR, _loads(len(names), len(reviewers), wanted), names)
+            loads = _loads(len(names), len(reviewers), wanted)
+            assigned = assign(scores_SR, loads, names, reviewers)
             matches = assigned.submissions, assigned.reviewers
             _write_pairs(temporary / ASSIGNMENT, *matches, scores_SR, names, reviewers)
             summary["assignment"] = _assignment_summary(assigned, wanted, len(reviewers))

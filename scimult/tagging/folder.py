@@ -25,6 +25,7 @@ from scimult.tagging.words import (
     save_arrays,
     unpacked,
 )
+from scimult.terminal import counted
 from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-tagger", 1
@@ -152,8 +153,12 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
     papers = load_arrays(folder / _PAPERS) if (folder / _PAPERS).is_file() else {}
     curves = content["calibration"]
+    vocabulary = read_vocabulary(folder / VOCABULARY)
+    if len(vocabulary) != len(labels["labels"]):
+        counts = f"{counted(len(vocabulary), 'concept')}, {len(labels['labels']):,} embeddings"
+        raise ValueError(f"{VOCABULARY} is not that of its training ({counts})")
     return TaggerState(
-        read_vocabulary(folder / VOCABULARY),
+        vocabulary,
         labels["labels"],
         labels["mean"],
         Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),

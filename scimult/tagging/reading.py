@@ -152,9 +152,13 @@ def _id_if_any(record: Record, columns: Mapping[str, str | None], language: str)
 
 
 def _id(record: Record, columns: Mapping[str, str | None], language: str) -> str:
-    """Return a concept's id, without the angle brackets of Annif's tables."""
-    name = record.identifier(_field(record, "id", columns, language))
-    return name[1:-1].strip() if name[0] == "<" and name[-1] == ">" else name
+    return _bare(record, record.identifier(_field(record, "id", columns, language)))
+
+
+def _bare(record: Record, name: str) -> str:
+    """Return an id without the angle brackets of Annif's tables."""
+    in_brackets = name[0] == "<" and name[-1] == ">" and _is_table(record.path)
+    return name[1:-1].strip() if in_brackets else name
 
 
 def _concept(record: Record, columns: Mapping[str, str | None], language: str) -> Concept:
@@ -170,7 +174,7 @@ def _concept(record: Record, columns: Mapping[str, str | None], language: str) -
         name,
         label,
         synonyms=tuple(_list(record, parts["synonyms"])),
-        broader=tuple(_list(record, parts["broader"])),
+        broader=tuple(_bare(record, one) for one in _list(record, parts["broader"])),
         description=record.text(parts["description"], "").strip(),
         notation=str(record.fields.get(parts["notation"]) or "").strip(),
     )

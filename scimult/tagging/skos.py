@@ -27,13 +27,15 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     description is ``definition``, else ``scopeNote``.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
-    label. ``format`` is rdflib's name: xml, turtle or nt.
+    label, and blank nodes, which get other ids whenever they are read. ``format`` is rdflib's name:
+    xml, turtle or nt.
 
     Raises
     ------
     DataError
         If the file cannot be parsed, holds no concept, or is not consistent.
     """
+    from rdflib import BNode
     from rdflib.namespace import OWL, RDF, SKOS
 
     graph = _parsed(path, format)
@@ -54,6 +56,10 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
             fix = f"give it a skos:prefLabel in {language!r}, or choose another language"
             problem = f"concept has no label in {language!r}"
             rejects.reject(DataError(problem, path=path, value=str(node), fix=fix))
+            continue
+        if isinstance(node, BNode):
+            problem, fix = "concept is a blank node", "give it a URI"
+            rejects.reject(DataError(problem, path=path, value=label, fix=fix))
             continue
         outside += len(above[node] - current)
         synonyms = {

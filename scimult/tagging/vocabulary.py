@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,7 +139,7 @@ class Vocabulary(Sequence[Concept]):
     def row(self, name: str) -> int:
         """Return the row of a concept by its id or an unambiguous name.
 
-        Case and spaces of names are ignored; labels precede synonyms.
+        Case, spaces and how accents are composed are ignored in names; labels precede synonyms.
 
         Raises
         ------
@@ -238,7 +239,7 @@ class Vocabulary(Sequence[Concept]):
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.casefold().split())
+    return " ".join(unicodedata.normalize("NFC", name.casefold()).split())
 
 
 def _concept(row: int, given: object) -> Concept:

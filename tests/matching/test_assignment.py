@@ -81,6 +81,17 @@ def test_the_total_is_that_of_a_second_solver(
     assert float(found.scores.sum(dtype=np.float64)) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e6])
+def test_the_size_of_scores_changes_nothing(scale: float) -> None:
+    """A half-life of weeks makes all scores minute, far below the solver's tolerances."""
+    rng = np.random.default_rng(2)
+    scores_SR = rng.integers(-1000, 1001, size=(9, 7)).astype(np.float32) / 1000
+    wanted = loads(9, 7, needed=2, most=3, least=2)
+    found = assign(scores_SR * np.float32(scale), wanted)
+    total = float(scores_SR[found.submissions, found.reviewers].sum(dtype=np.float64))
+    assert total == pytest.approx(best_total(scores_SR, wanted), abs=1e-4)
+
+
 def test_pairs_that_were_left_out_at_first_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """All submissions share their few best reviewers: the first pairs cannot fill the loads."""
     rng = np.random.default_rng(1)
@@ -111,10 +122,17 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(DataError, match="require at least 9 reviews, but only 8 are needed"):
         assign(scores_SR, loads(4, 3, needed=2, most=5, least=3))
     scores_SR[2] = [np.nan, np.nan, 1]
-    with pytest.raises(DataError, match="1 of 4 submissions without enough reviewers") as refused:
+    with pytest.raises(DataError, match="1 of 4 submissions with too few reviewers who") as refused:
         assign(scores_SR, loads(4, 3, needed=2, most=4), ["a", "b", "c", "d"])
     assert refused.value.value == "c"
+    assert "--max-papers" not in str(refused.value.fix)  # would change nothing
+    scores_SR[:] = [1, np.nan, np.nan]
+    scores_SR[0] = 1
+    with pytest.raises(DataError, match="1 of 4 submissions without enough reviewers") as refused:
+        assign(scores_SR, loads(4, 3, needed=1, most=2))
+    assert "--max-papers" in str(refused.value.fix)
     blocked = np.ones((3, 2), dtype=np.float32)
     blocked[:, 1] = np.nan
-    with pytest.raises(DataError, match="1 reviewer cannot get"):
-        assign(blocked, loads(3, 2, needed=1, most=3, least=1))
+    with pytest.raises(DataError, match="1 reviewer cannot get") as refused:
+        assign(blocked, loads(3, 2, needed=1, most=3, least=1), "abc", ["Ada", "Bob"])
+    assert (refused.value.value, "--max-papers" in str(refused.value.fix)) == ("Bob", False)

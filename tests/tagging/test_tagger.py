@@ -237,6 +237,11 @@ def test_another_model_and_damage_are_reported(
         (copy / name).write_bytes(b"PK")
         with pytest.raises(DataError, match="is damaged"):
             Tagger.open(copy, model=model)
+        (copy / name).write_bytes((folder / name).read_bytes())
+    lines = (folder / "vocabulary.jsonl").read_text().splitlines(keepends=True)
+    (copy / "vocabulary.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(DataError, match="is damaged: vocabulary.jsonl is not that of its training"):
+        Tagger.open(copy, model=model)
     kept = json.loads((copy / "tagger.json").read_text())
     absent = {key: value for key, value in kept.items() if key != "version"}
     (copy / "tagger.json").write_text(json.dumps(absent))

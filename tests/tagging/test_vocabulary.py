@@ -143,6 +143,23 @@ def test_annif_writes_brackets_in_tables_of_both_kinds(tmp_path: Path) -> None:
     for name in ("a.csv", "a.tsv"):
         (concept,) = read_vocabulary(tmp_path / name)
         assert concept == Concept("http://x/1", "Optics", notation="53")
+    write(tmp_path / "a.csv", "uri,label_en,broader\n<e:1>,Optics,\n<e:2>,Lasers,<e:1>\n")
+    assert [one.broader for one in read_vocabulary(tmp_path / "a.csv")] == [(), ("e:1",)]
+
+
+def test_ids_in_brackets_survive_writing(tmp_path: Path) -> None:
+    """A trained tagger could not be opened."""
+    vocabulary = Vocabulary([Concept("<1>", "A"), Concept("2", "B", broader=("<1>",))])
+    write_vocabulary(tmp_path / "v.jsonl", vocabulary)
+    assert list(read_vocabulary(tmp_path / "v.jsonl")) == list(vocabulary)
+
+
+def test_blank_nodes_have_no_lasting_id(tmp_path: Path) -> None:
+    path = write(tmp_path / "v.ttl", TURTLE + '[] a skos:Concept ; skos:prefLabel "Anon"@en .')
+    with pytest.raises(DataError, match="concept is a blank node.*'Anon'"):
+        read_vocabulary(path)
+    usual = read_vocabulary(write(tmp_path / "usual.ttl", TURTLE))
+    assert list(read_vocabulary(path, rejects=Rejects(skip_bad=True))) == list(usual)
 
 
 def test_broken_rdf_names_the_line(tmp_path: Path) -> None:
@@ -222,12 +239,13 @@ def test_concepts_are_found_by_id_and_by_unambiguous_names() -> None:
         [
             Concept("1", "Mercury", ("planet",)),
             Concept("2", "Hg", ("mercury", "metal")),
-            Concept("3", "Io"),
+            Concept("3", "I\u00f6"),
         ]
     )
     assert vocabulary.row("2") == 1
     assert vocabulary.row(" MERCURY ") == 0  # labels precede synonyms
     assert vocabulary.row("metal") == 1
+    assert vocabulary.row("IO\u0308") == 2  # an accent of its own
     assert not vocabulary.knows("mercur")
     with pytest.raises(DataError, match="did you mean 'Mercury'"):
         vocabulary.row("Mercuri")
