@@ -73,7 +73,7 @@ def model_card(
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False, allow_unicode=True) + "---",
         f"# {name}",
-        "A bi-encoder of scientific text, trained on several tasks at once: it embeds papers, "
+        "A bi-encoder of scientific text: it embeds papers, "
         "labels and queries as vectors, and the nearest vectors are the best matches.",
         "## Tasks\n\n" + _task_table(config),
         "## Model\n\n"

@@ -129,7 +129,7 @@ def given_twice(name: str, text: Text, path: Path, line: int) -> DataError:
         fix = "remove the repetition, give both an id, or pass --skip-bad"
     else:
         problem = "id is given twice"
-        fix = "give every text its own id, or remove the repetition"
+        fix = "give it an id of its own, remove it, or pass --skip-bad"
     return DataError(problem, path=path, line=line, value=name, fix=fix)
 
 

@@ -121,7 +121,7 @@ class PaperTable:
                 kinds = ", ".join(f"{name} ({self.types.get(name, 'VARCHAR')})" for name in where)
                 fix = f"give values of the columns' types: {kinds}"
                 raise ConfigError(f"cannot filter: {problem}", value=where, fix=fix) from None
-            fix = f"write a condition in SQL on these columns: {columns}"
+            fix = f"write SQL, texts in single quotes, on these columns: {columns}"
             lists = [n for n, kind in self.types.items() if kind.endswith("[]") and n in where]
             if lists:
                 fix += f"; test lists by list_contains({lists[0]}, 'VALUE')"

@@ -151,7 +151,7 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
         raise record.error(
             "title and abstract are both empty",
             value=fields.get("id"),
-            fix="give it a text, remove it, or name the columns with title and abstract",
+            fix="give it a text, name the columns that hold one, or leave it out with --skip-bad",
         )
     doi = short_doi(_line(record, "doi"))
     identifier, source = _identifier(record, doi, title, abstract)

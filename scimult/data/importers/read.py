@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -83,7 +83,7 @@ def _read_group(
     if container in KINDS.values():
         first = next(read_rows(paths[0], Rejects(skip_bad=True), container), None)
         if container != "json" and shape == "plain" and first is not None:
-            _check_text(first, columns)
+            _check_columns(first, columns, len(paths) == 1)
         sql = expressions_in(filter(None, columns.values()), first.fields if first else ())
         if sql:
             if shape != "plain" and format_named:
@@ -96,7 +96,7 @@ def _read_group(
 
             read = partial(read_rows, kind=container)
             records = evaluated(paths, container, read, sql, rejects)
-            yield from _renamed(records, "plain", columns, rejects)
+            yield from _renamed(records, "plain", columns, rejects, container == "json")
             return
     if shape == "s2ag" and container == "json":
         from scimult.data.importers import split_tables
@@ -113,27 +113,43 @@ def _read_group(
         yield from _renamed(read_pubmed_files(paths, rejects), shape, columns, rejects)
         return
     records = chain.from_iterable(_records(path, rejects, container) for path in paths)
-    yield from _renamed(records, shape, columns, rejects)
+    yield from _renamed(records, shape, columns, rejects, container == "json")
 
 
-def _check_text(first: Record, columns: Columns) -> None:
-    """Raise if no column of a table holds titles or abstracts; warn if none holds titles."""
-    if has_column(first.fields, "title") or columns.get("title"):
-        return
-    if has_column(first.fields, "abstract") or columns.get("abstract"):
-        if "title" not in columns:
-            problem = "papers have no title, as no column is called so"
-            columns_seen = listed(list(first.fields))
-            warn(f"{first.path}: {problem}; if one holds it, give title=NAME ({columns_seen})")
-        return
-    raise DataError(
-        "no column is called title or abstract",
-        path=first.path,
-        value=list(first.fields),
-        fix="name the column with the titles (--column title=NAME of scimult library, encode and "
-        "tagger; papers.columns.title=NAME of prepare table), or write column names on the first "
-        "line",
-    )
+def _check_columns(first: Record, columns: Columns, is_only_file: bool) -> None:
+    """Raise, before papers are encoded, if a table lacks texts or a column that was named."""
+    fields = first.fields
+    if is_only_file:
+        names = {name: column for name, column in columns.items() if column is not None}
+        expressions = expressions_in(names.values(), fields)
+        for name, column in names.items():
+            is_there = column in fields or column.partition(".")[0] in fields
+            if not is_there and column not in expressions:
+                raise _no_column(name, column, fields, first.path)
+    if not any(has_column(fields, n) or columns.get(n) for n in ("title", "abstract")):
+        raise DataError(
+            "no column is called title or abstract",
+            path=first.path,
+            value=list(fields),
+            fix="name the column with the titles (--column title=NAME of scimult library, encode "
+            "and tagger; papers.columns.title=NAME of prepare table), or write column names on the "
+            "first line",
+        )
+    _warn_of_unread(first.path, fields, columns)
+
+
+def _warn_of_unread(path: Path, names: Iterable[str], columns: Columns) -> None:
+    """Warn of each text that no column of plain records holds, if a column that is not read may."""
+    unread = [n for n in names if n not in columns.values() and not has_column([n], *FIELDS)]
+    for field in ("title", "abstract") if unread else ():
+        if field not in columns and not has_column(names, field):
+            problem = f"papers have no {field}, as no column is called so"
+            warn(f"{path}: {problem}; if one holds it, give {field}=NAME ({listed(unread)})")
+
+
+def _no_column(name: str, column: str, names: Iterable[str], path: Path) -> DataError:
+    problem = f"no record has the column {column!r}; there are {listed(list(names))}"
+    return DataError(problem, path=path, fix=f"correct the column given for {name!r}")
 
 
 def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
@@ -151,7 +167,11 @@ def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
 
 
 def _renamed(
-    records: Iterator[Record], shape: str, columns: Columns, rejects: Rejects
+    records: Iterator[Record],
+    shape: str,
+    columns: Columns,
+    rejects: Rejects,
+    is_json: bool = False,
 ) -> Iterator[Record]:
     """Yield records with our field names, from the format and then from ``columns``."""
     resolved: set[str] = set()
@@ -169,13 +189,13 @@ def _renamed(
         found = values_at(record.fields, named)
         resolved.update(found)
         yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
+    if path is None:
+        return
     for name, column in named.items():
-        if path is not None and name not in resolved:
-            raise DataError(
-                f"no record has the column {column!r}; there are {listed(list(seen))}",
-                path=path,
-                fix=f"correct the column given for {name!r}",
-            )
+        if name not in resolved:
+            raise _no_column(name, column, seen, path)
+    if shape == "plain" and is_json:
+        _warn_of_unread(path, seen, columns)
 
 
 def shaped(record: Record, shape: str) -> Record:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scimult.data.importers import engine
+from scimult.data.importers import engine, read_papers
 from scimult.errors import ConfigError, DataError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
@@ -127,13 +127,42 @@ def test_columns_of_ieee_lens_and_covidence_are_known(tmp_path: Path) -> None:
     assert (paper.title, paper.authors, paper.year) == ("A", ["Lee, Ann", "Roe, J"], 2020)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id,title,Kurz\n1,A,Of it\n"),
+        ("a.jsonl", '{"id": 1, "title": "A", "Kurz": "B"}\n'),
+    ],
+)
+def test_papers_whose_abstracts_nothing_reads_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: str
+) -> None:
+    path = written(tmp_path, name, content)
+    assert read(path)[0].abstract == ""
+    (message,) = caplog.messages
+    assert message.endswith(
+        f"{name}: papers have no abstract, as no column is called so; if one "
+        "holds it, give abstract=NAME (Kurz)"
+    )
+    for columns in ({"abstract": "Kurz"}, {"abstract": None}):
+        read(path, columns=columns)
+    assert len(caplog.messages) == 1
+
+
+def test_a_named_column_that_a_table_lacks_is_refused_before_its_papers(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "key,title,abstract\n1,A,B\n")
+    papers = read_papers(path, columns={"id": "Key"})
+    with pytest.raises(DataError, match="no record has the column 'Key'; there are key, title"):
+        next(iter(papers))
+
+
 def test_a_table_without_titles_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = written(tmp_path, "a.csv", "id,Titel,Abstract\n1,A,Of it\n")
     (paper,) = read(path)
     assert (paper.title, paper.abstract) == ("", "Of it")
     (message,) = caplog.messages
     assert "a.csv: papers have no title" in message
-    assert message.endswith("give title=NAME (id, Titel, Abstract)")
+    assert message.endswith("give title=NAME (Titel)")
     for columns in ({"title": "Titel"}, {"title": None}):
         (paper,) = read(path, columns=columns)
     assert len(caplog.messages) == 1
