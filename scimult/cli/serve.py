@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scimult.cli import options as opt
+from scimult.cli.checks import only_with
 from scimult.cli.common import read_labels
 from scimult.cli.output import echo
 from scimult.data.packed import unpacked_name
@@ -77,7 +79,7 @@ def serve(
     """
     from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
 
-    check_labels(labels, tagger)
+    check_labels(labels, tagger, skip_bad)
     # Headers lose spaces around a key: compared with them, it would open nothing.
     key = os.environ.get(KEY, "").strip() or None
     check_key(host, key, without_key)
@@ -127,10 +129,12 @@ def _name_of(source: Path) -> str:
     return path.name if path.is_dir() else Path(unpacked_name(path)).stem
 
 
-def check_labels(labels: Path | None, tagger: Path | None) -> None:
-    """Check that labels and a tagger are not both given."""
+def check_labels(labels: Path | None, tagger: Path | None, skip_bad: bool) -> None:
+    """Check that labels and a tagger are not both given, and that there are records to skip."""
     if labels is not None and tagger is not None:
         raise ConfigError("--labels and --tagger are mutually exclusive", fix="give one of them")
+    if labels is None:
+        only_with("--labels", {"--skip-bad": skip_bad})
 
 
 def followed_labels(
@@ -181,12 +185,15 @@ def mcp(
 
     Tools: describe_library, search_papers, recommend_papers, tag_papers, read_papers.
     """
-    check_labels(labels, tagger)
+    check_labels(labels, tagger, skip_bad)
     from scimult.serving.answers import Answers
     from scimult.serving.mcp import mcp_server
     from scimult.serving.served import Served
 
     served = Served(library, model=model, device=device)
     answers = Answers(served, followed_labels(served, labels, tagger, device, skip_bad))
-    mcp_server(answers).run("stdio")
+    server = mcp_server(answers)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.WARNING)  # bm25s sets its own level, to DEBUG
+    server.run("stdio")
     served.close()

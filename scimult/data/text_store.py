@@ -68,7 +68,10 @@ class TextStore:
 
     def text(self, row: int) -> Text:
         """Return the text at ``row``."""
-        kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))
+        try:
+            kind, title, body = (self._table.column(i)[row].as_py() for i in (1, 2, 3))
+        except UnicodeDecodeError as error:
+            raise self._damaged(error) from error
         return Text(cast(Kind, kind), title, body)
 
     def texts(self, rows: Sequence[int] | IntArray) -> list[Text]:
@@ -78,7 +81,7 @@ class TextStore:
     def slice(self, start: int, stop: int) -> list[Text]:
         """Return the texts of a range of rows, faster than `texts`."""
         part = self._table.slice(start, stop - start)
-        kinds, titles, bodies = (part.column(i).to_pylist() for i in (1, 2, 3))
+        kinds, titles, bodies = (self._values(part.column(i)) for i in (1, 2, 3))
         return [Text(*fields) for fields in zip(kinds, titles, bodies, strict=True)]
 
     def chunks(self, label: str) -> Iterator[tuple[int, list[Text]]]:
@@ -92,7 +95,7 @@ class TextStore:
     @cached_property
     def ids(self) -> list[str]:
         """Unique id of every text, in row order."""
-        return cast(list[str], self._table.column("id").to_pylist())
+        return self._values(self._table.column("id"))
 
     def ids_at(self, rows: IntArray) -> list[str]:
         """Return the ids of some rows without loading the others."""
@@ -113,6 +116,17 @@ class TextStore:
         is_paper_N = pc.equal(self._table.column("kind").cast(pa.string()), "paper").to_numpy()
         drawn_N: BoolArray = is_paper_N & (np.random.default_rng(seed).random(len(self)) < share)
         return drawn_N
+
+    def _values(self, column: pa.ChunkedArray) -> list[Any]:
+        try:
+            return cast(list[Any], column.to_pylist())
+        except UnicodeDecodeError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: UnicodeDecodeError) -> DataError:
+        # Opening the file does not read its texts.
+        problem = f"a text is not UTF-8, so the file is damaged ({error.reason})"
+        return DataError(problem, path=self._path, fix="run scimult prepare again")
 
     def row(self, identifier: str) -> int:
         """Return the row of the text with this id.

@@ -51,7 +51,7 @@ class TaskSet:
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = {task.name: task for task in tasks}
-        if not tasks or len(self._tasks) != len(tasks) or "" in self._tasks:
+        if not tasks or len(self._tasks) != len(tasks):
             names = [task.name for task in tasks]
             raise ConfigError("tasks need distinct names, and at least one", value=names)
         for name in self._tasks:

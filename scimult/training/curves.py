@@ -34,10 +34,11 @@ def read_curves(run: Path) -> list[Curve]:
         If the run has no metrics, or one of their lines is damaged.
     """
     path = run / METRICS
-    if not path.is_file():
+    lines = read_metrics(path)
+    if not lines:
         raise DataError("run has no metrics", path=path, fix="name a run's output folder")
     points: dict[str, list[tuple[int, float]]] = {}
-    for line in read_metrics(path):
+    for line in lines:
         values = dict(line["metrics"])
         sources = set(line.get("sources", ()))
         of_source = f"{sources.pop()}." if len(sources) == 1 else ""

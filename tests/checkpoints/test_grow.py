@@ -130,7 +130,7 @@ def test_known_names_and_unknown_models_are_refused(tmp_path: Path) -> None:
         grow_task(folder, Task(name="search"), "search")
     with pytest.raises(SciMultError, match="unknown task.*did you mean 'search'"):
         grow_task(folder, NEW, "serch")
-    with pytest.raises(SciMultError, match="need distinct names"):
+    with pytest.raises(SciMultError, match="not a task's name.*use letters"):
         grow_task(folder, Task(name=""), "search")
 
 

@@ -46,6 +46,7 @@ def _serve(*arguments: str) -> Result:
         (["none"], "short", "is not a valid key", "openssl rand"),
         (["none", "--port", "0"], None, "not a library", "scimult library create"),
         (["none", "--labels", "a", "--tagger", "b"], None, "mutually exclusive", "one of them"),
+        (["none", "--skip-bad"], None, "only be used with --labels", "leave out --skip-bad"),
         (["none", "--host", "999.1.1.1", "--without-key"], None, "cannot listen", "--host"),
     ],
 )

@@ -98,3 +98,15 @@ def test_absent_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         writer.write_table(table)
     with pytest.raises(DataError, match="expected a texts file of version 1"):
         TextStore.open(tmp_path)
+
+
+def test_a_damaged_letter_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    _write(tmp_path)
+    path = tmp_path / "texts.arrow"
+    content = path.read_bytes()
+    assert content.count(b"Only a body") == 1
+    path.write_bytes(content.replace(b"Only a body", b"Only \xff body"))
+    store = TextStore.open(tmp_path)
+    for read in (lambda: store.slice(0, 4), lambda: store.text(3)):
+        with pytest.raises(DataError, match=r"texts\.arrow: a text is not UTF-8.*scimult prepare"):
+            read()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 from scimult.cli.serve import followed_labels
 from scimult.library import Library
@@ -168,7 +169,8 @@ def test_a_sync_is_seen_at_the_next_call(answers: Answers) -> None:
 
 @pytest.mark.ranks
 def test_over_stdio(answers: Answers, tmp_path: Path) -> None:
-    """Standard output carries only the protocol."""
+    """Standard output carries only the protocol, and the error output no developers' messages."""
+    messages = tmp_path / "messages"
     start = "import sys; from scimult.cli.main import app; app(sys.argv[1:])"
     server = StdioServerParameters(
         command=sys.executable,
@@ -177,9 +179,11 @@ def test_over_stdio(answers: Answers, tmp_path: Path) -> None:
     )
 
     async def run() -> Any:
-        async with Client(server, read_timeout_seconds=120) as client:
-            return await client.call_tool("search_papers", {"query": "graph", "words": 0.5})
+        with messages.open("w") as file:
+            async with Client(stdio_client(server, file), read_timeout_seconds=120) as client:
+                return await client.call_tool("search_papers", {"query": "graph", "words": 0.5})
 
     found = asyncio.run(run()).structured_content
     expected = Library.open(answers.served.path).search("graph", words=0.5)
     assert [one["id"] for one in found["papers"]] == expected.ids
+    assert "DEBUG" not in messages.read_text()

@@ -108,6 +108,9 @@ def test_each_score_of_a_head_has_a_name_and_a_colour(
 def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="run has no metrics"):
         read_curves(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(DataError, match="run has no metrics"):
+        read_curves(tmp_path)
     run = write_run(tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "me\n')
