@@ -64,13 +64,17 @@ def mine(
     from scimult.preparation.mining.mine import mine_again, mine_shard
     from scimult.preparation.steps import Steps
 
+    folder = folder.resolve()
+    if steps is not None and steps.resolve().is_relative_to(folder):
+        # The prepared folder is replaced as a whole.
+        fix = "keep them beside it, or leave --steps out"
+        raise ConfigError("--steps is inside the prepared folder", value=steps, fix=fix)
     before = read_yaml(config) if config else PreparedData.open(folder).manifest.mining
     if config and not before:
         raise ConfigError(
             "no mining settings", path=config, fix="write them, or leave --config out"
         )
     rules = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
-    folder = folder.resolve()
     cache = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)
     if shard is not None:
         mine_shard(

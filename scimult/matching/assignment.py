@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, csr_array, vstack
 
@@ -120,8 +121,8 @@ class _Programme:
         self._penalty = min(32 * self._penalty, self._last_penalty)
         return raised
 
-    def _scaled(self, scores: FloatArray) -> FloatArray:
-        scaled: FloatArray = (scores.astype(np.float64) - self._low) / self._spread
+    def _scaled(self, scores: FloatArray) -> NDArray[np.float64]:
+        scaled: NDArray[np.float64] = (scores.astype(np.float64) - self._low) / self._spread
         return scaled
 
     def first_pairs(self) -> IntArray:

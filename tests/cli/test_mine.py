@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from scimult.cli.main import app
 from scimult.cli.mine import _shard, open_encoder
 from scimult.errors import ConfigError
 from scimult.preparation.mining.config import DenseConfig
@@ -64,3 +66,9 @@ def test_each_process_of_a_machine_mines_on_its_own_gpu(
 def _enter(monkeypatch: pytest.MonkeyPatch, **variables: int) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
+
+
+def test_steps_inside_what_is_replaced_are_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["mine", str(tmp_path), "--steps", str(tmp_path / "steps")])
+    assert result.exit_code == 1
+    assert "--steps is inside the prepared folder" in result.stderr
