@@ -8,14 +8,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import DTypeLike
+from typing import TYPE_CHECKING
 
 from scimult.errors import StorageError
 from scimult.files import storage_error
 from scimult.locks import temporary_name
-from scimult.types import FloatArray
+
+if TYPE_CHECKING:  # not at run time: `prepare --list` answers without numpy
+    from numpy.typing import DTypeLike
+
+    from scimult.types import FloatArray
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
@@ -75,6 +77,8 @@ def create_matrix(path: Path, dtype: DTypeLike, shape: tuple[int, int]) -> Float
     StorageError
         If the disk is full or the folder cannot be written.
     """
+    import numpy as np
+
     with naming_failed_writes(path):
         stored_ND: FloatArray = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), shape)
         if hasattr(os, "posix_fallocate"):  # not on macOS
