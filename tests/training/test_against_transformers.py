@@ -69,7 +69,11 @@ class Reference:
         for file in [*self._data.pairs("train"), *self._data.pairs("dev")]:
             bounds = file.positives.offsets.tolist()
             for query, first, last in zip(file.queries, bounds, bounds[1:], strict=False):
-                self._positives[int(query)] |= set(file.positives.values[first:last].tolist())
+                positives = file.positives.values[first:last].tolist()
+                self._positives[int(query)] |= set(positives)
+                # A paper that cites the query is no negative of it either.
+                for positive in positives if file.part == "citations" else ():
+                    self._positives[positive].add(int(query))
 
     def step(self, parts: Sequence[tuple[str, Rows]]) -> tuple[float, float]:
         """Train on the parts of a batch; return its loss and the gradients' norm before clipping.
