@@ -149,8 +149,11 @@ def test_runs_resume_under_another_layout(
     tolerance = 1e-4 if precision == "fp32" else 3e-2
     whole, continued = metrics(folder / run), metrics(folder / f"{run}-continued")
     assert [line["tasks"] for line in continued] == [line["tasks"] for line in whole]
-    for one, other in zip(whole, continued, strict=True):
-        assert other["loss"] == pytest.approx(one["loss"], abs=tolerance)
+    for step, (one, other) in enumerate(zip(whole, continued, strict=True), start=1):
+        # Once an update of another layout has rounded weights otherwise, so are scores in bfloat16:
+        # products of two normalised states of 16 numbers, each of eight bits.
+        off = 16 * 2.0**-8 if precision == "bf16" and step > 4 else tolerance
+        assert other["loss"] == pytest.approx(one["loss"], abs=off)
         assert other["lr"] == one["lr"]
     ours, theirs = load_pretrained(folder / f"{run}-continued"), load_pretrained(folder / run)
     for name, weight in theirs.model.state_dict().items():
