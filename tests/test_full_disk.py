@@ -16,7 +16,7 @@ import pytest
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.released_export import write_released
 from scimult.data.tokenization import TextTokenizer
-from scimult.disk_space import create_matrix
+from scimult.disk_space import create_matrix, naming_failed_writes
 from scimult.errors import StorageError
 from scimult.files import atomic_folder, write_text
 from scimult.library.building import _write
@@ -87,6 +87,25 @@ def test_a_matrix_has_its_bytes_before_they_are_set(tmp_path: Path) -> None:
     assert matrix_ND.shape == (1000, 50)
     with small_disk(), pytest.raises(StorageError, match=r"x\.npy: cannot write: File too large"):
         create_matrix(tmp_path / "x.npy", np.float32, (1000, 50))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("No space left on device (os error 28)", "No space left on device"),
+        ("Error while serializing: I/O error: failed to write whole buffer", "Input/output error"),
+    ],
+)
+def test_errors_of_libraries_that_pass_the_system_s_on_as_text(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    with (
+        pytest.raises(StorageError, match=f"x: cannot write: {reason}"),
+        naming_failed_writes(tmp_path / "x"),
+    ):
+        raise RuntimeError(text)
+    with pytest.raises(RuntimeError, match="another"), naming_failed_writes(tmp_path / "x"):
+        raise RuntimeError("another")
 
 
 def test_a_file_of_a_folder_is_named_as_it_will_be(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "rerank": "model", "offset": 91}, "rerank at least 101 on every page"),
         ({"ids": "p001"}, "ids is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
+        ({"text": "x", "where": "title = graphs"}, "texts in single quotes"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
         ({"text": "x", "where": "1=1; DROP VIEW papers"}, "cannot filter"),
         ({"text": "x", "where": "1=1) LIMIT (1"}, "cannot filter"),
