@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from scimult.cli.output import echo, print_records
+from scimult.errors import ConfigError
 
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
     from scimult.types import FloatArray, Kind, Role
+
+
+KEY = "SCIMULT_API_KEY"
+
+
+def api_key(*, least: int, fix: str) -> str | None:
+    """Return a service's key from the environment, as headers carry it: without spaces around it.
+
+    Raises
+    ------
+    ConfigError
+        If it is shorter than ``least`` characters, or no header can carry it.
+    """
+    key = os.environ.get(KEY, "").strip()
+    if key and (len(key) < least or not key.isascii() or not key.isprintable()):
+        raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
+    return key or None
 
 
 def open_model(

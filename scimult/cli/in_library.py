@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from scimult.cli.checks import only_with
-from scimult.cli.common import show_list
+from scimult.cli.common import KEY, api_key, show_list
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.progress import warn
@@ -21,7 +20,6 @@ from scimult.progress import warn
 if TYPE_CHECKING:
     from scimult.library.results import Hit
 
-KEY = "SCIMULT_API_KEY"
 _SECONDS = 120
 # For errors about options that cannot be sent to a service.
 NO_SERVER = "--library or --papers, not with --server"
@@ -138,10 +136,7 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         fix = "write an address such as http://127.0.0.1:8000"
         raise ConfigError("not the address of a service", value=server, fix=fix)
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(KEY, "").strip():
-        if not key.isascii() or not key.isprintable():
-            fix = "copy the service's key: it is printable ASCII, on one line"
-            raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
+    if key := api_key(least=1, fix="copy the service's key: it is printable ASCII, on one line"):
         headers["Authorization"] = f"Bearer {key}"
     url = f"{server.rstrip('/')}/{verb}"
     request = Request(url, json.dumps(question).encode(), headers, method="POST")

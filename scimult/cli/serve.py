@@ -12,7 +12,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import only_with
-from scimult.cli.common import read_labels
+from scimult.cli.common import KEY, api_key, read_labels
 from scimult.cli.output import echo
 from scimult.data.packed import unpacked_name
 from scimult.errors import ConfigError, DataError
@@ -77,12 +77,14 @@ def serve(
 
     Changes of the library, the labels and the tagger by other processes show up within a second.
     """
-    from scimult.serving.run import KEY, LOCAL, check_key, is_local, listen
+    from scimult.serving.run import LOCAL, is_local, listen
 
     check_labels(labels, tagger, skip_bad)
-    # Headers lose spaces around a key: compared with them, it would open nothing.
-    key = os.environ.get(KEY, "").strip() or None
-    check_key(host, key, without_key)
+    fix = f'use at least 16 printable characters: export {KEY}="$(openssl rand -hex 32)"'
+    key = api_key(least=16, fix=fix)
+    if key is None and not is_local(host) and not without_key:
+        fix = f"set ${KEY}, or pass --without-key if a proxy checks access"
+        raise ConfigError("other machines could use it without a key", value=host, fix=fix)
     sock = listen(host, port)
     from scimult.hardware import one_thread_each, share_heaps
 

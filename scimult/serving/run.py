@@ -1,4 +1,4 @@
-"""Running a service: its address, its key, its shutdown."""
+"""Running a service: its address and its shutdown."""
 
 from __future__ import annotations
 
@@ -15,23 +15,6 @@ if TYPE_CHECKING:  # it imports torch, which the checks of key and address need 
     from scimult.serving.app import Service
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-KEY = "SCIMULT_API_KEY"
-
-
-def check_key(host: str, key: str | None, without_key: bool) -> None:
-    """Check that a service reachable from other machines requires a key.
-
-    Raises
-    ------
-    ConfigError
-        If it would answer everybody without ``without_key``, or the key is invalid.
-    """
-    if key is not None and (len(key) < 16 or not key.isascii() or not key.isprintable()):
-        fix = f'use at least 16 printable characters: export {KEY}="$(openssl rand -hex 32)"'
-        raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
-    if key is None and not is_local(host) and not without_key:
-        fix = f"set ${KEY}, or pass --without-key if a proxy checks access"
-        raise ConfigError("other machines could use it without a key", value=host, fix=fix)
 
 
 def is_local(host: str) -> bool:
