@@ -33,6 +33,7 @@ from scimult.evaluation.resampling import (
 )
 from scimult.evaluation.results import Result, folder_of, provenance, require_results
 from scimult.files import sha256, write_json
+from scimult.terminal import counted
 
 FEW = 30
 """With fewer queries, a note warns that the interval is too narrow."""
@@ -324,9 +325,10 @@ def _too_few(rows: Sequence[Difference], settings: Settings) -> list[str]:
     if not not_exact or min(not_exact) <= settings.level:
         return []
     enough = math.ceil(len(rows) / settings.level)
+    tried = counted(len(rows), "comparison")
     return [
-        f"Too few resamples: with {settings.resamples:,} and {len(rows)} comparisons, no sampled "
-        f"p (Holm) can be below {min(not_exact):.4f} and get a *. Pass --resamples {enough}."
+        f"Too few resamples: with {settings.resamples:,} and {tried}, no sampled p (Holm) can be "
+        f"below {min(not_exact):.4f} and get a *. Pass --resamples {enough}."
     ]
 
 
@@ -345,8 +347,8 @@ def _notes(
         f"Interval: {percent} percentile interval of the difference, paired bootstrap over "
         f"queries, {settings.resamples:,} resamples, seed {settings.seed}.",
         f"p: two-sided paired randomisation test, {settings.resamples:,} swaps, or all of them "
-        f"where few queries differ. p (Holm): corrected for the {len(rows)} comparisons of this "
-        f"table; *: at most {level}.",
+        f"where few queries differ. p (Holm): corrected for {counted(len(rows), 'comparison')}, "
+        f"those of this table; *: at most {level}.",
         f"Averages: mean main metric over the {shared} of {len(names)} sets that every system "
         "has, with an interval over queries but no test.",
         *_too_few(rows, settings),

@@ -30,6 +30,7 @@ from scimult.table import (
     percents,
     texts,
 )
+from scimult.terminal import counted
 
 Interval = tuple[float, float]
 Intervals = dict[tuple[str, str, str], Interval]
@@ -205,8 +206,8 @@ def _notes(tested: Tested) -> list[str]:
     better, worse = SIGNS["better"], SIGNS["worse"]
     return [
         f"{better} better and {worse} worse than {settings.baseline}: paired randomisation test on "
-        f"the main metric, {settings.resamples:,} draws, corrected for {len(comparison.rows)} "
-        f"comparisons (Holm), p ≤ {settings.level:g}.",
+        f"the main metric, {settings.resamples:,} draws, corrected for "
+        f"{counted(len(comparison.rows), 'comparison')} (Holm), p ≤ {settings.level:g}.",
         f"Small numbers: {100 * settings.confidence:g}% bootstrap interval over queries, seed "
         f"{settings.seed}. Neither accounts for variance between training runs.",
     ]
