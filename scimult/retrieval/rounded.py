@@ -310,7 +310,8 @@ class SingleVectors(Rounded):
 
 def lengths_of(x_ND: Tensor) -> Tensor:
     """Bound the rows' lengths, shape ``(N,)``, but for rounding: they are above 0."""
-    return torch.linalg.vector_norm(x_ND, dim=1) + _LOST * x_ND.shape[1] ** 0.5
+    lengths_N: Tensor = torch.linalg.vector_norm(x_ND, dim=1) + _LOST * x_ND.shape[1] ** 0.5
+    return lengths_N
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
