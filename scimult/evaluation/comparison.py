@@ -244,14 +244,14 @@ def _compare_set(
     samples = paired_samples(out, results, name, metrics)
     seed = set_seed(settings.seed, name)
     scores_SRM = bootstrap(samples, settings.resamples, seed)
-    tests = [
-        randomisation_test(sample, samples[0], settings.resamples, seed) for sample in samples[1:]
-    ]
     task, queries = results[0].sets[name].task, len(samples[0])
     compared = []
     for column, metric in enumerate(metrics):
         scores = [result.sets[name].scores[metric] for result in results]
-        for system, (p_M, exact) in enumerate(tests, start=1):
+        # One by one: which queries are swapped depends on where systems differ.
+        first, *others = [sample.under(column) for sample in samples]
+        for system, other in enumerate(others, start=1):
+            [p], exact = randomisation_test(other, first, settings.resamples, seed)
             differences_R = scores_SRM[system, :, column] - scores_SRM[0, :, column]
             row = _difference(
                 scores[0],
@@ -262,7 +262,7 @@ def _compare_set(
                 metric=metric,
                 system=results[system].system,
                 queries=queries,
-                p=float(p_M[column]),
+                p=float(p),
                 exact=exact,
             )
             compared.append(_Resampled(row, differences_R))

@@ -97,12 +97,14 @@ class GrowingResult:
         A process killed in between would leave both, to be compared as if they were of one run.
         """
         sets = self.result.sets
-        kept = {key: sets[key] for key in sets if key != name or self._is_unchanged(key, facts)}
-        if not kept:
+        if name in sets and not self._is_unchanged(name, facts):
+            sets = {key: entry for key, entry in sets.items() if key != name}
+            update = {"sets": sets, "averages": averages(sets) if sets else {}}
+            self.result = self.result.model_copy(update=update)
+            if sets:
+                save_result(self.result, self._out)
+        if not sets:
             (folder_of(self._out, self.result.system) / "result.json").unlink(missing_ok=True)
-        elif len(kept) < len(sets):
-            update = {"sets": kept, "averages": averages(kept)}
-            save_result(self.result.model_copy(update=update), self._out)
 
     def _is_unchanged(self, name: str, facts: SetFacts) -> bool:
         """Return whether a set of the result is on the same data and scored alike."""

@@ -15,6 +15,7 @@ from scimult.evaluation.growing import GrowingResult
 from scimult.evaluation.results import CostKind, Result, SetResult
 
 NAME = "mteb"
+_EMPTY = "texts without a word, encoded as a full stop"
 # Reported next to a task's main metric where MTEB has them: papers on these sets print them.
 FURTHER_METRICS = ("ndcg_at_10", "recall_at_5", "recall_at_20", "recall_at_100", "f1")
 
@@ -125,8 +126,9 @@ def score(
                 found = scored(task, "always")
             entry = set_result(found, suite.benchmarks[name])
             before = growing.result.sets.get(name)
-            measured = _measured(task, suite.benchmarks[name], encoder, before)
-            entry = entry.model_copy(update=measured)
+            counts = _counts(task.metadata.descriptive_stats or {}, suite.benchmarks[name])
+            measured = _measured(encoder.work.get(name), entry, before)
+            entry = entry.model_copy(update={"counts": counts, **measured})
         except Exception as error:  # data sets fail in many ways
             failure = error if task.data_loaded else _no_data(task, error)
             errors.append(failure)
@@ -194,20 +196,18 @@ def _mean(parts: Mapping[str, Mapping[str, Any]], name: str) -> float:
     return float(sum(part[name] for part in parts.values()) / len(parts))
 
 
-def _measured(
-    task: Any, entry: MtebSet, encoder: Encoder, before: SetResult | None
-) -> dict[str, Any]:
-    """Return MTEB's published sizes, and the encoding cost of this or the earlier scoring."""
-    facts: dict[str, Any] = {"counts": _counts(task.metadata.descriptive_stats or {}, entry)}
-    work = encoder.work.get(task.metadata.name)
-    if work is None and before is not None:
-        facts |= {"cost": before.cost, "remarks": before.remarks}
-    if work is not None:
-        kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
-        facts["cost"] = {kind: float(getattr(work, kind)) for kind in kinds}
-        if work.empty:
-            facts["remarks"] = {"a text without a word was encoded as a full stop": work.empty}
-    return facts
+def _measured(work: Any, entry: SetResult, before: SetResult | None) -> dict[str, Any]:
+    """Return what encoding cost in this or the earlier scoring, and how many texts were empty.
+
+    Neither is known of a score from MTEB's cache, so they are no facts of the set.
+    """
+    if work is None:
+        kept = {} if before is None else {k: v for k, v in before.details.items() if k == _EMPTY}
+        return {"cost": {} if before is None else before.cost, "details": {**entry.details, **kept}}
+    kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
+    empty = {_EMPTY: work.empty} if work.empty else {}
+    cost = {kind: float(getattr(work, kind)) for kind in kinds}
+    return {"cost": cost, "details": {**entry.details, **empty}}
 
 
 def _counts(published: Mapping[str, Any], entry: MtebSet) -> dict[str, int]:

@@ -321,8 +321,8 @@ def _notes(runs: Runs, columns: Sequence[Column]) -> list[str]:
         f"Differences are to {runs.baseline}. Interval ({100 * runs.confidence:g}%) and p: "
         "Obuchowski and Rockette's t with Satterthwaite's degrees of freedom, over queries and "
         "seeds; the variance between seeds is pooled over the runs. p (Holm): corrected for all "
-        "comparisons of sets, or of averages, in this table; ▲ and ▼: at most "
-        f"{1 - runs.confidence:.3g}.",
+        "comparisons of sets, of averages of tasks or suites, or of the average of all; ▲ and ▼: "
+        f"at most {1 - runs.confidence:.3g}.",
     ]
     tested = [c for c in columns if runs.seeded and c.covariance_SNN is not None]
     single = [column.name for column in tested if _seed_variance(runs, column) is None]

@@ -56,6 +56,15 @@ class Sample:
         scores_M: Scores = self.score(np.ones((1, len(self))) @ self.terms_QF)[0]
         return scores_M
 
+    def under(self, metric: int) -> Sample:
+        """Return the sample under one of its M metrics."""
+        metrics = len(self.scores_M)
+        if metrics == 1:
+            return self
+        # Terms beyond those of the metrics are weights.
+        terms = [metric, *range(metrics, self.terms_QF.shape[1])]
+        return Sample(self.terms_QF[:, terms], self.score)
+
 
 def mean_sample(scores_QM: Scores, weights_Q1: Scores | None = None) -> Sample:
     """Return a sample scored by the means of M per-query metrics, weighted if given weights.

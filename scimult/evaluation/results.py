@@ -235,7 +235,14 @@ def load_results(out: Path) -> list[Result]:
     DataError
         If a file is not a result.
     """
-    results = [load_result(path) for path in sorted(out.glob("*/result.json"))]
+    results = []
+    for path in sorted(out.glob("*/result.json")):
+        try:
+            results.append(load_result(path))
+        except DataError:
+            # Another process may be scoring a system anew.
+            if path.exists():
+                raise
     return sorted(results, key=lambda result: str(result.provenance.get("date", "")))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scimult.hardware import full_precision_products
 from scimult.retrieval.block_scores import BlockScores, whole_groups
-from scimult.retrieval.rounded import SingleVectors
+from scimult.retrieval.rounded import SingleVectors, lengths_of
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import best_of_groups, check_finite, check_listed, leave_out
 from scimult.retrieval.vectors import Vectors
@@ -79,9 +79,7 @@ class FewOnDevice:
     @cached_property
     def _single(self) -> SingleVectors:
         vectors_CD = self._vectors.block(0, len(self._place_C)).vectors_BD
-        return SingleVectors(
-            self._vectors, float(torch.linalg.vector_norm(vectors_CD, dim=1).max())
-        )
+        return SingleVectors(self._vectors, float(lengths_of(vectors_CD).max()))
 
     def _scored(
         self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None
@@ -99,9 +97,8 @@ class FewOnDevice:
         rows_P = rows_QW.clamp_(max=count - 1).flatten()
         query_P = torch.arange(queries * width, device=device) // width
         exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
-        lengths_Q1 = torch.linalg.vector_norm(queries_QD, dim=1, keepdim=True)
         bits_QW = rows_QW.to(torch.int32).view(torch.float32)
-        parts = rough_QW, exact_P.view(queries, width), bits_QW, lengths_Q1
+        parts = rough_QW, exact_P.view(queries, width), bits_QW, lengths_of(queries_QD)[:, None]
         found = torch.cat(parts, dim=1).cpu().numpy()
         rough, exact, rows, lengths = np.split(found, [width, 2 * width, 3 * width], axis=1)
         return rough, exact, np.ascontiguousarray(rows).view(np.int32), lengths[:, 0]

@@ -18,6 +18,8 @@ from scimult.retrieval.vectors import Block, Vectors
 _BLOCK = 1 << 12
 # Unit roundoffs of bfloat16 and float32.
 _HALF, _SINGLE = 2.0**-8, 2.0**-24
+# Squares below this one's may be lost from a float32 sum.
+_LOST = 2.0**-63
 # The largest number of a code; rounding up after a dither of half a step stays below 128.
 _LARGEST = 126.5
 _DITHER = 20230912
@@ -121,8 +123,8 @@ class HalfVectors(Rounded):
         for rows, vectors_BD, bias_B in _blocks(vectors):
             rounded_BD = rounded_CD[rows].copy_(vectors_BD)
             lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(vectors_BD)
-            error = torch.maximum(error, torch.linalg.vector_norm(lost_BD, dim=1).max())
-            length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
+            error = torch.maximum(error, lengths_of(lost_BD).max())
+            length = torch.maximum(length, lengths_of(vectors_BD).max())
             if bias_B is not None:
                 biases_C[rows] = bias_B
         bias_C = None if bias_B is None else biases_C
@@ -146,8 +148,8 @@ class HalfVectors(Rounded):
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
         width = queries_QD.shape[1]
-        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
-        lost_Q = torch.linalg.vector_norm(queries_QD - queries_QD.bfloat16().float(), dim=1)
+        lengths_Q = lengths_of(queries_QD)
+        lost_Q = lengths_of(queries_QD - queries_QD.bfloat16().float())
         length = self.length + self.error
         products_Q = (lengths_Q + lost_Q) * length
         error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
@@ -213,9 +215,9 @@ class ByteVectors(Rounded):
         for rows, vectors_BD, bias_B in _blocks(vectors):
             x_BD = vectors_BD - centre_D
             steps_B = _steps(x_BD)
-            length = torch.maximum(length, torch.linalg.vector_norm(vectors_BD, dim=1).max())
+            length = torch.maximum(length, lengths_of(vectors_BD).max())
             # Rounding adds half a step at most in each dimension.
-            far_B = torch.linalg.vector_norm(x_BD, dim=1) + 0.5 * width**0.5 * steps_B
+            far_B = lengths_of(x_BD) + 0.5 * width**0.5 * steps_B
             spread = torch.maximum(spread, far_B.max())
             codes_CD[rows] = _rounded(x_BD, steps_B, dither_D).add_(128)
             steps_C[rows] = steps_B
@@ -247,9 +249,9 @@ class ByteVectors(Rounded):
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound how far a rounded product is from the float32 one, shape ``(Q,)``."""
         width = queries_QD.shape[1]
-        lengths_Q = torch.linalg.vector_norm(queries_QD, dim=1)
+        lengths_Q = lengths_of(queries_QD)
         _, across_QD = self._split(queries_QD)
-        candidates_Q = self.steps_C.max() * torch.linalg.vector_norm(across_QD, dim=1) / 12**0.5
+        candidates_Q = self.steps_C.max() * lengths_of(across_QD) / 12**0.5
         queries_Q = _steps(across_QD) * self.spread / 2
         products_Q = lengths_Q * (self.length + self.spread)
         error_Q = _SURE * torch.hypot(candidates_Q, queries_Q) + 4 * width * _SINGLE * products_Q
@@ -293,7 +295,7 @@ class SingleVectors(Rounded):
 
     def error_of(self, queries_QD: Tensor) -> Tensor:
         """Bound how far two float32 products differ, shape ``(Q,)``: D u ‖q‖‖v‖ from each."""
-        return self.error_at(torch.linalg.vector_norm(queries_QD, dim=1))
+        return self.error_at(lengths_of(queries_QD))
 
     def error_at(self, lengths_Q: Tensor) -> Tensor:
         """Bound the same for queries of these lengths."""
@@ -304,6 +306,12 @@ class SingleVectors(Rounded):
             error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
         bound_Q: Tensor = error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
+
+
+def lengths_of(x_ND: Tensor) -> Tensor:
+    """Bound the rows' lengths, shape ``(N,)``, but for rounding: they are above 0."""
+    lengths_N: Tensor = torch.linalg.vector_norm(x_ND, dim=1) + _LOST * x_ND.shape[1] ** 0.5
+    return lengths_N
 
 
 def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:

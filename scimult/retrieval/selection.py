@@ -276,7 +276,8 @@ def loosened(kth_Q: Tensor, slack_Q: Tensor | None, rounding: float) -> Tensor:
     kth_Q = kth_Q.clamp(min=_LOWEST)
     if slack_Q is None:
         return kth_Q
-    low_Q = kth_Q - rounding * kth_Q.abs() - slack_Q
+    # Queries too long for their length have an infinite slack, and no share of that is a number.
+    low_Q = (kth_Q - rounding * kth_Q.abs() - slack_Q).nan_to_num(_LOWEST, neginf=_LOWEST)
     return (low_Q - rounding * low_Q.abs()).clamp(min=_LOWEST)
 
 

@@ -178,6 +178,23 @@ def test_a_row_depends_on_nothing_but_its_systems_and_the_seed(out: Path) -> Non
     assert other.low != everything["fields", "macro_f1", "good"].low
 
 
+def test_a_row_does_not_depend_on_the_other_metrics(out: Path) -> None:
+    """Nor on whether these have more queries that differ: then no swaps of theirs are drawn."""
+    for system in ("base", "good"):
+        scores, others = SCORES[system]["links"].copy(), SCORES[system]["links"] ** 2
+        scores[10:] = 0.5
+        columns = {"map": scores.tolist(), "mrr": others.tolist()}
+        write_per_query(out, system, "links", QUERIES[: len(scores)], columns)
+        means = {"map": float(scores.mean()), "mrr": float(others.mean())}
+        _change(out, system, "links", scores=means)
+    alone, among = (_rows(_compare(out, ("good",), metric=choice)) for choice in ("main", "all"))
+    assert alone["links", "map", "good"].exact
+    for key, row in alone.items():
+        assert (among[key].p, among[key].exact) == (row.p, row.exact)
+        # A product's last digit depends on the width of its matrix.
+        assert (among[key].low, among[key].high) == pytest.approx((row.low, row.high), abs=1e-12)
+
+
 def test_queries_may_stand_in_another_order(out: Path) -> None:
     wanted = _compare(out).rows
     ids, scores = QUERIES[11::-1], SCORES["good"]["cisi"][::-1].tolist()

@@ -101,9 +101,14 @@ def test_a_killed_evaluation_keeps_what_is_done_and_resumes_with_the_rest(
     assert list(result.sets) == list(sets)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("change", ["another system", "other data", "none"])
 def test_killed_between_scores_per_query_and_their_means(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    error: type[BaseException],
 ) -> None:
     """What is left is of one scoring: the earlier one, or nothing of a set that was changed."""
     suite, sets, out = prepared
@@ -115,9 +120,9 @@ def test_killed_between_scores_per_query_and_their_means(
         sets = load_sets(suite, tmp_path / "data")
 
     def killed(*_: object) -> None:
-        raise KeyboardInterrupt
+        raise error
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(error):
         patch.setattr(harness, "_run_files", killed)
         evaluate(_words(), suite, _one(sets, "search"), out, earlier=earlier)
     left = [name for result in load_results(out) for name in result.sets]

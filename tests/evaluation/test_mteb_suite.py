@@ -30,7 +30,7 @@ from scimult.inference import SciMult
 from scimult.inference.mteb_model import MtebEncoder
 from scimult.inference.mteb_tasks import find_tasks, scientific_tasks
 from scimult.tasks import catalogue
-from tests.benchmark_sets import write_rerank, write_search
+from tests.benchmark_sets import CORPUS, write_rerank, write_search
 from tests.local_mteb import metadata, ranking_task, register
 from tests.tiny import save_tiny_model
 
@@ -183,6 +183,25 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert model.tokens_encoded > before
     with pytest.raises(ConfigError, match="differs in fingerprint"):
         score("tiny", {"fingerprint": "x"}, MtebEncoder(model), [kind()], out, cache)
+
+
+def test_a_score_from_the_cache_is_of_the_same_set(
+    tmp_path: Path, model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although MTEB does not tell how many texts had no word."""
+    _, data = _data(tmp_path, "search")
+    empty = {**CORPUS[0], "title": "", "text": ""}
+    monkeypatch.setattr("tests.local_mteb.CORPUS", [empty, *CORPUS[1:]])
+    kind, system = ranking_task(data), ("tiny", {"fingerprint": model.fingerprint})
+    encoded, cached = (
+        score(*system, MtebEncoder(model), [kind()], tmp_path / out, tmp_path / "cache")
+        for out in ("first", "second")
+    )
+    first, second = encoded.sets["LocalSearch"], cached.sets["LocalSearch"]
+    assert first.facts == second.facts
+    assert set(first.details.items()) - set(second.details.items()) == {
+        ("texts without a word, encoded as a full stop", 1)
+    }
 
 
 def test_scores_of_another_revision_of_the_data_are_not_kept(

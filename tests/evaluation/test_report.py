@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from scimult.evaluation.report import make_report, score_table, update_table
 from scimult.evaluation.results import Result, averages, folder_of, load_results
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
-from scimult.files import sha256
+from scimult.files import read_json, sha256
 from scimult.retrieval.runs import read_run
 from scimult.table import to_markdown, to_rich
 from tests.benchmark_sets import (
@@ -239,6 +240,19 @@ def test_a_damaged_result(tmp_path: Path) -> None:
     (tmp_path / "x/result.json").write_text('{"system": "x"}')
     with pytest.raises(DataError, match="not a result of scimult evaluate"):
         load_results(tmp_path)
+
+
+def test_a_result_that_another_process_removes_is_left_out(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _evaluate_both(prepared)
+
+    def read_after_removal(path: Path) -> Any:
+        (prepared[2] / "words/result.json").unlink(missing_ok=True)
+        return read_json(path)
+
+    monkeypatch.setattr("scimult.evaluation.results.read_json", read_after_removal)
+    assert [result.system for result in load_results(prepared[2])] == ["BM25"]
 
 
 def test_names_of_systems_are_folders(tmp_path: Path) -> None:

@@ -295,3 +295,21 @@ def test_a_list_of_negative_length_is_refused() -> None:
     with pytest.raises(DataError, match="length of a list is negative"):
         BM25Index(["a", "b"], ["graphs", "trees"]).search(["graphs"], -1)
     assert index.search(np.eye(2, dtype=np.float32), 0).rows_QK.shape == (2, 0)
+
+
+@pytest.mark.parametrize("first_pass", FIRST_PASSES)
+@pytest.mark.parametrize("similarity", ["dot", "l2"])
+def test_queries_whose_squared_length_overflows(
+    first_pass: FirstPass, similarity: Similarity
+) -> None:
+    """Their products are numbers, also next to candidates that rounding leaves as they are."""
+    rng = np.random.default_rng(8)
+    queries_QD = 1e20 * rng.normal(size=(6, 64)).astype(np.float32)
+    for candidates_CD in (rng.normal(size=(901, 64)), rng.choice([-1.0, 1.0], (901, 64))):
+        x_CD, left_out = candidates_CD.astype(np.float32), np.arange(6)
+        index = ExactIndex(_ids(901, rng), x_CD, similarity, first_pass=first_pass)
+        found = index.search(queries_QD, 5, exclude_Q=left_out)
+        wanted_QC = queries_QD.astype(np.float64) @ x_CD.T
+        wanted_QC[left_out, left_out] = -np.inf
+        wanted_QK = -np.sort(-wanted_QC, axis=1)[:, :5]
+        np.testing.assert_allclose(found.scores_QK, wanted_QK, rtol=1e-5)

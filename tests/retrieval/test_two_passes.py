@@ -230,6 +230,14 @@ def test_rounded_products_are_within_the_bound(
     assert (off_QC <= allowed_QC).all()
 
 
+@pytest.mark.parametrize("size", [2.0**-70, 2.0**-80])
+def test_the_bound_holds_where_squares_vanish(size: float) -> None:
+    found = Vectors(size * _embeddings("plain", 300, 64, 15), "dot", torch.device("cpu"))
+    q_QD, halves = torch.randn(9, 64).bfloat16().float(), HalfVectors.of(found)
+    lost_CD = halves.vectors_CD.double() - found.block(0, 300).vectors_BD.double()
+    assert ((q_QD.double() @ lost_CD.T).abs() <= halves.error_of(q_QD)[:, None]).all()
+
+
 @needs_bytes
 @settings(max_examples=60, deadline=None)
 @_drawn

@@ -79,7 +79,7 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
             intervals[name, metric, result.system] = interval(scores_RM[:, 0], settings.confidence)
     baseline = next(result for result in results if result.system == settings.baseline)
     others = [result for result in results if result is not baseline]
-    sampled = {name for name, entry in baseline.sets.items() if entry.has_samples}
+    sampled = {name for name, _, _ in intervals} & baseline.sets.keys()
     comparable = any(sampled & result.sets.keys() for result in others)
     return Tested(intervals, compare(out, settings) if comparable else None)
 

@@ -174,6 +174,7 @@ def title_of(text: Text) -> str:
 
 def shortened(text: str, limit: int = LONGEST) -> str:
     """Cut a text at a word boundary, with an ellipsis."""
+    text = text.strip()
     if len(text) <= limit:
         return text
     return text[:limit].rsplit(maxsplit=1)[0] + " …"

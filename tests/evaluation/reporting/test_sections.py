@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +178,17 @@ def test_marks_follow_the_corrected_test(written: Written) -> None:
             assert cells[3].mark == "", "the baseline is not compared with itself"
 
 
+def test_scores_that_an_older_version_cannot_test_are_reported(
+    written: Written, tmp_path: Path
+) -> None:
+    out = shutil.copytree(written[0], tmp_path / "out")
+    old = json.loads((out / "words/result.json").read_text())
+    old["sets"] = {name: {**entry, "resampled": []} for name, entry in old["sets"].items()}
+    (out / "words/result.json").write_text(json.dumps(old))
+    tested = significance(out, load_results(out), Settings(baseline="BM25"))
+    assert (tested.comparison, tested.intervals) == (None, {})
+
+
 def test_relative_changes_are_those_of_the_averages(written: Written) -> None:
     out = written[0]
     results = load_results(out)
@@ -233,8 +246,9 @@ def test_a_map_needs_all_papers_and_enough_of_them(written: Written, tmp_path: P
 @given(st.text(max_size=60), st.integers(1, 40))
 def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     found = shortened(text, limit)
-    assert found == text or (found.endswith(" …") and len(found) <= limit + 2)
-    assert text.startswith(found.removesuffix(" …"))
+    assert found == text.strip() or (found.endswith(" …") and len(found) <= limit + 2)
+    assert text.strip().startswith(found.removesuffix(" …"))
+    assert shortened(limit * " " + text, limit) == found
 
 
 def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
