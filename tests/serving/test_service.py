@@ -298,6 +298,7 @@ def test_large_and_slow_requests(strict: Running) -> None:
         ({"authorization": "Bearer wrong"}, 401),
         ({"authorization": "Bearer wröng".encode()}, 401),
         ({"authorization": "Basic ???"}, 401),
+        ({"authorization": "Basic wröng".encode()}, 401),
         ({"x-api-key": ""}, 401),
         (AUTHORISED, 200),
         ({"x-api-key": "a-key-of-many-letters"}, 200),
