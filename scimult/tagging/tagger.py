@@ -146,6 +146,7 @@ class Tagger:
             raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
         labels = [concept.text for concept in vocabulary]
         labels_CD = encoder.encode(labels, task=task, role="candidate", show_progress=show_progress)
+        labels_CD = checked_vectors(labels_CD, len(labels), encoder.width, encoder.similarity)
         if vectors is None:
             storing = (
                 encoder
