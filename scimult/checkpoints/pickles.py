@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -79,6 +80,7 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
     # Unpickling arbitrary bytes can fail in any of these ways.
     except (
         pickle.UnpicklingError,
+        struct.error,
         RuntimeError,
         EOFError,
         OSError,

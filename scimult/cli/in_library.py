@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.error import HTTPError, URLError
@@ -131,8 +132,7 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If the service refuses; with its problem and fix.
     """
-    address = urlsplit(server)
-    if address.scheme not in ("http", "https") or not address.netloc:
+    if not _is_address(server):
         fix = "write an address such as http://127.0.0.1:8000"
         raise ConfigError("not the address of a service", value=server, fix=fix)
     headers = {"Content-Type": "application/json"}
@@ -145,7 +145,8 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
             reply = json.load(answer)
     except HTTPError as error:
         raise _refusal(error, url) from error
-    except (URLError, OSError, ValueError) as error:
+    # Other protocols' answers and broken ones are no OSErrors.
+    except (URLError, HTTPException, OSError, ValueError) as error:
         fix = "start it with scimult serve LIBRARY, or correct the address"
         reason = getattr(error, "reason", error)
         raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
@@ -153,6 +154,14 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         fix = "give the address of scimult serve"
         raise StorageError(f"something else answers at {url}", fix=fix)
     return reply
+
+
+def _is_address(server: str) -> bool:
+    try:
+        address = urlsplit(server)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # half a bracket, or a port that is no number
+        return False
 
 
 def _hit(paper: Mapping[str, Any]) -> Hit:

@@ -124,7 +124,7 @@ def create_library(
 ) -> None:
     """Write an empty library, atomically; ``path`` and ``settings`` will reopen the model.
 
-    It is refused to readers until `Library.add` or `sync` has put papers into it.
+    It is refused to readers until `Library.add` has put papers into it, or `sync` if that fails.
 
     Raises
     ------

@@ -251,7 +251,7 @@ class Library:
         Raises
         ------
         DataError
-            If an id repeats or a value does not fit its column. Segments written before stay.
+            If an id repeats, a value does not fit its column or the creation was interrupted.
         StorageError
             If another process is writing.
         """
@@ -278,7 +278,7 @@ class Library:
         Ids in ``keep``, read last, stay; all do if None is in it. Resumes if repeated after a kill.
         """
         with self._writer(self._opened.own, vectors) as writer:
-            ids = writer.put(as_papers(papers), show_progress=show_progress)
+            ids = writer.put(as_papers(papers), resumes=True, show_progress=show_progress)
             if not ids and len(self):
                 fix = "check the papers; remove takes ids, or delete the folder"
                 raise DataError("no paper is left: sync would empty the library", fix=fix)

@@ -121,8 +121,13 @@ class Writer:
             hashes = [known.paper_hash for known in self._known.values()]
             self._manifest = replace(self._manifest, content=content_of("0", hashes, []))
 
-    def put(self, papers: Iterable[Paper], *, show_progress: bool = False) -> set[str]:
+    def put(
+        self, papers: Iterable[Paper], *, resumes: bool = False, show_progress: bool = False
+    ) -> set[str]:
         """Add and update papers; unchanged ones cost nothing.
+
+        Unless they are all papers, so that this ``resumes`` an interrupted creation, one that has
+        written some is refused.
 
         Returns
         -------
@@ -133,7 +138,10 @@ class Writer:
         ------
         DataError
             If an id repeats, or a value does not fit its column. Segments written before stay.
+            Also if the creation was interrupted.
         """
+        if self._manifest.segments and not resumes:
+            check_complete(self._state)
         seen: set[str] = set()
         with bar("papers", total=None, unit="paper", show=show_progress) as meter:
             for waiting in self._new(papers, seen, meter.update):

@@ -79,7 +79,7 @@ class Venue:
             taken for one paper.
         """
         known = self.publications.get(name)
-        if known is not None and (titles := _two_titles(known.text, publication.text)):
+        if known is not None and (titles := two_titles(known.text.title, publication.text.title)):
             fix = "give every publication an id of its own, and the same title wherever it stands"
             problem = f"two publications have the id {name!r}"
             raise record.error(problem, value=titles, fix=fix)
@@ -174,7 +174,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         text = Text("paper", paper.title, paper.abstract)
         publication = Publication(text, paper.year, paper.venue)
         submitted = venue.submissions.get(paper.id)
-        if submitted is not None and (titles := _two_titles(submitted, text)):
+        if submitted is not None and (titles := two_titles(submitted.title, text.title)):
             fix = "give different papers different ids, and a paper one title in both files"
             problem = f"a submission and a publication have the id {paper.id!r}"
             raise record.error(problem, value=titles, fix=fix)
@@ -202,9 +202,9 @@ def reviewer_id(name: str) -> str:
     return unicodedata.normalize("NFC", " ".join(trimmed(name).split()))
 
 
-def _two_titles(one: Text, other: Text) -> list[str]:
-    """Return the titles of two texts if both have one, and they are of different papers."""
-    titles = [text.title for text in (one, other) if text.title]
+def two_titles(one: str, other: str) -> list[str]:
+    """Return two titles if neither is blank, and they are of different papers."""
+    titles = [title for title in (one, other) if not is_blank(title)]
     return titles if len(set(map(_letters, titles))) > 1 else []
 
 

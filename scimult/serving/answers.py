@@ -18,6 +18,7 @@ from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
 from scimult.library.results import SCORES
 from scimult.matching.affinity import Rule, affinities
+from scimult.matching.venue import reviewer_id, two_titles
 from scimult.progress import note
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
@@ -284,7 +285,7 @@ def _match_candidates(
     candidates: Sequence[schemas.CandidateIn],
 ) -> schemas.Matches:
     """Rank the candidates, or their reviewers if every candidate has one."""
-    reviewers = [one.reviewer for one in candidates]
+    reviewers = [one.reviewer and reviewer_id(one.reviewer) for one in candidates]
     papers = [{"title": one.title, "abstract": one.abstract} for one in candidates]
     if any(reviewers) and not all(reviewers):
         fix = "give every candidate a reviewer, or none of them"
@@ -306,9 +307,13 @@ def _match_candidates(
     rows: dict[str, int] = {}
     for row, one in enumerate(candidates):
         known = rows.setdefault(one.id, row)
+        if titles := two_titles(candidates[known].title, one.title):
+            fix = "give every publication an id of its own, and the same title wherever it stands"
+            raise DataError(f"two publications have the id {one.id!r}", value=titles, fix=fix)
         if one.abstract and not candidates[known].abstract:
             rows[one.id] = row
-    entries = sorted({(names.index(str(one.reviewer)), rows[one.id]) for one in candidates})
+    owners = zip(reviewers, candidates, strict=True)
+    entries = sorted({(names.index(str(name)), rows[one.id]) for name, one in owners})
     counts = [len(list(group)) for _, group in itertools.groupby(entries, lambda entry: entry[0])]
     publications = Ragged(np.array([row for _, row in entries]), offsets_of(np.array(counts)))
     blocks = affinities(unit_rows(queries_ND), unit_rows(candidates_CD), publications, rule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import json
 import time
@@ -139,7 +138,7 @@ class Guards:
         elif scheme.lower() == "basic":
             try:
                 key = base64.b64decode(value, validate=True).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:  # not base64, not ASCII, or not UTF-8 within
                 return False
         assert self._key is not None
         return hmac.compare_digest(key.encode(), self._key.encode())

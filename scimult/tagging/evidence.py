@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scimult.inference import SciMult
-from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.embeddings import for_faiss, unit_rows
 from scimult.tagging.names import NameFinder
 from scimult.tagging.signals import similarities
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import FloatArray, Similarity, Text
 
-_NAMED = 10.0
-"""Bonus of a sentence that names the concept; cosines differ by 2 at most."""
 _MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
 # The letter or digit after the space, which must not be a small letter; or an ideographic stop.
 _END = re.compile(
@@ -70,7 +68,7 @@ def find_evidence(
         for text, rows in zip(papers, tags, strict=True)
     ]
     texts = [Text("paper", sentence) for part in parts for sentence in part]
-    vectors_ND = model.encode(texts, task=task, role="query")
+    vectors_ND = for_faiss(model.encode(texts, task=task, role="query"), similarity)
     ends = np.cumsum([len(part) for part in parts])
     evidence: list[Mapping[int, str]] = []
     for part, rows, end in zip(parts, tags, ends, strict=True):
@@ -80,8 +78,10 @@ def find_evidence(
         part_ND = vectors_ND[end - len(part) : end]
         scores_NC = similarities(part_ND, labels_CD[list(rows)], similarity).copy()
         finder = NameFinder(vocabulary[row].names for row in rows)
+        named_NC = np.zeros(scores_NC.shape, dtype=bool)
         for index, sentence in enumerate(part):
-            scores_NC[index, finder.find(sentence)] += _NAMED
+            named_NC[index, finder.find(sentence)] = True
+        scores_NC[~named_NC & named_NC.any(axis=0)] = -np.inf
         best = scores_NC.argmax(axis=0)
         evidence.append({row: part[i] for row, i in zip(rows, best.tolist(), strict=True)})
     return evidence

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.errors import ConfigError
-from scimult.tagging.calibration import Suggestions
+from scimult.tagging.calibration import Calibration, Numbers, Suggestions
 from scimult.tagging.vocabulary import Vocabulary
+from scimult.types import BoolArray
 
 Hierarchy = Literal["flat", "closed", "specific"]
 
@@ -28,6 +29,20 @@ def raised(probabilities_BC: NDArray[Any], vocabulary: Vocabulary) -> NDArray[An
         for parent in vocabulary.parents[row].tolist():
             np.maximum(raised_BC[:, parent], raised_BC[:, row], out=raised_BC[:, parent])
     return raised_BC
+
+
+def calibrated(
+    logits_BC: NDArray[Any],
+    seen_C: BoolArray,
+    calibration: Calibration,
+    vocabulary: Vocabulary,
+    hierarchy: Hierarchy,
+) -> Numbers:
+    """Return probabilities of concepts from their log odds, consistent with the hierarchy."""
+    if hierarchy == "flat":
+        return calibration.probabilities(logits_BC, seen_C)
+    # Again after the two curves, which may have swapped seen and unseen concepts.
+    return raised(calibration.probabilities(raised(logits_BC, vocabulary), seen_C), vocabulary)
 
 
 def best_first(probabilities_C: NDArray[Any], vocabulary: Vocabulary, most: int) -> list[int]:

@@ -24,7 +24,7 @@ from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import tagged_papers, text_hashes
-from scimult.tagging.sets import Hierarchy, as_selected, best_first, raised, select_tags
+from scimult.tagging.sets import Hierarchy, as_selected, best_first, calibrated, select_tags
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import LEAST_PAPERS, LISTED, TaggedPapers, blocks, fit_tagger
 from scimult.tagging.vocabulary import Vocabulary
@@ -146,6 +146,7 @@ class Tagger:
             raise DataError("too few tagged papers to learn from", value=len(ids), fix=fix)
         labels = [concept.text for concept in vocabulary]
         labels_CD = encoder.encode(labels, task=task, role="candidate", show_progress=show_progress)
+        labels_CD = checked_vectors(labels_CD, len(labels), encoder.width, encoder.similarity)
         if vectors is None:
             storing = (
                 encoder
@@ -330,16 +331,10 @@ class Tagger:
 
     def scores(self, texts: Sequence[Text], vectors_BD: FloatArray) -> Numbers:
         """Return papers' scores of all concepts, shape ``(B, C)``, float64."""
-        state, seen_C = self._state, self.seen_C
-        logits_BC = state.fusion.logits(self._signals.of(texts, vectors_BD), seen_C)
-        if state.hierarchy != "flat":
-            logits_BC = raised(logits_BC, state.vocabulary)
+        state = self._state
+        logits_BC = state.fusion.logits(self._signals.of(texts, vectors_BD), self.seen_C)
         calibration = state.calibration or _UNCALIBRATED
-        scores_BC = calibration.probabilities(logits_BC, seen_C)
-        if state.hierarchy != "flat":
-            # The two curves may have swapped seen and unseen concepts.
-            scores_BC = raised(scores_BC, state.vocabulary)
-        return scores_BC
+        return calibrated(logits_BC, self.seen_C, calibration, state.vocabulary, state.hierarchy)
 
     @cached_property
     def _signals(self) -> Signals:

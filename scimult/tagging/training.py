@@ -6,11 +6,13 @@ Shape legend: N papers, B papers of a block, C concepts, D width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scimult.data.ragged import rank_in_runs
 from scimult.errors import DataError
@@ -26,7 +28,7 @@ from scimult.tagging.folder import TaggerState
 from scimult.tagging.fusion import Fusion, FusionSample
 from scimult.tagging.incoming import Hashes, text_hashes
 from scimult.tagging.neighbours import NearVectors, shares
-from scimult.tagging.sets import Hierarchy, best_first, raised
+from scimult.tagging.sets import Hierarchy, best_first, calibrated, raised
 from scimult.tagging.signals import Learned, Signals, similarities
 from scimult.tagging.vocabulary import Vocabulary
 from scimult.tagging.words import Words, fit_linear
@@ -184,20 +186,13 @@ def calibrate(
     Papers with one number in ``work_N`` are copies. The float is the expected calibration error of
     the best 10 suggestions, each half of the works by curves fitted to the other.
     """
-    parts = []
-    for rows in blocks(len(papers.ids), len(vocabulary), "calibrating", show_progress):
-        block = papers.part(rows)
-        logits_BC = fusion.logits(signals.of(block.texts, block.vectors_ND), signals.seen_C)
-        if hierarchy != "flat":
-            logits_BC = raised(logits_BC, vocabulary)
-        tags_BC = block.tags_NC.toarray() > 0
-        for row, paper in enumerate(rows.tolist()):
-            concepts = np.array(best_first(logits_BC[row], vocabulary, LISTED)[:LISTED])
-            owners = np.full(len(concepts), paper)
-            parts.append((owners, concepts, logits_BC[row, concepts], tags_BC[row, concepts]))
-    papers_P, concepts_P, logits_P, right_P = (np.concatenate(x) for x in zip(*parts, strict=True))
-    works_P = np.unique(work_N, return_inverse=True)[1][papers_P]
-    seen_P, half_P = signals.seen_C[concepts_P], works_P % 2 == 0
+    seen_C = signals.seen_C
+    listed = partial(_listed, signals, fusion, papers, vocabulary, show_progress)
+    papers_P, concepts_P, logits_P, right_P = listed(
+        lambda logits_BC: logits_BC if hierarchy == "flat" else raised(logits_BC, vocabulary)
+    )
+    works_N = np.unique(work_N, return_inverse=True)[1]
+    seen_P, half_P = seen_C[concepts_P], works_N[papers_P] % 2 == 0
     held_out_P = np.empty(len(logits_P))
     for fitted_P in (half_P, ~half_P):
         curves = _curves(logits_P[fitted_P], right_P[fitted_P], seen_P[fitted_P])
@@ -205,15 +200,41 @@ def calibrate(
     best_P = _ranks(held_out_P, papers_P) <= MEASURED
     error = expected_calibration_error(held_out_P[best_P], right_P[best_P])
     calibration = _curves(logits_P, right_P, seen_P)
-    probabilities_P = calibration.probabilities(logits_P, seen_P)
-    if hierarchy != "flat":
-        # As in tagging: the two curves may have swapped seen and unseen concepts.
-        probabilities_P = _raised(probabilities_P, papers_P, concepts_P, vocabulary)
-    ranks_P = _ranks(probabilities_P, papers_P)
+    # By probability, as in tagging: log odds of seen and unseen concepts are not comparable.
+    papers_P, concepts_P, probabilities_P, right_P = listed(
+        lambda logits_BC: calibrated(logits_BC, seen_C, calibration, vocabulary, hierarchy)
+    )
+    ranks_P, works_P = rank_in_runs(papers_P) + 1, works_N[papers_P]
     suggestions = Suggestions(
         probabilities_P, right_P, papers_P, ranks_P, concepts_P, works_P=works_P
     )
     return calibration, suggestions, error
+
+
+def _listed(
+    signals: Signals,
+    fusion: Fusion,
+    papers: TaggedPapers,
+    vocabulary: Vocabulary,
+    show_progress: bool,
+    score: Callable[[FloatArray], NDArray[Any]],
+) -> tuple[IntArray, IntArray, NDArray[Any], BoolArray]:
+    """Return the best 50 concepts of each paper by a score of their log odds, best first.
+
+    These are the papers, the concepts, their scores, and whether they are right.
+    """
+    parts = []
+    for rows in blocks(len(papers.ids), len(vocabulary), "calibrating", show_progress):
+        block = papers.part(rows)
+        signals_SBC = signals.of(block.texts, block.vectors_ND)
+        scores_BC = score(fusion.logits(signals_SBC, signals.seen_C))
+        tags_BC = block.tags_NC.toarray() > 0
+        for row, paper in enumerate(rows.tolist()):
+            concepts = np.array(best_first(scores_BC[row], vocabulary, LISTED)[:LISTED])
+            owners = np.full(len(concepts), paper)
+            parts.append((owners, concepts, scores_BC[row, concepts], tags_BC[row, concepts]))
+    papers_P, concepts_P, scores_P, right_P = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return papers_P, concepts_P, scores_P, right_P
 
 
 def _ranks(probabilities_P: Numbers, papers_P: IntArray) -> IntArray:
@@ -222,20 +243,6 @@ def _ranks(probabilities_P: Numbers, papers_P: IntArray) -> IntArray:
     ranks_P = np.empty_like(order)
     ranks_P[order] = rank_in_runs(papers_P[order]) + 1
     return ranks_P
-
-
-def _raised(
-    probabilities_P: Numbers, papers_P: IntArray, concepts_P: IntArray, vocabulary: Vocabulary
-) -> Numbers:
-    """Raise listed concepts to the narrower ones listed for the same paper; papers ascend."""
-    raised_P: Numbers = probabilities_P.copy()
-    for rows in blocks(int(papers_P[-1]) + 1, len(vocabulary), "", show=False):
-        part = slice(*np.searchsorted(papers_P, (rows[0], rows[-1] + 1)))
-        places = papers_P[part] - rows[0], concepts_P[part]
-        scores_BC = np.zeros((len(rows), len(vocabulary)))
-        scores_BC[places] = probabilities_P[part]
-        raised_P[part] = raised(scores_BC, vocabulary)[places]
-    return raised_P
 
 
 def _curves(logits_P: FloatArray, right_P: BoolArray, seen_P: BoolArray) -> Calibration:

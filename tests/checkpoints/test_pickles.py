@@ -38,3 +38,15 @@ def test_nobody_is_told_to_load_unsafely(
     assert "torch.load" not in message
     assert message.count("Fix: ") == 1
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_file_cut_anywhere_is_damaged(tmp_path: Path) -> None:
+    """Within a number of the old format, torch raises an error of ``struct``."""
+    path = tmp_path / "weights.bin"
+    torch.save({"a": torch.arange(6.0)}, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"weights\.bin: .*Fix: "):
+            load_pickle(path)

@@ -43,6 +43,7 @@ def test_an_interrupted_creation_is_refused_until_it_is_completed(
         library.check,
         library.compact,
         lambda: library.remove(["p001"]),
+        lambda: library.add(dated(1)),
         lambda: library.migrate(model_folder),
     ]
     for reading in readings:

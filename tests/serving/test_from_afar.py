@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,34 @@ def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
     assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
+
+
+@pytest.mark.parametrize("address", ["http://localhost:80O0", "http://[::1", "http://:8000"])
+def test_half_an_address_is_named(address: str) -> None:
+    refused = _run("search", "graph", "--server", address)
+    assert refused.exit_code == 1
+    assert "not the address of a service" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"]
+)
+def test_what_does_not_speak_http_is_no_service(answer: bytes) -> None:
+    def serve(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(60)
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        refused = _run("search", "graph", "--server", address)
+        thread.join()
+    assert refused.exit_code == 1
+    assert "no service answers at" in refused.stderr
 
 
 def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,12 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
     full = [{**one, "title": "", "abstract": one["title"]} for one in candidates]
     once, twice = (server.post("/match", {**body, "candidates": c}) for c in (full, bare + full))
     assert twice.json()["matches"] == once.json()["matches"]
+    spaced = [
+        {**one, "reviewer": f" {one['reviewer']} " if n % 2 else one["reviewer"]}
+        for n, one in enumerate(full)
+    ]
+    again = server.post("/match", {**body, "candidates": spaced})
+    assert again.json()["matches"] == once.json()["matches"]
     papers = [{k: v for k, v in one.items() if k != "reviewer"} for one in candidates]
     found = server.post("/match", {**body, "candidates": papers, "k": 2}).json()
     assert found["of"] == "papers"
@@ -186,6 +192,18 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/encode", {"texts": [{"titel": "a"}]}, "titel", "title"),
         ("/encode", {"texts": ["a" * 100_001]}, "texts", "/openapi.json"),
         ("/search", {"text": "a", "evidence": True, "k": 101}, "too many", "pages of 100"),
+        (
+            "/match",
+            {
+                "papers": [{"title": "a"}],
+                "candidates": [
+                    {"id": "1", "title": "Graphs", "reviewer": "ann"},
+                    {"id": "1", "title": "Tokens", "reviewer": "bob"},
+                ],
+            },
+            "two publications have the id '1'",
+            "an id of its own",
+        ),
         ("/tag", {}, "no papers", "give ids"),
         ("/tag", {"ids": ["p001"], "exclude": ["Graph"]}, "no label", "by their ids"),
         (
@@ -298,6 +316,7 @@ def test_large_and_slow_requests(strict: Running) -> None:
         ({"authorization": "Bearer wrong"}, 401),
         ({"authorization": "Bearer wröng".encode()}, 401),
         ({"authorization": "Basic ???"}, 401),
+        ({"authorization": "Basic wröng".encode()}, 401),
         ({"x-api-key": ""}, 401),
         (AUTHORISED, 200),
         ({"x-api-key": "a-key-of-many-letters"}, 200),

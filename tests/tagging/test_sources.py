@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
 
 from scimult.inference import SciMult
-from scimult.tagging import Tagger
-from scimult.tagging.evidence import sentences
+from scimult.tagging import Tagger, Vocabulary
+from scimult.tagging.evidence import find_evidence, sentences
 from scimult.tagging.fusion import Fusion, FusionSample, Weights, fit_weights
 from scimult.tagging.neighbours import NearVectors, NearWords, shares
 from scimult.tagging.signals import SOURCES, Signals, similarities
 from scimult.tagging.words import LinearHead, Words, fit_linear
-from scimult.types import Text
+from scimult.types import Similarity, Text
 from tests.tagging.made_up import VOCABULARY, papers
 
 TAGS = sparse.csr_array(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 1], [0, 1, 0]], dtype=np.float32))
@@ -207,3 +209,39 @@ def test_there_are_three_sources_without_tagged_papers(model: SciMult) -> None:
 )
 def test_sentences(text: str, expected: list[str]) -> None:
     assert sentences(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("similarity", "label", "expected"),
+    [
+        # However close another sentence is: products of vectors of any length differ by any number.
+        ("dot", "plasma", "It is plasma."),
+        ("dot", "other", "So far away."),
+        # Of vectors that keep their lengths, the angle counts.
+        ("cosine", "other", "So near."),
+        ("l2", "other", "So near."),
+    ],
+)
+def test_evidence_is_a_sentence_that_names_the_concept_or_the_closest(
+    similarity: Similarity, label: str, expected: str
+) -> None:
+    vectors_ND = np.array([[0, 1], [90, 90], [1, 0]], dtype=np.float32)
+    model: Any = SimpleNamespace(encode=lambda *_, **__: vectors_ND)
+    paper = Text("paper", "Of all", "It is plasma. So far away. So near.")
+    labels_CD = np.array([[1, 0]], dtype=np.float32)
+    vocabulary = Vocabulary([label])
+    (found,) = find_evidence(model, "x", similarity, vocabulary, labels_CD, [paper], [[0]])
+    assert found == {0: expected}
+
+
+def test_lengths_of_vectors_are_ignored_by_cosine(model_folder: Path, tmp_path: Path) -> None:
+    """Sentence-transformers folders without Normalize are compared so, and long names won."""
+    new = papers(5, seed=3)
+    found = []
+    for normalise in (True, False):
+        model = SciMult.from_pretrained(model_folder, normalise=normalise)
+        tagger = Tagger.train(tmp_path / f"{normalise}", VOCABULARY, model=model)
+        found.append(tagger.tag(new, k=None))
+    for unit, raw in zip(*found, strict=True):
+        assert [(tag.id, tag.evidence) for tag in raw] == [(t.id, t.evidence) for t in unit]
+        assert [tag.score for tag in raw] == pytest.approx([tag.score for tag in unit], rel=1e-4)

@@ -74,3 +74,34 @@ def test_the_calibration_error_is_that_of_the_suggestions_that_are_evaluated() -
     *_, error = calibrate(signals, fusion, tagged, np.arange(40), many, "flat")
     # Even papers have all ten, odd ones none: what one half teaches is wrong of the other.
     assert error == pytest.approx((1 + 0) / 2, abs=0.01)
+
+
+def test_held_out_suggestions_are_the_most_probable_ones() -> None:
+    """Those of the highest log odds were measured, whose curves differ: here other concepts.
+
+    Concepts without tagged papers have low log odds, and are right wherever these are the highest.
+    Where they are not, in even papers, they are as probable to the tagger, and wrong.
+    """
+    seen_C, even_B = np.arange(64) < 60, np.arange(400) % 2 == 0
+    unseen_BC = np.array([-2.0, -2.1, -2.2, -3.0]) * np.ones((400, 1))
+    spread_C = np.linspace(0, 3, 60)
+    seen_BC = np.where(even_B[:, None], spread_C, spread_C - 10)
+    logits_BC = np.concatenate([seen_BC, unseen_BC], axis=1)
+    right_BC = np.concatenate([seen_BC > 2.99, (unseen_BC > -3) & ~even_B[:, None]], axis=1)
+    texts = [Text("paper", str(row)) for row in range(400)]
+    tagged = TaggedPapers(list(map(str, range(400))), texts, logits_BC, csr_array(right_BC * 1.0))
+    signals: Any = SimpleNamespace(seen_C=seen_C, of=lambda _, given_BC: given_BC)
+    fusion: Any = SimpleNamespace(logits=lambda given_BC, _: given_BC)
+    many = Vocabulary([f"c{row}" for row in range(64)])
+    curves, found, _ = calibrate(signals, fusion, tagged, np.arange(400), many, "flat")
+    p_BC = curves.probabilities(logits_BC, seen_C)
+    assert found.concepts_P is not None
+    for paper in range(4):
+        own = found.papers_P == paper
+        assert found.ranks_P[own].tolist() == list(range(1, 51))
+        wanted = np.argsort(-p_BC[paper], kind="stable")[:50]
+        assert found.concepts_P[own].tolist() == wanted.tolist()
+        assert (found.probabilities_P[own] == p_BC[paper, wanted]).all()
+        assert (found.right_P[own] == right_BC[paper, wanted]).all()
+    sure_P = (found.concepts_P >= 60) & (found.probabilities_P > 0.8)
+    assert found.right_P[sure_P].mean() == 0.5
