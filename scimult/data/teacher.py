@@ -100,9 +100,11 @@ class TeacherScores:
         return TeacherScores(*np.divmod(keys, span), means), counts
 
     def write(self, folder: Path) -> None:
-        """Write ``teacher.arrow`` into a prepared folder under construction."""
+        """Write ``teacher.arrow`` into a prepared folder, in place of earlier scores."""
         queries, candidates = self.pairs
         columns = {"query": queries, "candidate": candidates, "score": self._values}
+        # The old file is also that of a step of the preparation, by a hard link.
+        (folder / FILE_NAME).unlink(missing_ok=True)
         write_arrow(folder / FILE_NAME, "teacher", columns)
 
 

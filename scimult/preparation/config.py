@@ -174,6 +174,11 @@ class SelfSupervisionConfig(StrictConfig):
     task: str
     min_words: Annotated[int, Field(ge=1)] = 20
 
+    @property
+    def name(self) -> str:
+        """Name of the source that it makes."""
+        return f"{self.source}-{self.view}"
+
 
 class PrepareConfig(StrictConfig):
     """Sources, splits, hygiene and sampling of a ``scimult prepare`` run.
@@ -214,8 +219,9 @@ class PrepareConfig(StrictConfig):
     @model_validator(mode="after")
     def _check(self) -> PrepareConfig:
         names = [source.name for source in self.sources]
+        names += dict.fromkeys(entry.name for entry in self.self_supervision)
         if len(set(names)) < len(names):
-            raise ValueError(f"sources need distinct names; found {names}")
+            raise ValueError(f"sources need distinct names (views are SOURCE-VIEW); found {names}")
         if not self.self_supervision and not any(s.parts or s.targets for s in self.sources):
             raise ValueError(
                 "no source has labels, citations, links, queries or targets; there is nothing "

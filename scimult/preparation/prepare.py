@@ -296,7 +296,7 @@ class ViewedPapers:
             is_dev = split == "dev"
             rows = self.rows[dev_N[self.rows] == is_dev]
             pairs = PairFile(
-                f"{self.choice.source}-{self.choice.view}",
+                self.choice.name,
                 self.choice.task,
                 split,
                 rows,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
-from scimult.data.teacher import TeacherScores, read_teacher_scores, scored_share
+from scimult.data.teacher import FILE_NAME, TeacherScores, read_teacher_scores, scored_share
 from scimult.errors import DataError
 from scimult.preparation.dataset import build_dataset
 from tests.raw_corpus import CLICKS, raw_config, write_raw, write_tsv
@@ -89,6 +89,19 @@ def test_a_column_of_the_answers_becomes_scores(tmp_path: Path) -> None:
         len(file) for file in plain.pairs("train")
     ]
     assert PreparedData.open(tmp_path / "out").manifest.files["teacher.arrow"].bytes > 0
+
+
+def test_scores_written_again_leave_those_of_the_steps_alone(tmp_path: Path) -> None:
+    """Folders of a preparation share their files by hard links."""
+    step, folder = tmp_path / "step", tmp_path / "folder"
+    scores_of({(0, 1): 0.5}).write(step)
+    folder.mkdir()
+    (folder / FILE_NAME).hardlink_to(step / FILE_NAME)
+    scores_of({(0, 1): 0.75}).write(folder)
+    for place, score in (step, 0.5), (folder, 0.75):
+        scores = read_teacher_scores(place)
+        assert scores is not None
+        assert scores(np.array([0]), np.array([1])).tolist() == [score]
 
 
 def test_a_score_that_is_no_number_names_its_line(tmp_path: Path) -> None:

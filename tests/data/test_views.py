@@ -158,6 +158,14 @@ def test_a_view_is_listed_once(tmp_path: Path) -> None:
         raw_config(write_raw(tmp_path / "raw"), self_supervision=[CHOSEN, again])
 
 
+def test_a_view_has_no_source_of_its_name_beside_it(tmp_path: Path) -> None:
+    """Both would be written to one file."""
+    cited = {"namespace": "toy", "papers": "papers.jsonl", "citations": "citations.tsv"}
+    sources = [{"name": name, **cited} for name in ("toy", "toy-independent_crop")]
+    with pytest.raises(ConfigError, match="distinct names.*'toy-independent_crop', 'toy-ind"):
+        raw_config(write_raw(tmp_path), sources=sources, self_supervision=[CHOSEN])
+
+
 @pytest.mark.long
 def test_a_self_supervised_source_in_batches(tmp_path: Path) -> None:
     data = _prepared(tmp_path, min_words=3)

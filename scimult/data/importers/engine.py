@@ -32,16 +32,23 @@ def connected(
     with (
         tempfile.TemporaryDirectory(prefix="scimult-", dir=parent) as folder,
         closing(opened(memory or MEMORY, threads, temp_directory=folder)) as engine,
+        limited(memory or MEMORY),
     ):
-        try:
-            yield engine
-        except duckdb.OutOfMemoryException as error:
-            problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
-            raise ConfigError(problem, value=memory or MEMORY, fix=fix) from None
-        except duckdb.IOException as error:
-            if _DISK_FULL in str(error):
-                raise OSError(errno.ENOSPC, "No space left on device") from error
-            raise
+        yield engine
+
+
+@contextmanager
+def limited(memory: str | None) -> Iterator[None]:
+    """Turn a lack of memory into a ConfigError, and a full disk into an OSError."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        problem, fix = str(error).splitlines()[0], "raise --memory, or leave it out"
+        raise ConfigError(problem, value=memory, fix=fix) from None
+    except duckdb.IOException as error:
+        if _DISK_FULL in str(error):
+            raise OSError(errno.ENOSPC, "No space left on device") from error
+        raise
 
 
 def opened(

@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.importers.engine import opened
+from scimult.data.importers.engine import limited, opened
 from scimult.preparation.mining.hashing import SQL_FUNCTIONS
 from scimult.types import IntArray
 
@@ -76,7 +76,10 @@ class DuckDBEngine:
 
 @contextmanager
 def open_duckdb(folder: Path, limits: Limits) -> Iterator[DuckDBEngine]:
-    """Open a database in ``folder``, which also holds what is spilled from memory."""
+    """Open a database in ``folder``, which also holds what is spilled from memory.
+
+    A memory limit that is not valid or too low is a ConfigError, a full disk an OSError.
+    """
     connection = opened(
         limits.memory,
         limits.threads,
@@ -84,5 +87,5 @@ def open_duckdb(folder: Path, limits: Limits) -> Iterator[DuckDBEngine]:
         temp_directory=str(folder / "spilled"),
         preserve_insertion_order="false",
     )
-    with closing(connection):
+    with closing(connection), limited(limits.memory):
         yield DuckDBEngine(connection)

@@ -96,15 +96,15 @@ class RankWindow(Generic[Queries]):
 
 
 def neighbour_pairs(
-    citations: PairFile, window: RankWindow[FloatArray], component_C: IntArray
+    citations: PairFile, window: RankWindow[FloatArray], component_C: IntArray, barred: IntArray
 ) -> PairFile:
     """Return one group per citing paper whose positives are a window of its neighbours.
 
     The positives of ``citations`` are ignored, and may be among the neighbours. ``component_C`` is
     the connected component of each candidate of the window: those to which no chain of citations
-    leads from the query are left out, as their order means nothing. The file has the source
-    ``<source>-neighbours``, the same task and split, and no negatives yet. Queries without a
-    neighbour in the window are left out.
+    leads from the query are left out, as their order means nothing, and so are ``barred`` texts.
+    The file has the source ``<source>-neighbours``, the same task and split, and no negatives yet.
+    Queries without a neighbour in the window are left out.
     """
     queries = np.unique(citations.queries)
     parts = list(Groups(queries, Ragged.empty(len(queries))).parts())
@@ -114,9 +114,8 @@ def neighbour_pairs(
         component_C[np.searchsorted(window.rows_C, rows)]
         for rows in (queries[listed.owners], listed.values)
     )
-    positives = Ragged.from_pairs(
-        listed.owners[own == other], listed.values[own == other], len(queries)
-    )
+    stays = (own == other) & ~np.isin(listed.values, barred)
+    positives = Ragged.from_pairs(listed.owners[stays], listed.values[stays], len(queries))
     filled = np.flatnonzero(positives.lengths)
     return PairFile(
         citations.source + NEIGHBOURS_SUFFIX,

@@ -22,7 +22,7 @@ import numpy as np
 from scimult.data.manifest import MinedCounts, PairEntry
 from scimult.data.negatives import drawn_by_rule
 from scimult.data.pairs import PairFile, positives_hash, write_pairs
-from scimult.data.prepared import ALIASES_FILE, TRIPLES_FILE, PreparedData
+from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE, PreparedData
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import METADATA_FILE
@@ -37,14 +37,15 @@ from scimult.preparation.pair_columns import mapped
 from scimult.preparation.steps import Steps
 from scimult.progress import progress
 
-VERSION = "5"
+VERSION = "6"
 # Each block scans all citations, so blocks grow with the file, within limits.
 GROUPS_PER_BLOCK, MOST_PER_BLOCK, FEWEST_BLOCKS = 1 << 17, 1 << 20, 64
 PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
 # Fields of a pair file's manifest entry that rules depend on.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
-_READ = (TEXTS_FILE, METADATA_FILE, ALIASES_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
+_TABLES = (METADATA_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
+_READ = (TEXTS_FILE, ALIASES_FILE, HELD_OUT_FILE, *_TABLES)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class MiningSteps:
         def make(folder: Path) -> None:
             window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
             component_C = self._builder.citation_components(entry.namespace)
-            pairs = neighbour_pairs(self._data.open_pairs(entry), window, component_C)
+            # A neighbour is one in both directions: it must not be trained in the other.
+            barred = self._data.held_out() if entry.split == "train" else np.empty(0, np.int64)
+            pairs = neighbour_pairs(self._data.open_pairs(entry), window, component_C, barred)
             write_pairs(folder / PAIRS_FILE, pairs)
 
         inputs = {**self._inputs, "of": entry.file, **self._embedding(chosen)}

@@ -5,6 +5,7 @@ Files are loaded in slices, each mapped on its own, so that memory holds only on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -175,5 +176,5 @@ def _values(rows: IntArray, column: pa.Array) -> pa.Table:
 
 
 def _identifier(name: str) -> str:
-    """Return a valid SQL name for any name of a source."""
-    return "_" + "".join(c if c.isalnum() and c.isascii() else f"_{ord(c):x}_" for c in name)
+    """Return a valid SQL name for any name of a source; SQL does not tell names by case."""
+    return "_" + re.sub("[^a-z0-9]", lambda letter: f"_{ord(letter[0]):x}_", name)

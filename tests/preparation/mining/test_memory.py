@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
 from scimult.errors import ConfigError
 from scimult.preparation.mining import memory
-from scimult.preparation.mining.engine import Limits
+from scimult.preparation.mining.engine import Limits, open_duckdb
 from scimult.preparation.mining.memory import Held, bytes_of, give_back, held, within
 
 SIZE = 48 << 20
@@ -99,3 +100,18 @@ def test_a_limit_bounds_mapped_pages_and_reports_both(
         assert held().mapped - before.mapped < limit / 8 + 3 * SIZE < len(mapped)
         mapped.close()
     assert "peak memory:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected", "message"),
+    [
+        (duckdb.OutOfMemoryException("failed to pin"), ConfigError, "'9MB'.*raise --memory"),
+        (duckdb.IOException("No space left on device"), OSError, "No space left"),
+        (duckdb.IOException("other"), duckdb.IOException, "other"),
+    ],
+)
+def test_an_engine_without_memory_or_disk_says_so(
+    tmp_path: Path, problem: Exception, expected: type[Exception], message: str
+) -> None:
+    with pytest.raises(expected, match=message), open_duckdb(tmp_path, Limits("9MB", threads=1)):
+        raise problem

@@ -287,7 +287,9 @@ def _kind(task: str) -> str:
 
 
 @pytest.mark.long
-def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -> None:
+def test_neighbours_are_the_band_of_the_citation_embedding(tmp_path: Path) -> None:
+    config = raw_config(write_raw(tmp_path / "raw"), dev_fraction=0)
+    data, _ = build_dataset(config, tmp_path / "out")
     mine_again(data.folder, validate(MiningConfig, RULES), lambda rule: _Lengths())
     mixed = PreparedData.open(data.folder)
     cited, pairs = (
@@ -309,6 +311,17 @@ def test_neighbours_are_the_band_of_the_citation_embedding(data: PreparedData) -
         found = np.searchsorted(papers, positives_of.get(query, []))
         np.testing.assert_allclose(np.sort(cosine[found]), np.sort(cosine[band]), atol=1e-5)
         assert (component[found] == component[own]).all()
+
+
+def test_no_neighbour_of_a_training_query_is_a_dev_query(data: PreparedData) -> None:
+    """It is a neighbour in both directions, and the other one is tested."""
+    neighbours = {"source": "toy", "ranks": [0, 8], "negatives": ["random"]}
+    mine_again(data.folder, validate(MiningConfig, {"neighbours": [neighbours]}))
+    mixed = PreparedData.open(data.folder)
+    train, dev = (next(f for f in mixed.pairs(s) if f.part == "neighbours") for s in SPLITS)
+    assert len(train)
+    assert len(dev)
+    assert not np.isin(train.positives.values, mixed.held_out()).any()
 
 
 def test_papers_that_cite_the_query_are_no_negatives(tmp_path: Path) -> None:
