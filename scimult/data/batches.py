@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.data.negatives import NO_NEGATIVE
@@ -129,7 +128,6 @@ class BatchBuilder:
     known: Mapping[str, KnownPositives]
     _: KW_ONLY
     max_length: int
-    hard_negatives: bool = True
     by_side: bool = False
     teacher: TeacherScores | None = None
     vectors_of: Callable[[PairFile], Vectors | None] = lambda source: None
@@ -163,19 +161,14 @@ class BatchBuilder:
 
     def _sizes(self, planned: Rows) -> list[tuple[int, int]]:
         """Return the number of queries and hard negatives of each rank."""
-        has_negative_R = self._has_negative(planned)
+        has_negative_R = planned.negatives_R != NO_NEGATIVE
         return [
             (last - first, int(has_negative_R[first:last].sum()))
             for first, last in pairwise(planned.bounds)
         ]
 
-    def _has_negative(self, planned: Rows) -> NDArray[np.bool_]:
-        """Return which rows have a hard negative to use."""
-        has_negative_R: NDArray[np.bool_] = planned.negatives_R != NO_NEGATIVE
-        return has_negative_R if self.hard_negatives else np.zeros_like(has_negative_R)
-
     def _batch(self, source: PairFile, planned: Rows, sizes_W: Sequence[tuple[int, int]]) -> Batch:
-        negative_rows = np.flatnonzero(self._has_negative(planned))
+        negative_rows = np.flatnonzero(planned.negatives_R != NO_NEGATIVE)
         negatives = planned.negatives_R[negative_rows]
         candidates = np.concatenate([planned.positives_R, negatives])
         num_queries = len(planned.queries_R)

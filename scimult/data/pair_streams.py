@@ -53,10 +53,10 @@ class Rows:
             bounds,
         )
 
-    def tokens(self, lengths_N: IntArray, hard_negatives: bool) -> IntArray:
+    def tokens(self, lengths_N: IntArray) -> IntArray:
         """Return the total tokens of each row's texts, shape ``(R,)``."""
         tokens_R = lengths_N[self.queries_R]
-        for rows_R in (self.positives_R, self.negatives_R)[: 1 + hard_negatives]:
+        for rows_R in (self.positives_R, self.negatives_R):
             has_one = rows_R != NO_NEGATIVE
             tokens_R[has_one] += lengths_N[rows_R[has_one]]
         return tokens_R
@@ -249,14 +249,12 @@ class TokenMicroBatches:
         max_tokens: int,
         ranks: int,
         pool: int,
-        hard_negatives: bool = True,
     ) -> None:
         self._stream = stream
         self._lengths_N = lengths_N
         self._max_tokens = max_tokens
         self._ranks = ranks
         self._pool = pool
-        self._hard_negatives = hard_negatives
         # First micro-batch of every epoch so far; then the micro-batches of one current epoch.
         self._first_of_epoch = [0]
         self._epoch = -1
@@ -302,7 +300,7 @@ class TokenMicroBatches:
             self._first_of_epoch.append(self._first_of_epoch[-1] + len(self._micro_batches))
 
     def _costs(self, rows: Rows) -> IntArray:
-        costs_P = rows.tokens(self._lengths_N, self._hard_negatives)
+        costs_P = rows.tokens(self._lengths_N)
         if costs_P.max(initial=0) > self._max_tokens:
             raise ConfigError(
                 f"a pair of source {self._stream.file.name!r} has {costs_P.max()} tokens, "

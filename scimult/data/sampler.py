@@ -104,13 +104,10 @@ class BalancedSampler:
     part.
     """
 
-    def __init__(
-        self, sampler: Sampler, lengths_N: IntArray, *, ranks: int, hard_negatives: bool = True
-    ) -> None:
+    def __init__(self, sampler: Sampler, lengths_N: IntArray, *, ranks: int) -> None:
         self._sampler = sampler
         self._lengths_N = lengths_N
         self._ranks = ranks
-        self._hard_negatives = hard_negatives
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -125,7 +122,7 @@ class BalancedSampler:
 
     def _deal(self, rows: Rows, loads: IntArray) -> Rows:
         """Divide rows over the ranks and add their tokens to ``loads``."""
-        tokens_R = rows.tokens(self._lengths_N, self._hard_negatives)
+        tokens_R = rows.tokens(self._lengths_N)
         longest_first = np.argsort(-tokens_R, kind="stable")
         dealt: list[list[int]] = [[] for _ in range(self._ranks)]
         for start in range(0, len(rows), self._ranks):

@@ -95,7 +95,7 @@ def _check_batches_of_one_pair(config: PretrainConfig, plan: RunPlan) -> None:
     for source in plan.sources:
         if isinstance(source, TargetFile):
             continue
-        if config.data.hard_negatives and source.negatives.lengths.any():
+        if source.negatives.lengths.any():
             continue
         raise ConfigError(
             "every batch is one pair without a hard negative, from which nothing is learned",

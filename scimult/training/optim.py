@@ -154,16 +154,15 @@ class RoutedAdamW(torch.optim.AdamW):
         if not squares:
             return torch.zeros(0, dtype=torch.float64)
         zero = torch.zeros_like(next(iter(squares.values())))
-        return torch.stack([squares.get(part, zero) for part in self.parts]).double()
+        return torch.stack([squares.get(part, zero) for part in self.parts])
 
     def _add_squares(self, groups: list[dict[str, Any]]) -> None:
         # Sharded engines call `step` once per group, each rank with its share of gradients.
         for group in groups:
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if gradients:
-                norm = torch.nn.utils.get_total_norm(gradients)
-                before = self._squares.get(group["part"], torch.zeros_like(norm))
-                self._squares[group["part"]] = before + norm.square()
+                squares = squared_norm(gradients, gradients[0].device)
+                self._squares[group["part"]] = self._squares.get(group["part"], 0) + squares
 
     def make_moments(self) -> None:
         """Create every parameter's initial moments, which checkpoints expect."""

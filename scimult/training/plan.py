@@ -247,7 +247,6 @@ def build_sampler(
     """
     batch, ranks = config.batch, distributed.world_size()
     encoded_N = np.minimum(lengths_N, config.data.max_length).astype(np.int64)
-    hard_negatives = bool(config.data.hard_negatives)
     if batch.max_tokens is None:
         assert batch.pairs_per_step is not None
         rows = batch.pairs_per_step // batch.accumulation
@@ -260,12 +259,7 @@ def build_sampler(
         assert batch.pool is not None
         micro_batches = [
             TokenMicroBatches(
-                stream,
-                encoded_N,
-                max_tokens=batch.max_tokens,
-                ranks=ranks,
-                pool=batch.pool,
-                hard_negatives=hard_negatives,
+                stream, encoded_N, max_tokens=batch.max_tokens, ranks=ranks, pool=batch.pool
             )
             for stream in plan.streams
         ]
@@ -280,7 +274,7 @@ def build_sampler(
             micro_batches, plan.rates, micro_batches=length, seed=config.seed, sequential=sequential
         )
     if batch.max_tokens is None and ranks > 1:
-        sampler = BalancedSampler(sampler, encoded_N, ranks=ranks, hard_negatives=hard_negatives)
+        sampler = BalancedSampler(sampler, encoded_N, ranks=ranks)
     return sampler, steps
 
 

@@ -190,7 +190,6 @@ def batch_builder(config: PretrainConfig, plan: RunPlan, tokens: TokenStore) -> 
         tokens,
         plan.known,
         max_length=config.data.max_length,
-        hard_negatives=bool(config.data.hard_negatives),
         by_side=tells_sides(config.model.routing),
         teacher=plan.teacher,
         vectors_of=plan.embedding_teacher.of if plan.embedding_teacher else lambda source: None,

@@ -71,13 +71,12 @@ def _with_hard_negatives(
     files: list[PairFile | TargetFile], listed: bool | list[str]
 ) -> list[PairFile | TargetFile]:
     """Return the files, without the hard negatives of tasks that are not listed."""
-    if isinstance(listed, bool):
+    if listed is True:
         return files
     known = {file.task for file in files if isinstance(file, PairFile)}
-    for name in listed:
-        one_of("task in data.hard_negatives", name, known)
+    names = [one_of("task in data.hard_negatives", name, known) for name in listed or ()]
     return [
-        file.without_negatives() if isinstance(file, PairFile) and file.task not in listed else file
+        file.without_negatives() if isinstance(file, PairFile) and file.task not in names else file
         for file in files
     ]
 

@@ -94,8 +94,7 @@ class Weighting:
             squares.append(zero if gradient_UD is None else gradient_UD.square().sum())
         losses_T = torch.stack([loss.detach() for loss in shares.values()])
         totals_2T = torch.stack([torch.stack(squares).to(losses_T.dtype), losses_T])
-        if ranks > 1:
-            torch.distributed.all_reduce(totals_2T)
+        distributed.sum_over_ranks(totals_2T)
         norms_T, losses_T = totals_2T[0].sqrt(), totals_2T[1].clamp(min=_SMALL)
         for number, task in enumerate(shares):
             # A pair without negatives has loss 0, which no later loss can be compared with.

@@ -73,13 +73,13 @@ def test_positives_of_every_task_are_no_negatives_but_the_judged_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize("hard_negatives", [True, False])
-def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
+@pytest.mark.parametrize("negatives", [[12, 14, 13], [NO_NEGATIVE] * 3])
+def test_every_rank_knows_what_the_others_have(negatives: list[int]) -> None:
     """So ranks gather embeddings without exchanging their numbers first."""
     rows = Rows(
         np.array([5, 5, 6, 7, 5]),
         np.array([10, 11, 20, 21, 12]),
-        np.array([12, NO_NEGATIVE, 14, 13, NO_NEGATIVE]),
+        np.insert(negatives, [1, 3], NO_NEGATIVE),
         np.zeros(5, dtype=np.int64),
         [0, 1, 4, 4, 5],
     )
@@ -88,11 +88,11 @@ def test_every_rank_knows_what_the_others_have(hard_negatives: bool) -> None:
     )
     by_task = {"search": known((5, 10), (6, 20), (7, 21))}
     source = pair_file("clicks", "search", [1], [1])
-    builder = BatchBuilder([source], tokens, by_task, max_length=8, hard_negatives=hard_negatives)
+    builder = BatchBuilder([source], tokens, by_task, max_length=8)
     parts = [builder.micro_batch([PlannedPart(0, rows)], rank).parts[0] for rank in range(4)]
     sizes = [(len(part.query_B), len(part.negative_rows_H)) for part in parts]
-    negatives = [1, 2, 0, 0] if hard_negatives else [0] * 4
-    assert sizes == list(zip([1, 3, 0, 1], negatives, strict=True))
+    counts = [1, 2, 0, 0] if negatives[0] == 12 else [0] * 4
+    assert sizes == list(zip([1, 3, 0, 1], counts, strict=True))
     assert all(part.sizes_W == sizes for part in parts)
 
 

@@ -84,19 +84,10 @@ def test_ranks_share_a_micro_batch_without_overlap(ranks: int, by_tokens: bool) 
 LONGEST = 12
 
 
-def token_micro_batches(
-    texts: int, ranks: int, pool: int, hard_negatives: bool = True
-) -> TokenMicroBatches:
+def token_micro_batches(texts: int, ranks: int, pool: int) -> TokenMicroBatches:
     lengths = np.random.default_rng(0).integers(1, LONGEST + 1, texts)
     stream = PairStream(SOURCES[1], 7)
-    return TokenMicroBatches(
-        stream,
-        lengths,
-        max_tokens=3 * LONGEST,
-        ranks=ranks,
-        pool=pool,
-        hard_negatives=hard_negatives,
-    )
+    return TokenMicroBatches(stream, lengths, max_tokens=3 * LONGEST, ranks=ranks, pool=pool)
 
 
 def pairs_of(rows: Rows) -> list[tuple[int, int]]:
@@ -113,13 +104,9 @@ def test_token_micro_batches_hold_an_epoch_once_within_the_budget(
     rng = np.random.default_rng(seed)
     file = pair_file("x", "search", [1] * pairs, rng.integers(0, 3, pairs).tolist())
     lengths = rng.integers(1, LONGEST + 1, int(file.queries.max()) + 1)
+    stream = PairStream(file if hard_negatives else file.without_negatives(), seed)
     micro_batches = TokenMicroBatches(
-        PairStream(file, seed),
-        lengths,
-        max_tokens=3 * LONGEST,
-        ranks=ranks,
-        pool=pool,
-        hard_negatives=hard_negatives,
+        stream, lengths, max_tokens=3 * LONGEST, ranks=ranks, pool=pool
     )
     every_pair = sorted(zip(file.queries.tolist(), file.positives.values.tolist(), strict=True))
     number = 0
@@ -130,9 +117,9 @@ def test_token_micro_batches_hold_an_epoch_once_within_the_budget(
             for rank in range(ranks):
                 shard = micro_batch.shard(rank)
                 costs = lengths[shard.queries_R] + lengths[shard.positives_R]
-                if hard_negatives:
-                    drawn = shard.negatives_R
-                    costs = costs + np.where(drawn == NO_NEGATIVE, 0, lengths[drawn])
+                drawn = shard.negatives_R
+                assert hard_negatives or (drawn == NO_NEGATIVE).all()
+                costs = costs + np.where(drawn == NO_NEGATIVE, 0, lengths[drawn])
                 assert costs.sum() <= 3 * LONGEST
             seen += pairs_of(micro_batch)
             number += 1
@@ -179,9 +166,8 @@ def test_a_pair_beyond_the_budget_is_refused() -> None:
     lengths = np.full(int(file.queries.max()) + 1, 10)
     with pytest.raises(ConfigError, match=r"'x\.search' has 30 tokens.*max_tokens"):
         TokenMicroBatches(PairStream(file, 0), lengths, max_tokens=29, ranks=1, pool=1)
-    micro_batches = TokenMicroBatches(
-        PairStream(file, 0), lengths, max_tokens=20, ranks=1, pool=1, hard_negatives=False
-    )
+    stream = PairStream(file.without_negatives(), 0)
+    micro_batches = TokenMicroBatches(stream, lengths, max_tokens=20, ranks=1, pool=1)
     assert micro_batches.micro_batches_per_epoch == 2
 
 

@@ -198,15 +198,12 @@ def test_a_source_without_pairs_is_refused() -> None:
 @given(
     st.sampled_from(["alternate", "in_batch"]),
     st.integers(1, 5),
-    st.booleans(),
     st.integers(0, 99),
 )
-def test_ranks_get_as_many_tokens_of_the_same_rows(
-    mix: str, ranks: int, hard_negatives: bool, seed: int
-) -> None:
+def test_ranks_get_as_many_tokens_of_the_same_rows(mix: str, ranks: int, seed: int) -> None:
     lengths_N = np.random.default_rng(seed).integers(1, 513, size=1_000_100)
     plain = make_sampler(mix, micro_batches=6)
-    balanced = BalancedSampler(plain, lengths_N, ranks=ranks, hard_negatives=hard_negatives)
+    balanced = BalancedSampler(plain, lengths_N, ranks=ranks)
     assert len(balanced) == len(plain)
     for micro_batch in range(len(plain)):
         loads, longest = np.zeros(ranks, dtype=int), 0
@@ -219,7 +216,7 @@ def test_ranks_get_as_many_tokens_of_the_same_rows(
             for rank, shard in enumerate(shards):
                 for query, positive, negative, _ in shard:
                     tokens = lengths_N[query] + lengths_N[positive]
-                    if negative >= 0 and hard_negatives:
+                    if negative >= 0:
                         tokens += lengths_N[negative]
                     loads[rank] += tokens
                     longest = max(longest, tokens)

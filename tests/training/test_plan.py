@@ -166,6 +166,8 @@ def test_hard_negatives_of_listed_tasks(corpus: Path) -> None:
 
     everything = {"search", "link_prediction", "classification"}
     assert tasks_with_negatives(True) == everything
+    # Drawn but not used, one that is a positive of another task was its query's in-batch negative.
+    assert tasks_with_negatives(False) == set()
     assert tasks_with_negatives(["link_prediction", "search"]) == everything - {"classification"}
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         tasks_with_negatives(["serach"])

@@ -118,16 +118,19 @@ def compare(
 
 
 def _cosine(products: RoundProducts, rows: Sequence[int], first: int, second: int) -> float:
-    """Return the mean cosine of two tasks' distinct gradients, over parameters that both reach.
+    """Return the mean cosine of two tasks on different batches, over parameters that both reach.
 
-    A batch whose loss is 0 has no direction; NaN if nothing is left.
+    Within a mixed batch queries of all tasks share their candidates, and with them noise that a
+    task's cosine with itself on other batches lacks. A batch whose loss is 0 has no direction; NaN
+    if nothing is left.
     """
     products_PGG, reached_PG = products.products_PGG, products.reached_PG
+    batch_G = products.batch_G
     cosines = []
     for a in range(HALVES * first, HALVES * (first + 1)):
         for b in range(HALVES * second, HALVES * (second + 1)):
             common = [row for row in rows if reached_PG[row, a] and reached_PG[row, b]]
-            if a == b or not common:
+            if batch_G[a] == batch_G[b] or not common:
                 continue
             squares = [products_PGG[common, g, g].sum() for g in (a, b)]
             norm = math.sqrt(squares[0] * squares[1])

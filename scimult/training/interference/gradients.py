@@ -46,11 +46,13 @@ class Location(NamedTuple):
 class RoundProducts:
     """Inner products of the G = 2 T gradients of a round, and whether each reaches a parameter.
 
-    Gradients are ordered by task, then by batch: 2 t and 2 t + 1 are those of task t.
+    Gradients are ordered by task, then by batch: 2 t and 2 t + 1 are those of task t. ``batch_G``
+    is equal for gradients of one batch: in mixed batches tasks share them.
     """
 
     products_PGG: NDArray[np.float64]
     reached_PG: NDArray[np.bool_]
+    batch_G: Sequence[int]
 
 
 def location_of(parameter: str, num_blocks: int) -> Location:
@@ -94,21 +96,21 @@ def measure(
                     for task, loss in losses.items()
                     if task in tasks
                 }
+        batch_G = [id(micro_batch) for halves in halves_of_tasks for micro_batch in halves]
+        task_G = [task for task in tasks for _ in range(HALVES)]
         gradients = [
-            by_micro_batch[id(micro_batch)][task]
-            for task, halves in zip(tasks, halves_of_tasks, strict=True)
-            for micro_batch in halves
+            by_micro_batch[batch][task] for batch, task in zip(batch_G, task_G, strict=True)
         ]
-        products = _products(gradients, parameters)
-        squares_PG = np.diagonal(products.products_PGG, axis1=1, axis2=2)
+        products_PGG, reached_PG = _products(gradients, parameters)
+        squares_PG = np.diagonal(products_PGG, axis1=1, axis2=2)
         overflowed = np.flatnonzero(~np.isfinite(squares_PG).all(axis=0))
         if len(overflowed):
             raise DataError(
                 "a gradient is not finite",
-                value=tasks[overflowed[0] // HALVES],
+                value=task_G[overflowed[0]],
                 fix="check the model: its weights, activations or loss overflowed",
             )
-        yield products
+        yield RoundProducts(products_PGG, reached_PG, batch_G)
 
 
 def _embed(model: Encoder, texts: MicroBatchTexts) -> Tensor:
@@ -129,7 +131,7 @@ def _gradient(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]
 
 def _products(
     gradients: Sequence[Sequence[Tensor | None]], parameters: Sequence[Tensor]
-) -> RoundProducts:
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     count = len(gradients)
     products_PGG = np.zeros((len(parameters), count, count))
     reached_PG = np.zeros((len(parameters), count), dtype=bool)
@@ -146,7 +148,7 @@ def _products(
         reached_PG[number, indices] = True
         products = (flat_GN @ flat_GN.T).double().cpu().numpy()
         products_PGG[number][np.ix_(indices, indices)] = products
-    return RoundProducts(products_PGG, reached_PG)
+    return products_PGG, reached_PG
 
 
 def training_objective(

@@ -7,12 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import scipy.stats
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from scimult.training.interference import RoundProducts, compare
 from scimult.training.interference.cosines import Estimate, PairCell
 from scimult.training.interference.gradients import Location
 
 TASKS = ("one", "two")
+# No two gradients are of one batch.
+DISTINCT = range(4)
 
 
 @pytest.mark.long
@@ -25,7 +30,7 @@ def test_verdicts_hold_for_all_cells_at_once() -> None:
         for _ in range(6):
             gradients = rng.normal(size=(10, 4, 30))
             products = gradients @ gradients.transpose(0, 2, 1)
-            rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool)))
+            rounds.append(RoundProducts(products, np.ones((10, 4), dtype=bool), DISTINCT))
         locations = [Location(block, "attention") for block in range(10)]
         found = compare(TASKS, locations, 10, rounds)
         wrong += any(cell.verdict in ("conflict", "apart") for cell in found.pairs)
@@ -42,7 +47,7 @@ def test_tasks_with_the_same_gradient_are_alike_however_noisy_one_is() -> None:
     for _ in range(8):
         gradients_PGN = shared_PN + noise_G1 * rng.normal(size=(10, 4, 300))
         products_PGG = gradients_PGN @ gradients_PGN.transpose(0, 2, 1)
-        rounds.append(RoundProducts(products_PGG, np.ones((10, 4), dtype=bool)))
+        rounds.append(RoundProducts(products_PGG, np.ones((10, 4), dtype=bool), DISTINCT))
     found = compare(TASKS, [Location(block, "attention") for block in range(10)], 10, rounds)
     assert {cell.verdict for cell in found.pairs} == {"alike"}
     for cell in found.pairs:
@@ -65,17 +70,41 @@ def test_a_ceiling_is_of_the_parameters_that_both_tasks_reach() -> None:
     rounds = []
     for _ in range(8):
         gradients_PGN = (signal_PN + rng.normal(size=(3, 4, 200))) * reached[:, :, None]
-        rounds.append(RoundProducts(gradients_PGN @ gradients_PGN.transpose(0, 2, 1), reached))
+        products_PGG = gradients_PGN @ gradients_PGN.transpose(0, 2, 1)
+        rounds.append(RoundProducts(products_PGG, reached, DISTINCT))
     locations = [Location(0, "attention"), *[Location(1, "feed_forward")] * 2]
     whole, shared, routed = compare(TASKS, locations, 2, rounds).pairs
     assert (whole.ceiling, whole.gap, whole.verdict) == (shared.ceiling, shared.gap, "alike")
     assert routed.verdict == "routed"
 
 
+def test_tasks_of_one_kind_are_alike_in_batches_that_they_share() -> None:
+    """They were *apart*: in a batch, the queries of both push the same candidates away."""
+    generator = torch.Generator().manual_seed(0)
+    weight_DE = (0.05 * torch.randn(32, 16, generator=generator)).requires_grad_()
+    rounds = []
+    for _ in range(30):
+        gradients: list[Tensor] = []
+        for _ in range(2):
+            texts_ND = torch.randn(32, 32, generator=generator)
+            noise_2ND = 0.7 * torch.randn(2, 32, 32, generator=generator)
+            q_NE, c_NE = (texts_ND + noise_2ND) @ weight_DE
+            losses_N = F.cross_entropy(q_NE @ c_NE.T, torch.arange(32), reduction="none")
+            # The first half are queries of task one, the second of task two.
+            for losses in losses_N.chunk(2):
+                gradients += torch.autograd.grad(losses.sum(), weight_DE, retain_graph=True)
+        gradients_GN = torch.stack([gradients[g].flatten() for g in (0, 2, 1, 3)]).double()
+        products_PGG = (gradients_GN @ gradients_GN.T).numpy()[None]
+        rounds.append(RoundProducts(products_PGG, np.ones((1, 4), dtype=bool), [7, 8, 7, 8]))
+    cell = compare(TASKS, [Location(0, "attention")], 1, rounds).pairs[-1]
+    assert cell.verdict == "alike"
+    assert cell.gap.low < 0 < cell.gap.high
+
+
 def _at(rounds: Sequence[RoundProducts], place: int, left_out: int) -> list[RoundProducts]:
     """Return one parameter of all rounds but one."""
     kept = [one for number, one in enumerate(rounds) if number != left_out]
-    return [RoundProducts(o.products_PGG[[place]], o.reached_PG[[place]]) for o in kept]
+    return [RoundProducts(o.products_PGG[[place]], o.reached_PG[[place]], DISTINCT) for o in kept]
 
 
 def test_batches_whose_loss_is_zero_have_no_direction() -> None:
@@ -88,7 +117,7 @@ def test_batches_whose_loss_is_zero_have_no_direction() -> None:
         changed_KGN = gradients_KGN.copy()
         for place in zero:
             changed_KGN[place] = 0
-        rounds = [RoundProducts((g @ g.T)[None], reached) for g in changed_KGN]
+        rounds = [RoundProducts((g @ g.T)[None], reached, DISTINCT) for g in changed_KGN]
         return compare(TASKS, [Location(0, "attention")], 1, rounds).pairs[-1]
 
     def cosine(k: int, a: int, b: int) -> float:

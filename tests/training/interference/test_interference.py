@@ -158,6 +158,7 @@ def test_micro_batches_of_several_tasks_are_run_once(folder: Path) -> None:
     for one, of_round in zip(found, rounds, strict=True):
         (micro_batches,) = {tuple(map(id, halves)) for halves in of_round}
         assert len(micro_batches) == 2
+        assert one.batch_G == [*micro_batches] * len(tasks)
         flat = []
         for task in tasks:
             for micro_batch in of_round[0]:
