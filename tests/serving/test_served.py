@@ -26,8 +26,8 @@ from scimult.serving.schemas import Health
 from scimult.serving.served import Served
 from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
-from tests.library.conftest import dated
-from tests.serving.conftest import LABELS, Running, running
+from tests.library.conftest import dated, paper
+from tests.serving.conftest import LABELS, Running, running, same_hits
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
@@ -281,3 +281,30 @@ def test_an_unforeseen_error_does_not_end_the_watch(
     assert served.follow()
     assert (served.problem, len(served.library)) == (None, 12)
     served.close()
+
+
+@pytest.mark.long
+def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folder: Path) -> None:
+    model = Library.open(folder).model
+    Library.create(tmp_path / "library", dated(50), model=folder.parent / "model")
+    with running(tmp_path / "library") as server, ThreadPoolExecutor(4) as threads:
+        writer, stop = Library.open(tmp_path / "library", model=model), False
+
+        def ask() -> set[int]:
+            found = set()
+            while not stop:
+                found.add(server.post("/search", {"text": "graph", "k": 50}).status_code)
+            return found
+
+        clients = [threads.submit(ask) for _ in range(4)]
+        for n in range(3):
+            writer.sync([paper(i, version=n, year=2000) for i in range(32 + n)])
+            writer.compact()
+            time.sleep(0.1)
+        end = time.monotonic() + 30
+        while httpx.get(f"{server.url}/health").json()["papers"] != 34:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        stop = True
+        assert [client.result() for client in clients] == [{200}] * 4
+        assert same_hits(server.post("/search", {"text": "graph"}).json(), writer.search("graph"))

@@ -17,24 +17,14 @@ import pytest
 
 from scimult.library import Library
 from scimult.serving.guards import Limits
-from tests.library.conftest import WORDS, dated, paper
-from tests.serving.conftest import LABELS, Running, running
-
-# See test_batching.py; the scores of the top ten are rarely as close.
-TOLERANCE = 1e-5
+from tests.library.conftest import WORDS
+from tests.serving.conftest import LABELS, TOLERANCE, Running, running, same_hits
 
 
 @pytest.fixture(scope="module")
 def library(folder: Path) -> Library:
     """Return the service's library, opened separately."""
     return Library.open(folder)
-
-
-def _same(found: dict[str, Any], hits: Any) -> bool:
-    scores = np.array([one["score"] for one in found["papers"]])
-    ids = [one["id"] for one in found["papers"]]
-    close = np.allclose(scores, hits.scores, atol=TOLERANCE)
-    return close and (ids == hits.ids or np.diff(scores).max() > -3 * TOLERANCE)
 
 
 @pytest.mark.long
@@ -61,7 +51,7 @@ def test_answers_are_the_librarys_under_concurrency(server: Running, library: Li
     wrong = [
         one[:2]
         for one, answer in zip(requests, answers, strict=True)
-        if not _same(answer.json(), one[2])
+        if not same_hits(answer.json(), one[2])
     ]
     assert wrong == []
 
@@ -97,7 +87,7 @@ def test_returned_vectors_can_be_searched_by(server: Running, library: Library) 
     vectors = np.frombuffer(base64.b64decode(packed["vectors"]), "<f4").copy().reshape(3, -1)
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE)
     hits = library.search(vector=vectors[0], k=3)
-    assert _same(server.post("/search", {"vector": vectors[0].tolist(), "k": 3}).json(), hits)
+    assert same_hits(server.post("/search", {"vector": vectors[0].tolist(), "k": 3}).json(), hits)
 
 
 def test_evidence_is_a_sentence_of_the_paper(server: Running, library: Library) -> None:
@@ -390,30 +380,3 @@ def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
         assert set(statuses) == {200}
         assert server.count(200) == len(statuses)
         assert server.metrics.waiting.collect()[0].samples[0].value == 0
-
-
-@pytest.mark.long
-def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folder: Path) -> None:
-    model = Library.open(folder).model
-    Library.create(tmp_path / "library", dated(50), model=folder.parent / "model")
-    with running(tmp_path / "library") as server, ThreadPoolExecutor(4) as threads:
-        writer, stop = Library.open(tmp_path / "library", model=model), False
-
-        def ask() -> set[int]:
-            found = set()
-            while not stop:
-                found.add(server.post("/search", {"text": "graph", "k": 50}).status_code)
-            return found
-
-        clients = [threads.submit(ask) for _ in range(4)]
-        for n in range(3):
-            writer.sync([paper(i, version=n, year=2000) for i in range(32 + n)])
-            writer.compact()
-            time.sleep(0.1)
-        end = time.monotonic() + 30
-        while httpx.get(f"{server.url}/health").json()["papers"] != 34:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        stop = True
-        assert [client.result() for client in clients] == [{200}] * 4
-        assert _same(server.post("/search", {"text": "graph"}).json(), writer.search("graph"))
