@@ -16,13 +16,14 @@ import torch.multiprocessing as mp
 from scimult import distributed
 
 # Ranks are forked from a server that has imported all of this: seconds less for each.
-# DeepSpeed imports its Muon, and with it torch's compiler, when an engine is made; what a rank
+# DeepSpeed imports the next two when an engine is made, the compiler under stage 3; what a rank
 # calls lies in a module of tests, whose imports are those of the corpus.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         "deepspeed",
-        "deepspeed.runtime.zero.muon.muon_optimizer",
+        "deepspeed.module_inject.auto_ep_layer",
+        "torch._dynamo",
         "scimult.training.run",
         "hypothesis",
         "pytest",

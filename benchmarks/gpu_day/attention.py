@@ -130,7 +130,7 @@ def speed(day: Day, step: str) -> None:
     for (batch, (rows, least, most)), width, probability in product(
         _BATCHES.items(), (64, 32), (0.0, 0.1)
     ):
-        lengths = rng.integers(least, most, day.size(rows, 8)).tolist()
+        lengths = rng.integers(least, most, day.size(rows, 2)).tolist()
         plan = PackingPlan.build(lengths, 0, device)
         qkv = torch.randn(sum(lengths), 3, 12, width, device=device).bfloat16().requires_grad_()
         ways = {"ours": partial(attend, qkv, plan, probability, training=True)}

@@ -15,8 +15,9 @@ from scimult.checkpoints.families import export_config, export_weights
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.reading import FOLDED_KEY
 from scimult.checkpoints.warm_start import in_bank
+from scimult.checkpoints.weights import empty_model
 from scimult.errors import CheckpointError, ConfigError
-from scimult.models import Encoder, EncoderConfig, ExpertLayout
+from scimult.models import EncoderConfig, ExpertLayout
 from scimult.models.layouts import LowRankLayout
 from scimult.tasks import tells_sides
 from scimult.types import Role
@@ -126,8 +127,7 @@ def fold(
     encoder = config.encoder.model_copy(update={"experts": None, "lora": None})
     changes = {"encoder": encoder, "routing": "task", "tasks": tasks}
     folded = config.model_copy(update=changes, deep=True)
-    with torch.device("meta"):
-        expected = Encoder(folded.encoder).state_dict().keys()
+    expected = empty_model(folded.encoder).state_dict().keys()
     if weights.keys() != expected:
         raise CheckpointError(
             "the model has weights that a plain encoder does not",

@@ -15,6 +15,7 @@ from scimult.checkpoints import Pretrained, PretrainedConfig, read_config
 from scimult.checkpoints.pretrained import matching_routes, start_from
 from scimult.checkpoints.sentence_folder import lowercases
 from scimult.checkpoints.warm_start import warm_start
+from scimult.checkpoints.weights import empty_model
 from scimult.config import validate
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import CheckpointError, ConfigError
@@ -99,8 +100,7 @@ def rehearse_model(config: PretrainConfig, base: Pretrained) -> Pretrained:
     """
     assert config.model.base is not None
     described = _describe_on(config, base.config)
-    with torch.device("meta"):
-        model = Encoder(described.encoder)
+    model = empty_model(described.encoder)
     shapes = {name: weight.to("meta") for name, weight in base.model.state_dict().items()}
     routes = matching_routes(base.config, described, config.model.base)
     warm_start(model, shapes, config.model.base, routes)

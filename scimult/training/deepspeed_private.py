@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
@@ -99,6 +100,21 @@ def use_gloo_between_cpus() -> None:
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def load_muon_uncompiled() -> None:
+    """Import Muon, which every engine looks for in its optimizer, without what would compile it.
+
+    Its decorator loads torch's compiler: seconds at each start, and no run of ours uses Muon.
+    """
+    from deepspeed.runtime import compiler
+
+    compile_it = compiler.compile
+    compiler.compile = lambda: lambda function: function
+    try:
+        import_module("deepspeed.runtime.zero.muon.muon_optimizer")
+    finally:
+        compiler.compile = compile_it
 
 
 def restore_linear() -> None:

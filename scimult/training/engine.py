@@ -91,6 +91,7 @@ class DeepSpeedEngine:
             raise ConfigError("this GPU has no fp16", fix="use engine.precision fp32")
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         deepspeed_private.use_gloo_between_cpus()
+        deepspeed_private.load_muon_uncompiled()
         # DeepSpeed uses names of collectives that newer torch versions warn about.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
         self._optimizer = optimizer

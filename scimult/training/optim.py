@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scimult.checkpoints.weights import empty_model
 from scimult.models import Encoder
 from scimult.models.config import ROUTED
 from scimult.training.config import OptimizerConfig
@@ -71,10 +73,9 @@ def _part(expert: int | str, is_added: bool, experts: Sequence[str]) -> str:
 def added_names(model: Encoder) -> frozenset[str]:
     """Return the parameters that a plain encoder of this size lacks, and those of all experts."""
     plain = model.config.model_copy(update=dict.fromkeys(ROUTED))
-    with torch.device("meta"):
-        names, plain_names = (
-            dict(Encoder(config).named_parameters()) for config in (model.config, plain)
-        )
+    names, plain_names = (
+        dict(empty_model(config).named_parameters()) for config in (model.config, plain)
+    )
     return frozenset(
         name for name in names if name not in plain_names or expert_of(name, names) != SHARED
     )
@@ -96,6 +97,9 @@ def expert_of(name: str, names: Collection[str]) -> int:
     return SHARED if alone else int(match[2])
 
 
+_ADAM_STEP = inspect.unwrap(torch.optim.AdamW.step)
+
+
 class RoutedAdamW(torch.optim.AdamW):
     """AdamW that always steps shared groups, but groups of experts and learned parts only if used.
 
@@ -106,6 +110,12 @@ class RoutedAdamW(torch.optim.AdamW):
     ``parts``: ``shared``, ``added``, ``expert/NAME`` and ``learned/NAME``, as `parameter_groups`
     names them. Weights are updated by torch's fused kernel, on CPUs too.
     """
+
+    # As decorated by torch, like `step`, the first call loads its compiler: seconds at each start.
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
     def __init__(
         self, groups: list[dict[str, Any]], *, keeps_norms: bool = False, **options: Any
@@ -140,7 +150,8 @@ class RoutedAdamW(torch.optim.AdamW):
             self._add_squares(all_groups)
         self.param_groups = [group for group in all_groups if group["expert"] in stepped]
         try:
-            return super().step(closure) if self.param_groups else None
+            with torch.no_grad():
+                return _ADAM_STEP(self, closure) if self.param_groups else None
         finally:
             self.param_groups = all_groups
 

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scimult.library import Library
 from tests.base_models import save_base_model
 from tests.tiny import save_tiny_model
+from tests.training.corpus import prepare_corpus, run_config
 
 # Packages of the extras, and modules of others that take most of a second to import.
 NOT_FOR_USE = (
@@ -91,3 +93,21 @@ def test_use_of_a_model_loads_no_package_of_training(
     ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{verb} 0 []" for verb in VERBS], done.stderr
+
+
+@pytest.mark.ranks
+def test_training_loads_no_compiler(tmp_path: Path) -> None:
+    """Torch's takes half of the start; under stage 3, DeepSpeed uses it for each module."""
+    prepare_corpus(tmp_path)
+    config = run_config(tmp_path, "run", schedule={"steps": 2}, checkpoint={"every": 1})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    code = (
+        "import sys; from scimult.cli.main import app; app(sys.argv[1:], standalone_mode=False); "
+        "print(sorted({'torch._dynamo', 'torch._inductor'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", code, "pretrain", "--config", "run.yaml"]
+    for steps in (2, 3):  # the second call resumes
+        longer = f"schedule.steps={steps}"
+        done = subprocess.run([*command, longer], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "[]"
