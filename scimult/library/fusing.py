@@ -30,10 +30,12 @@ def continued(hits: RowScores, longer: RowScores, most: int) -> RowScores:
 def fused(vectors: RowScores, words: RowScores, share: Share, ids_of: IdsOf) -> RowScores:
     """Rank the papers of two lists by the weighted sum of their points.
 
-    ``share`` weighs ``words`` when each list's scores are scaled to 0 to 1; "rank" adds reciprocal
-    ranks (Cormack et al., 2009). Vectors beyond the first 1,000 follow with 0 points: were they
-    fused, scores would depend on how far a page reaches.
+    ``share`` weighs ``words`` when each list's scores are scaled to 0 to 1, and 1 lists these
+    alone; "rank" adds reciprocal ranks (Cormack et al., 2009). Vectors beyond the first 1,000
+    follow with 0 points: were they fused, scores would depend on how far a page reaches.
     """
+    if share == 1:
+        vectors = vectors[0][:0], vectors[1][:0]
     others = vectors[0][FUSED:], np.zeros_like(vectors[1][FUSED:])
     vectors = vectors[0][:FUSED], vectors[1][:FUSED]
     rows_U = np.union1d(vectors[0], words[0])

@@ -91,11 +91,12 @@ def make_index(
             parts.remove()
             fix = "run every part again"
             raise StorageError("library changed while its index was built", path=folder, fix=fix)
-        state = current
+        former, state = state.manifest.indexes.get(task), current
         check_model(state, model)
-        if parts.missing():
-            # Another process saw all parts too, and has published the index.
-            return IndexFacts(**state.manifest.indexes[task])
+        if missing := parts.missing():
+            # Another process saw all parts too, and has published the index, or removed damage.
+            published = state.manifest.indexes.get(task)
+            return missing if published in (None, former) else IndexFacts(**published)
         path = _path(state, task)
         facts = _tuned(state, path, parts.merge(path), model, task, target)
         # Not before the index is published: a killed process would lose what all have filled.

@@ -205,7 +205,7 @@ class Library:
         task, **options
             As in `search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
-        seeds = [ids] if isinstance(ids, (str, int)) else list(ids)
+        seeds = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, str) else [ids]
         if not (title.strip() or abstract.strip()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:

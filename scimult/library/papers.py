@@ -65,7 +65,8 @@ def as_ids(ids: Iterable[object]) -> list[str]:
 class PaperTable:
     """All rows on disk; the caller knows which of them are papers.
 
-    ``types`` are those of columns beyond the ones that all libraries have.
+    ``types`` are those of columns beyond the ones that all libraries have. A filter, and a subquery
+    in it, sees no row of ``removed_N``.
 
     Attributes
     ----------
@@ -73,8 +74,15 @@ class PaperTable:
         Unusable segments, by name.
     """
 
-    def __init__(self, folder: Path, segments: Sequence[Segment], types: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segments: Sequence[Segment],
+        types: Mapping[str, str],
+        removed_N: BoolArray,
+    ) -> None:
         self.folder, self.segments, self.types = folder, list(segments), dict(types)
+        self._removed_N = removed_N
         self.starts: IntArray = np.cumsum([0, *(part.rows for part in segments)], dtype=np.int64)
         self.damaged: dict[str, DataError] = {}
         for part in self.segments:
@@ -239,7 +247,9 @@ class PaperTable:
         folders = ", ".join(literal(f"{name}/") for name in (folder, glob.escape(folder)))
         connection.execute(f"SET allowed_directories = [{folders}]")
         connection.execute("SET enable_external_access = false")
-        connection.execute(f"CREATE VIEW papers AS {query}")
+        removed = pa.table({"row": np.flatnonzero(self._removed_N)})
+        connection.from_arrow(removed).create("removed")
+        connection.execute(f"CREATE VIEW papers AS FROM ({query}) ANTI JOIN removed USING (row)")
         connection.execute("SET lock_configuration = true")
         return connection
 

@@ -51,7 +51,7 @@ class Request:
         ``auto`` uses the approximate index if there is one and it pays off.
     words : float, optional
         Weight of BM25 next to the vectors, each list's scores scaled to 0 to 1; 0.5 weighs both
-        alike. "rank" adds reciprocal ranks instead, "tuned" uses the tuned weight.
+        alike, 1 is BM25 alone. "rank" adds reciprocal ranks instead, "tuned" uses the tuned weight.
     rerank : str, optional
         A sentence-transformers cross-encoder that reorders the first ``rerank_top``, or ``k`` if
         that is more; further pages are refused.

@@ -51,8 +51,9 @@ class State:
 
     def _open(self) -> None:
         folder, manifest = self.folder, self.manifest
-        self.papers = PaperTable(folder / PAPERS, manifest.segments, manifest.columns)
         self.removed_N = read_removed(folder, manifest)
+        rows = manifest.segments, manifest.columns, self.removed_N
+        self.papers = PaperTable(folder / PAPERS, *rows)
         names = [part.name for part in manifest.segments]
         self._shards = {task: Shards(self.space_folder(task), names) for task in manifest.sides}
 

@@ -17,6 +17,7 @@ from scimult.inference import SciMult
 from scimult.inference.texts import as_texts
 from scimult.library import Hits, Library
 from scimult.library.results import SCORES
+from scimult.library.writing import check_model
 from scimult.matching.affinity import Rule, affinities
 from scimult.matching.venue import reviewer_id, two_titles
 from scimult.progress import note
@@ -238,7 +239,9 @@ def _page(
 ) -> schemas.Page:
     sentences: Sequence[str | None] = [None] * len(hits)
     if request.evidence:
-        if vector is None:
+        if vector is not None:
+            check_model(library.state, library.model)  # sentences, too, must be of its space
+        else:
             queries = [*texts, *_papers_of(library, ids)]
             vectors_QD = library.model.encode(queries, task=request.task, role="query")
             vector = vectors_QD.mean(axis=0)

@@ -157,12 +157,18 @@ class Passes:
         return min(self._most, max(-(-tokens // len(self._threads)), _LEAST_TOKENS))
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
+        """Run jobs in one pass, or if that fails, each alone: only their own texts fail them."""
         tokens = [ids for job in jobs for ids in job.tokens]
         try:
             vectors_RND = self._run(tokens, jobs[0].routes)
         except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
+                return
+            vectors_RND = None  # beyond this block, where the error keeps the pass's memory
+        if vectors_RND is None:
             for job in jobs:
-                job.done.set_exception(error)
+                self._finish([job])
             return
         self._observe(len(tokens), sum(map(len, tokens)))
         start = 0

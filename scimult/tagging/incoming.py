@@ -85,7 +85,7 @@ def tagged_papers(
         warn(f"ignored {ignored}, unknown to the vocabulary or ambiguous, such as {examples}")
     counts = [len(rows) for rows in tags]
     if ids and not sum(counts):
-        fix = "check that papers have labels, ids or names in the vocabulary, or give no papers"
+        fix = "give papers with labels, or name the field that has them (--column labels=NAME)"
         raise DataError("no paper has a tag of the vocabulary", fix=fix)
     owners = np.repeat(np.arange(len(tags)), counts)
     columns = np.array([row for rows in tags for row in rows], dtype=np.int64)

@@ -152,7 +152,7 @@ def _id_if_any(record: Record, columns: Mapping[str, str | None], language: str)
 
 
 def _id(record: Record, columns: Mapping[str, str | None], language: str) -> str:
-    return _bare(record, record.identifier(_field(record, "id", columns, language)))
+    return _bare(record, record.identifier(_required(record, "id", columns, language)))
 
 
 def _bare(record: Record, name: str) -> str:
@@ -166,7 +166,7 @@ def _concept(record: Record, columns: Mapping[str, str | None], language: str) -
     if not is_one_line(name):
         problem = "id has a line break or control character"
         raise record.error(problem, value=name, fix="remove it")
-    label = record.text(_field(record, "label", columns, language)).strip()
+    label = record.text(_required(record, "label", columns, language)).strip()
     if is_blank(label):
         raise record.error("concept has no label", value=name, fix="give it a label")
     parts = {part: _field(record, part, columns, language) for part in FIELDS}
@@ -186,6 +186,15 @@ def _field(record: Record, part: str, columns: Mapping[str, str | None], languag
         return columns[part] or ""
     names = [name for known in FIELDS[part] for name in (f"{known}_{language}", known)]
     return next((name for name in names if name in record.fields), part)
+
+
+def _required(record: Record, part: str, columns: Mapping[str, str | None], language: str) -> str:
+    """Return the name of a field that every concept must have."""
+    name = _field(record, part, columns, language)
+    if name in record.fields:
+        return name
+    fix = f"add it, name its field (--field {part}=NAME), or leave it out with --skip-bad"
+    raise record.error(f"missing field {name!r}", value=sorted(record.fields), fix=fix)
 
 
 def _list(record: Record, name: str) -> list[str]:

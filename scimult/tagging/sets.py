@@ -69,10 +69,15 @@ def select_tags(
     """Select suggestions from ranked rows, best first, in their order.
 
     In a closed hierarchy broader concepts are ranked before narrower ones; ``specific`` leaves out
-    concepts above another suggestion, and later ones move up.
+    concepts above another suggestion, and later ones move up. Without a threshold it keeps a
+    broader concept rather than one less than half as probable: almost every concept has some.
     """
     tags: list[int] = []
-    for row, tags_then in _growing(ranked, vocabulary, k=k, exclude=exclude, hierarchy=hierarchy):
+    rivals_C = probabilities_C if threshold is None else None
+    growing = _growing(
+        ranked, vocabulary, k=k, exclude=exclude, hierarchy=hierarchy, probabilities_C=rivals_C
+    )
+    for row, tags_then in growing:
         if threshold is not None and probabilities_C[row] < threshold:
             break
         tags = tags_then
@@ -86,8 +91,12 @@ def _growing(
     k: int | None,
     exclude: Collection[int],
     hierarchy: Hierarchy,
+    probabilities_C: NDArray[Any] | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield each ranked row that is no longer left out, and the suggestions down to it."""
+    """Yield each ranked row that is no longer left out, and the suggestions down to it.
+
+    Given probabilities, ``specific`` keeps those more than twice as probable as narrower ones.
+    """
     tags: list[int] = []
     left_out = set(exclude)
     for row in ranked:
@@ -95,6 +104,11 @@ def _growing(
             continue
         if hierarchy == "specific":
             above = vocabulary.ancestors(row)
+            if probabilities_C is not None and any(
+                other in above and probabilities_C[row] < probabilities_C[other] / 2
+                for other in tags
+            ):
+                continue
             left_out |= above
             tags = [other for other in tags if other not in above]
         tags.append(row)

@@ -51,6 +51,7 @@ def test_whole_numbers_are_ids_wherever_ids_are_given(make: Make) -> None:
     assert library.remove([10, np.int64(11)]).removed == 2
     assert library.sync([{"id": 3, "title": "Paper 3"}], keep={4, "5"}).removed == 7
     assert sorted(library.ids()) == ["3", "4", "5"]
+    assert library.recommend(np.int64(3)).ids == library.recommend("3").ids
 
 
 @pytest.mark.parametrize("by_row", [False, True])

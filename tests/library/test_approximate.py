@@ -272,6 +272,27 @@ def test_parts_that_another_process_merged_are_not_merged_again(
     assert [path.name for path in (library.path / "indexes").iterdir()] == [facts.file]
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_a_part_that_another_process_removed_as_damaged_is_missing(
+    library: Library, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    """It ended in a KeyError, or told of an earlier index."""
+    if published:
+        library.index(kind="pq")
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    whole = Parts.fill
+
+    def fill(self: Parts, part: Part) -> bool:
+        done = whole(self, part)
+        self._path(0).unlink()
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "fill", fill)
+        assert library.index(kind="pq", part=Part(1, 2)) == [0]
+    assert isinstance(library.index(kind="pq", part=Part(0, 2)), IndexFacts)
+
+
 def test_a_process_killed_after_merging_loses_no_part(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

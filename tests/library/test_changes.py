@@ -238,6 +238,15 @@ def test_a_second_writer_is_refused(make: Make) -> None:
     assert library.add([paper(9)]).added == 1
 
 
+def test_a_subquery_of_a_filter_sees_no_removed_paper(make: Make) -> None:
+    library = make([paper(number, year=2000 + number) for number in range(5)])
+    library.remove(["p004"])
+    library.add([paper(2, 1, year=2002)])
+    assert library.ids(where="year = (SELECT max(year) FROM papers)") == ["p003"]
+    repeated = "id IN (SELECT id FROM papers GROUP BY id HAVING count(*) > 1)"
+    assert library.ids(where=repeated) == []
+
+
 def test_a_reader_keeps_its_snapshot_until_it_refreshes(make: Make, model: SciMult) -> None:
     library = make(dated(6))
     reader = Library.open(library.path, model=model)

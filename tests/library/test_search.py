@@ -54,6 +54,7 @@ FILTERS: list[tuple[Any, Callable[[dict[str, Any]], bool]]] = [
     ({"labels": np.str_("protein")}, lambda row: "protein" in row["labels"]),
     ({"labels": np.array(["protein"])}, lambda row: "protein" in row["labels"]),
     ({"labels": 7}, lambda row: False),
+    ("year = (SELECT max(year) FROM papers)", lambda row: row["year"] == 2009),
 ]
 
 

@@ -173,6 +173,23 @@ def test_an_error_reaches_its_caller_and_the_thread_goes_on(gate: Gate) -> None:
     passes.close()
 
 
+def test_an_error_of_one_request_does_not_reach_those_of_its_pass(gate: Gate) -> None:
+    """A text for which memory runs out failed all that shared its pass."""
+    passes = Passes(gate)
+    with ThreadPoolExecutor(4) as threads:
+        threads.submit(passes.encode, _text(), [0])
+        while not gate.passes:
+            time.sleep(0.001)
+        rest = [threads.submit(passes.encode, _text(n), [0]) for n in (1, 13, 2)]
+        _wait(passes, 3)
+        gate.open.set()
+        assert isinstance(rest[1].exception(), ZeroDivisionError)
+        for number, future in ((1, rest[0]), (2, rest[2])):
+            np.testing.assert_array_equal(future.result(), _sums(_text(number), [0]))
+    assert [count for count, _ in gate.passes] == [1, 3, 1, 1, 1]
+    passes.close()
+
+
 def test_closing_answers_all_waiting_jobs(gate: Gate) -> None:
     passes = Passes(gate)
     with ThreadPoolExecutor(4) as threads:

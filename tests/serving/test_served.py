@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from scimult.cli.serve import followed_labels
+from scimult.errors import DataError
 from scimult.library import Library
 from scimult.library.words import WordIndex
 from scimult.serving.answers import Answers
 from scimult.serving.app import THREADS, Service
 from scimult.serving.batching import DEADLINE
-from scimult.serving.schemas import Health
+from scimult.serving.schemas import Health, Search
 from scimult.serving.served import Served
 from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
@@ -197,6 +198,23 @@ def test_a_deadline_ends_with_its_request() -> None:
     answer = service.answer(lambda: Health(status="ok", papers=1, generation=1), waits=True)
     assert asyncio.run(answer).status_code == 200
     assert service._waiting.submit(DEADLINE.get, None).result() is None
+
+
+def test_evidence_compares_vectors_of_one_space(tmp_path: Path) -> None:
+    """Behind an adapter, sentences were encoded by another model than the vector given."""
+    models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
+    library = Library.create(tmp_path / "library", dated(120), model=models[0], dtype="float32")
+    library.adapt(models[1], dtype="float32")
+    (vector,) = library.model.encode(["graph"], task="search", role="query").tolist()
+    request = Search(vector=vector, evidence=True, k=2)
+    own, newer = (Served(library.path, model=model) for model in (None, models[1]))
+    assert all(paper.evidence for paper in Answers(own).search(request).papers)
+    with pytest.raises(DataError, match="differ in weights"):
+        Answers(newer).search(request)
+    of_text = Answers(newer).search(Search(text="graph", evidence=True, k=2))
+    assert all(paper.evidence for paper in of_text.papers)
+    for served in (own, newer):
+        served.close()
 
 
 def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> None:

@@ -67,9 +67,28 @@ def test_sets_are_closed_or_specific(
         assert all(threshold is None or found[row] >= threshold for row in rows)
         assert list(found[rows]) == sorted(found[rows], reverse=True)
     # Without k, all above the threshold except those above another one.
-    whole = select_tags(ranked, found, vocabulary, hierarchy="specific", **{**options, "k": None})
+    everything = {"k": None, "threshold": threshold or 0.0, "exclude": exclude}
+    whole = select_tags(ranked, found, vocabulary, hierarchy="specific", **everything)
     above = {row for row in ranked if threshold is None or found[row] >= threshold} - exclude
     assert set(whole) == {r for r in above if not any(r in vocabulary.ancestors(o) for o in above)}
+
+
+def test_an_improbable_concept_does_not_displace_a_broader_one() -> None:
+    """The best tag of this paper was the child, at 0.05."""
+    broader = {"parent": (), "child": ("parent",), "other": (), "likely": ("other",)}
+    vocabulary = Vocabulary(Concept(name, name, broader=above) for name, above in broader.items())
+    found = np.array([0.95, 0.05, 0.6, 0.3])
+
+    def names(k: int, threshold: float | None) -> list[str]:
+        options = {"k": k, "threshold": threshold, "exclude": (), "hierarchy": "specific"}
+        ranked = best_first(found, vocabulary, len(found))
+        return [vocabulary[row].id for row in select_tags(ranked, found, vocabulary, **options)]
+
+    assert names(1, None) == ["parent"]
+    assert names(5, None) == ["parent", "likely"]
+    # A threshold says what is probable enough.
+    assert names(5, 0.01) == ["likely", "child"]
+    assert names(5, 0.5) == ["parent", "other"]
 
 
 @pytest.mark.parametrize("hierarchy", ["flat", "closed", "specific"])

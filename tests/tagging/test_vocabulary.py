@@ -215,6 +215,7 @@ def test_json_lines_and_tables_are_equivalent(tmp_path: Path) -> None:
     [
         ("v.jsonl", '{"id": "a", "name": "A"}\n{"id": "a", "name": "B"}\n', r":2: repeated"),
         ("v.jsonl", '{"id": "a"}\n', r"v\.jsonl:1: missing field 'label'"),
+        ("v.csv", "code,label\na,A\n", r"csv:2: missing field 'id'.*--field id=NAME.*--skip-bad"),
         ("v.jsonl", '{"id": "a", "label": " "}\n', r"v\.jsonl:1: concept has no label"),
         (
             "v.jsonl",
