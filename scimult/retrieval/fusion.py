@@ -73,6 +73,6 @@ def fuse(
     keys_U, index_P = np.unique(np.concatenate(keys), return_inverse=True)
     totals_U = np.bincount(index_P, np.concatenate(weighted), minlength=len(keys_U))
     query_U, row_U = np.divmod(keys_U.astype(np.int64), len(place_C))
-    totals_U = totals_U.astype(np.float32)
-    fused = ranking_of_pairs(query_U, row_U, totals_U, queries, place_C, least)
+    scores_U = totals_U.astype(np.float32)
+    fused = ranking_of_pairs(query_U, row_U, scores_U, queries, place_C, least)
     return Ranking(fused.rows_QK[:, :k], fused.scores_QK[:, :k])
