@@ -219,7 +219,7 @@ def _load(text: str) -> Any:
     tree = yaml.load(text, Loader=_Loader)
     if _expanded_size(tree, {}) > _MOST_VALUES:
         raise ValueError("its aliases (*name) expand to too many values")
-    return tree
+    return _unshared(tree)
 
 
 def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
@@ -256,6 +256,13 @@ def _expanded_size(value: Any, known: dict[int, int]) -> int:
         items = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_expanded_size(item, known) for item in items)
     return known[id(value)]
+
+
+def _unshared(value: Any) -> Any:
+    """Copy each alias: an override of one place must not change the other."""
+    if isinstance(value, dict):
+        return {key: _unshared(item) for key, item in value.items()}
+    return [_unshared(item) for item in value] if isinstance(value, list) else value
 
 
 def _yaml_problem(error: Exception) -> str:

@@ -120,8 +120,17 @@ def _launchers_store() -> tuple[Any, int, int]:
 
     Opened once: under some launchers rank 0 serves the store, and the others could not connect
     while rank 0 reopened it.
+
+    Raises
+    ------
+    ConfigError
+        If a launcher's environment variables are missing or wrong.
     """
-    store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    try:
+        store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    except ValueError as error:
+        fix = "start it by torchrun or deepspeed, or unset WORLD_SIZE and RANK for one process"
+        raise ConfigError(f"cannot join the launcher's ranks: {error}", fix=fix) from error
     return store, int(own_rank), int(ranks)
 
 

@@ -240,7 +240,9 @@ def _continue_part(url: str, part: Path) -> None:
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
-        if error.code == 416:  # range not satisfiable: start over
+        if error.code == 416:  # range not satisfiable
+            if error.headers.get("Content-Range") == f"bytes */{start}":
+                return  # killed after its last byte, while it was verified
             _discard(part)
             raise ConnectionResetError("the file on the server has changed") from error
         raise

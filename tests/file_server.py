@@ -67,7 +67,10 @@ def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
                 assert found is not None
                 start = int(found[1])
                 if start >= len(content):
-                    self.send_error(416)
+                    self.send_response(416)
+                    self.send_header("Content-Range", f"bytes */{len(content)}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
                     return
                 self.send_response(206)
                 last = len(content) - 1

@@ -13,6 +13,7 @@ from scimult.config import (
     StrictConfig,
     apply_overrides,
     load_config,
+    merge,
     read_yaml,
     save_config,
     string_override,
@@ -326,3 +327,14 @@ def test_a_glob_is_a_string(tmp_path: Path) -> None:
 def test_aliases_that_share_a_little_are_read(tmp_path: Path) -> None:
     text = "optimizer: &o {lr: 0.1}\nsources: [&s {name: a}, *s, {<<: *s, name: b}]\n"
     assert [one.name for one in load_config(Job, _write(tmp_path, text)).sources] == list("aab")
+
+
+def test_an_override_changes_one_of_two_places_that_share_an_alias(tmp_path: Path) -> None:
+    base = "a: &x {k: 1, deep: {l: 2}}\nb: *x\nc: [*x]\nd: {<<: *x}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    top = _write(tmp_path, "include: base.yaml\na: {deep: {l: 3}}\n")
+    plain = {"k": 1, "deep": {"l": 2}}
+    assert read_yaml(top) == {"a": {"k": 1, "deep": {"l": 3}}, "b": plain, "c": [plain], "d": plain}
+    tree = read_yaml(tmp_path / "base.yaml")
+    assert apply_overrides(tree, ["b.k=5"]) == {**tree, "b": {**plain, "k": 5}}
+    assert merge(tree, {"b": {"k": 5}}) == {**tree, "b": {**plain, "k": 5}}

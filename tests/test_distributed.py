@@ -154,6 +154,18 @@ def test_collectives_without_a_process_group() -> None:
     assert distributed.is_main()
 
 
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_half_of_a_launchers_variables_are_refused(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    values = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(missing)
+    with pytest.raises(ConfigError, match=f"variable {missing} expected, but not set.*Fix: start"):
+        distributed.initialise(torch.device("cpu"), 1)
+
+
 def test_launcher_variables_are_read_before_the_group_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

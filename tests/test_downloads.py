@@ -97,6 +97,21 @@ def test_a_part_longer_than_the_file_begins_anew(server: Server, tmp_path: Path)
     assert path.read_bytes() == CONTENT[:1000]
 
 
+def test_a_whole_part_is_not_downloaded_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(path: Path) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("scimult.downloads.sha256", end)
+        download([_remote(server)], tmp_path)
+    (path,) = download([_remote(server)], tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={len(CONTENT)}-"]
+    assert {found.name for found in tmp_path.rglob("*")} == {"sub", "a b.json", RECORD}
+
+
 def test_another_checksum_is_refused_and_nothing_stays(server: Server, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="differs from the file known") as met:
         download([_remote(server, "0" * 64)], tmp_path)

@@ -254,8 +254,8 @@ class _RerankedRanker:
         query_P, column_P = np.nonzero(rows_QK[:, :top] >= 0)
         row_P = rows_QK[query_P, column_P]
         scores_P = self._system.scores(self._dataset, query_P, row_P)
-        best = ranking_of_pairs(query_P, row_P, scores_P, len(ranking), self._place_C)
-        rest_QK = rows_QK[:, top:]
+        width, rest_QK = rows_QK[:, :top].shape[1], rows_QK[:, top:]
+        best = ranking_of_pairs(query_P, row_P, scores_P, len(ranking), self._place_C, width)
         # Below the lowest score of their query, in their previous order.
         lowest_Q1 = np.where(best.rows_QK >= 0, best.scores_QK, np.inf).min(axis=1, initial=0.0)
         ranks_K = np.arange(1, rest_QK.shape[1] + 1, dtype=np.float32)

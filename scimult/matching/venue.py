@@ -305,7 +305,7 @@ def _year(note: Record) -> int | None:
         return None
     try:
         return datetime.fromtimestamp(milliseconds / 1000, tz=timezone.utc).year
-    except (OverflowError, ValueError) as error:
+    except (OverflowError, ValueError, OSError) as error:
         fix = "write the milliseconds since 1970, or remove the date"
         raise note.error("not a date", value=milliseconds, fix=fix) from error
 

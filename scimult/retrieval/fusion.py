@@ -62,6 +62,7 @@ def fuse(
     k : int, optional
         Results per query; default: all candidates of any list.
     """
+    least = 0 if k is None else min(k, len(place_C))
     keys, weighted = [], []
     queries = len(rankings[0])
     for ranking, points_QK, weight in zip(rankings, points, weights_Q, strict=True):
@@ -72,5 +73,6 @@ def fuse(
     keys_U, index_P = np.unique(np.concatenate(keys), return_inverse=True)
     totals_U = np.bincount(index_P, np.concatenate(weighted), minlength=len(keys_U))
     query_U, row_U = np.divmod(keys_U.astype(np.int64), len(place_C))
-    fused = ranking_of_pairs(query_U, row_U, totals_U.astype(np.float32), queries, place_C)
+    scores_U = totals_U.astype(np.float32)
+    fused = ranking_of_pairs(query_U, row_U, scores_U, queries, place_C, least)
     return Ranking(fused.rows_QK[:, :k], fused.scores_QK[:, :k])

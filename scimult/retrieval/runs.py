@@ -172,6 +172,7 @@ def ranking_of_pairs(
     scores_P: FloatArray,
     n_queries: int,
     place_C: IntArray,
+    least: int = 0,
 ) -> Ranking:
     """Sort P scored pairs, in any order, into one ranked list per query.
 
@@ -183,12 +184,14 @@ def ranking_of_pairs(
         Number of lists; queries without a pair get an empty one.
     place_C : IntArray
         Position of each candidate among equal scores.
+    least : int
+        Length that lists are padded to if none has as many pairs.
     """
     order = np.lexsort((place_C[rows_P], -scores_P, queries_P))
     queries_P, rows_P, scores_P = queries_P[order], rows_P[order], scores_P[order]
     lengths_Q = np.bincount(queries_P, minlength=n_queries)
     columns_P = np.arange(len(queries_P)) - np.repeat(np.cumsum(lengths_Q) - lengths_Q, lengths_Q)
-    width = int(lengths_Q.max(initial=0))
+    width = int(lengths_Q.max(initial=least))
     rows_QK = np.full((n_queries, width), -1, dtype=np.int64)
     scores_QK = np.full((n_queries, width), -np.inf, dtype=np.float32)
     rows_QK[queries_P, columns_P] = rows_P

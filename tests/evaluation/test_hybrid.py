@@ -26,6 +26,7 @@ from scimult.evaluation.hybrid import (
     read_dev_sets,
 )
 from scimult.evaluation.metrics import compute, judge
+from scimult.evaluation.rankings import classification_coarse
 from scimult.evaluation.systems import BM25System, DenseSystem, System
 from scimult.evaluation.task_data import Dataset, Reviewers
 from scimult.files import sha256
@@ -35,6 +36,7 @@ from tests.benchmark_sets import (
     HEADER,
     REQUESTS,
     WordEncoder,
+    write_coarse,
     write_jsonl,
     write_rows,
     write_search,
@@ -104,6 +106,29 @@ def test_a_weight_is_chosen_on_the_other_half_of_the_queries(dataset: Dataset) -
                 best, kept = score, fused
         assert kept is not None
         assert found.rows_QK[query].tolist() == kept.rows_QK[query, :3].tolist()
+
+
+@pytest.mark.parametrize("kind", ["fused", "reranked"])
+def test_lists_are_as_long_as_asked_for_where_nothing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    entry = write_coarse(tmp_path).model_copy(update={"labels": "labels.jsonl"})
+    labels = [{"id": name, "name": f"zebra {name}"} for name in ("graph", "folding", "water")]
+    write_jsonl(tmp_path / "coarse/labels.jsonl", labels)
+    papers = [{"id": f"p{n}", "title": "nothing", "labels": ["water"]} for n in range(4)]
+    write_jsonl(tmp_path / "coarse/papers.jsonl", papers)
+    data = read_dataset("coarse", entry, tmp_path, "", Rejects())
+    assert isinstance(data, Dataset)
+    scorer = lambda *_: lambda pairs: np.zeros(len(pairs), np.float32)  # noqa: E731
+    monkeypatch.setattr("scimult.evaluation.hybrid.load_cross_encoder", scorer)
+    fused = FusedSystem("fused", [BM25System(), BM25System("other", k1=1.2)])
+    system = fused if kind == "fused" else RerankedSystem("reranked", BM25System(), "model")
+    ranker = system.ranker(data)
+    assert ranker.search(2).rows_QK.tolist() == [[-1, -1]] * 4
+    assert ranker.search(5).rows_QK.shape == BM25System().ranker(data).search(5).rows_QK.shape
+    outcome = classification_coarse(entry, data, ranker)
+    assert outcome.scores == {"macro_f1": 0.0}
+    assert outcome.per_query["predicted"] == [""] * 4
 
 
 def test_a_weight_is_chosen_on_a_dev_set(tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ def test_tables_of_any_format(tmp_path: Path) -> None:
             json.dumps({**note("b2", "In microseconds"), "pdate": 1_600_000_000_000_000_000}),
             "not a date",
         ),
+        (
+            "archives/~Bob_M1.jsonl",
+            json.dumps({**note("b2", "Of no time"), "pdate": 1e20}),
+            "not a date",
+        ),
         ("submissions.jsonl", json.dumps(note("s1", "Again")), "duplicate submission"),
         (
             "submissions.jsonl",

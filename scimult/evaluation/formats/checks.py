@@ -98,11 +98,11 @@ class Source:
     def known_queries(
         self, judgments: Judgments, text_of: Callable[[str], Text | None]
     ) -> dict[str, Text]:
-        """Return the texts of judged queries; reject queries without one."""
+        """Return the texts of judged queries; reject queries without one, or with a blank one."""
         queries: dict[str, Text] = {}
         for query in judgments:
             text = text_of(query)
-            if text is None:
+            if text is None or not text.joined:
                 fix = "add its text, or remove the query"
                 self.reject("judged query has no text", query, fix)
             else:
@@ -125,6 +125,7 @@ class Source:
 
         ``listed`` are the candidates of each query (None: all documents). ``judged_in`` and
         ``listed_in`` are the files of judgments and candidates, for messages; by default the first.
+        A blank document stands as a full stop and is counted.
         ``remarks`` are caveats for readers, with the number of occurrences, which may be 0.
 
         Raises
@@ -137,7 +138,9 @@ class Source:
         if listed is not None:
             asked = self._with_listed_relevant(asked, judgments, listed, listed_in or judged_in)
         without = sum(not _has_relevant(judgments[query]) for query in asked)
-        counted = {**(remarks or {}), COUNTS_AS_0: without}
+        blank = [document for document, text in documents.items() if not text.joined]
+        documents = {**documents, **dict.fromkeys(blank, BLANK)}
+        counted = {**(remarks or {}), NO_TEXT: len(blank), COUNTS_AS_0: without}
         if without == len(asked):
             fix = "check the judgments"
             raise DataError("no query has anything relevant", path=judged_in, fix=fix)

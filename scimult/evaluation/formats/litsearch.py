@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scimult.data.lines import Record, read_jsonl
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import BLANK, NO_TEXT, Source
+from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id, request
 from scimult.evaluation.task_data import Dataset
 from scimult.types import Text
@@ -28,8 +28,6 @@ def read(source: Source) -> Dataset:
     """Read questions, numbered in file order; each searches the whole corpus."""
     path, texts = source.paths
     documents = by_id(texts, "corpusid", _paper, source.rejects)
-    empty = [paper for paper, text in documents.items() if not text.joined]
-    documents.update(dict.fromkeys(empty, BLANK))
     queries: dict[str, Text] = {}
     judgments: Judgments = {}
     groups: dict[str, str] = {}
@@ -43,7 +41,6 @@ def read(source: Source) -> Dataset:
         documents,
         source.known_documents(judgments, documents),
         groups=groups,
-        remarks={NO_TEXT: len(empty)},
     )
 
 

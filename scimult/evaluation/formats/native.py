@@ -13,7 +13,7 @@ from scimult.data.judgments import QUERY, read_judgments
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.evaluation.benchmark import Benchmark
-from scimult.evaluation.formats.checks import BLANK, NO_TEXT, NOT_ASKED, Source, Targets, hold_out
+from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (
     QUERY_ID,
     Judgments,
@@ -92,7 +92,6 @@ def _read_retrieval(source: Source) -> Dataset:
         listed_in=lists[0] if lists else None,
         remarks={
             NOT_ASKED: not_asked,
-            NO_TEXT: sum(text is BLANK for text in corpus.values()),
             ALSO_RANKED: _also_ranked(asked, corpus) if benchmark.mode == "default" else 0,
         },
     )
@@ -103,10 +102,10 @@ def _paper(record: Record) -> Text:
 
 
 def _document(record: Record) -> Text:
-    """Return a document of a corpus; one whose text is blank stands as a full stop."""
+    """Return a document of a corpus; one whose text is blank stays."""
     names = ("title", "text", "abstract")
     is_blank = "text" in record.fields and not any(record.text(name, "").strip() for name in names)
-    return BLANK if is_blank else _paper(record)
+    return Text("paper", "") if is_blank else _paper(record)
 
 
 def _also_ranked(queries: Mapping[str, Text], corpus: Mapping[str, Text]) -> int:

@@ -15,6 +15,7 @@ from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import missing_files, read_dataset
+from scimult.evaluation.formats.checks import BLANK, NO_TEXT
 from scimult.evaluation.protocols import function_of
 from scimult.evaluation.results import SetResult, averages
 from scimult.evaluation.suites import load_suite
@@ -130,6 +131,20 @@ def test_a_bad_pool_of_csfcube_is_named_or_left_out(
     assert sum(rejects.counts.values()) == 1
 
 
+def test_a_blank_paper_of_csfcube_is_counted_but_no_query(csfcube: Path) -> None:
+    path = csfcube / "csfcube/abstracts-csfcube-preds.jsonl"
+    papers = [json.loads(line) for line in path.read_text().splitlines()]
+    papers[70] |= {"title": " ", "abstract": []}
+    write_jsonl(path, papers)
+    data, _, _ = _scored(_benchmark("csfcube"), csfcube)
+    assert data.candidates[70] == BLANK
+    assert data.remarks[NO_TEXT] == 1
+    papers[0] |= {"title": "", "abstract": [""]}
+    write_jsonl(path, papers)
+    with pytest.raises(DataError, match=r"judged query has no text \(value: '0_"):
+        _scored(_benchmark("csfcube"), csfcube)
+
+
 @pytest.fixture
 def doris_mae(tmp_path: Path) -> Path:
     draw = np.random.default_rng(1)
@@ -232,6 +247,17 @@ def test_a_pool_of_doris_mae_with_an_unknown_abstract(doris_mae: Path) -> None:
     path.write_text(json.dumps(tree))
     with pytest.raises(DataError, match=r"judged paper has no text.*'99'"):
         _scored(_benchmark("doris_mae"), doris_mae)
+
+
+def test_a_blank_abstract_of_doris_mae_is_counted(doris_mae: Path) -> None:
+    path = doris_mae / "doris_mae/DORIS-MAE_dataset_v1.json"
+    tree = json.loads(path.read_text())
+    listed = tree["Query"][0]["candidate_pool"][0]
+    tree["Corpus"][listed]["original_abstract"] = " "
+    path.write_text(json.dumps(tree))
+    data, _, _ = _scored(_benchmark("doris_mae"), doris_mae)
+    assert data.remarks[NO_TEXT] == 1
+    assert data.candidates[data.candidate_ids.index(str(listed))] == BLANK
 
 
 def test_litsearch_searches_its_whole_corpus(tmp_path: Path) -> None:
