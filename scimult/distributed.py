@@ -48,8 +48,9 @@ def local_rank() -> int:
 def use_own_gpu(device: str | None = None, *, may_share: bool = True) -> None:
     """Make the GPU with this process's index on its machine the current one, if it sees several.
 
-    ``cuda`` then means that GPU, for every library. With ``may_share``, all use the only one. A
-    ``device`` other than ``cuda`` was chosen by name, and nothing changes.
+    ``cuda`` then means that GPU, for every library. With ``may_share``, all use the only one, and
+    tasks of a plain ``srun`` take turns. A ``device`` other than ``cuda`` was chosen by name, and
+    nothing changes.
 
     Raises
     ------
@@ -59,6 +60,9 @@ def use_own_gpu(device: str | None = None, *, may_share: bool = True) -> None:
     if device not in (None, "cuda"):
         return
     index, gpus = local_rank(), torch.cuda.device_count()
+    if may_share and gpus and "LOCAL_RANK" not in os.environ:
+        # Slurm may show each task all GPUs of the machine, or its own alone.
+        index = int(os.environ.get("SLURM_LOCALID", "0")) % gpus
     if index >= gpus and (gpus > 1 or not may_share):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise ConfigError(

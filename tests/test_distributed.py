@@ -193,6 +193,19 @@ def test_each_process_of_a_machine_takes_its_own_gpu(
     assert taken == chosen
 
 
+@pytest.mark.parametrize(("gpus", "chosen"), [(8, [3]), (2, [1]), (1, []), (0, [])])
+def test_tasks_of_srun_take_turns_on_the_gpus_they_see(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, chosen: list[int]
+) -> None:
+    taken: list[int] = []
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    distributed.use_own_gpu()
+    assert taken == chosen
+
+
 @pytest.mark.parametrize(("gpus", "may_share"), [(2, True), (2, False), (1, False)])
 def test_a_process_without_a_gpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, gpus: int, may_share: bool

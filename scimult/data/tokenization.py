@@ -36,6 +36,9 @@ LOWERCASE_KEY, FINGERPRINT_KEY = "scimult_lowercase", "scimult_fingerprint"
 TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 # Python lower-cases a capital sigma that ends a word to another letter; `Lowercase` does not.
 _SIGMA = Replace(Regex(r"(?<=[\p{Lu}\p{Ll}\p{M}])Σ(?!\p{M}*[\p{Lu}\p{Ll}])"), "ς")
+# Characters of a long text that are tokenised for each token wanted. The last `_SPARE` tokens
+# before a cut do not count: a token of the vocabulary may span words.
+_CHARACTERS, _SPARE = 8, 16
 # Classes of transformers, by the files of a tokenizer.
 _BY_FILES: dict[tuple[str, ...], str] = {
     ("vocab.txt",): "BertTokenizer",
@@ -219,7 +222,12 @@ class TextTokenizer:
             return []
         assert max_length >= 3, max_length
         backend = self._tokenizer.backend_tokenizer
-        encoded = backend.encode_batch_fast([self.format(text) for text in texts])
+        whole = [self.format(text) for text in texts]
+        starts = whole if self.keeps_end else [_start(one, max_length) for one in whole]
+        encoded = backend.encode_batch_fast(starts)
+        for i, row in enumerate(encoded):
+            if len(starts[i]) < len(whole[i]) and len(row.ids) < max_length + _SPARE:
+                encoded[i : i + 1] = backend.encode_batch_fast(whole[i : i + 1])
         return [np.asarray(self._cut(row.ids, max_length), dtype=np.int32) for row in encoded]
 
     def _cut(self, ids: list[int], max_length: int) -> list[int]:
@@ -313,6 +321,21 @@ def cut(tokens: np.ndarray, max_length: int, sep_id: int) -> IntArray:
 def title_tokens(tokens: IntArray) -> IntArray:
     """Return an encoded text up to its first separator: the title, where there is a body."""
     return tokens[: 1 + int(np.argmax(tokens == tokens[-1]))]
+
+
+def _start(text: str, max_length: int) -> str:
+    """Return as much of a text as should have the tokens wanted and some to spare.
+
+    Tokenising a book takes hundreds of megabytes, for the few tokens of its first page. The cut is
+    before a space after a letter or digit, where every tokenizer begins a new word.
+    """
+    end = _CHARACTERS * (max_length + 2 * _SPARE)
+    if len(text) <= end:
+        return text
+    while (end := text.rfind(" ", 0, end)) > 0:
+        if text[end - 1].isalnum():
+            return text[:end]
+    return text
 
 
 def _verbatim(backend: Tokenizer, separator: str) -> re.Pattern[str]:

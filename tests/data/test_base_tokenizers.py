@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sentencepiece
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -16,6 +21,10 @@ from scimult.types import Text
 from tests.base_models import FAMILIES, SENTENCES, SPECIAL, save_tokenizer
 
 PAPER = Text("paper", "Graph attention", "Übersicht of naïve papers")
+PIECES = [
+    *("graph", "a", "e\u0301", "\u0301", "中文", "हिन्दी", "[SEP]", "<mask>", "</s>", ".", "'s"),
+    *("x" * 150, "2020", "\n\n", "\u00a0", "\u200b", "ﬁ", "İ", "ΟΔΟΣ", "  "),
+]
 BODY = "We classify graphs; none cite papers. " * 3
 
 
@@ -24,6 +33,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     save_tokenizer(tmp_path, request.param)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": request.param}))
     return tmp_path
+
+
+@cache
+def _read(folder: Path) -> TextTokenizer:
+    return TextTokenizer.from_folder(folder)
 
 
 def plain_ids(folder: Path, text: str) -> list[int]:
@@ -39,6 +53,50 @@ def test_one_separator_and_no_token_for_the_space_around_it(folder: Path) -> Non
     assert tokenizer.encode([Text("query", PAPER.title)], 64)[0].tolist() == [cls, *title, sep]
     assert tokenizer.encode([Text("query", "")], 64)[0].tolist() == [cls, sep]
     assert tokenizer.pad_id not in tokenizer.encode([PAPER], 64)[0]
+
+
+def test_of_a_long_text_only_its_start_is_tokenised(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = TextTokenizer.from_folder(folder)
+    backend = tokenizer._tokenizer.backend_tokenizer
+    read: list[int] = []
+
+    def encode_batch_fast(texts: list[str]) -> list[Any]:
+        read.extend(map(len, texts))
+        return backend.encode_batch_fast(texts)
+
+    recording = SimpleNamespace(encode_batch_fast=encode_batch_fast)
+    monkeypatch.setattr(
+        tokenizer,
+        "_tokenizer",
+        SimpleNamespace(backend_tokenizer=recording, truncation_side="right", sep_token="[SEP]"),
+    )
+    long = "We classify graphs " * 10_000
+    assert len(tokenizer.encode([Text("query", long)], 64)[0]) == 64
+    assert read.pop() < 1000
+    assert not read
+    # Words without tokens enough in its start: the whole text is read.
+    sparse = "\n" * 5_000 + "a " + "\n" * 5_000 + long
+    assert len(tokenizer.encode([Text("query", sparse)], 64)[0]) == 64
+
+
+@given(
+    words=st.lists(st.sampled_from(PIECES), min_size=1),
+    gap=st.sampled_from(["", " ", "  ", "\n"]),
+    repeats=st.integers(1, 60),
+    max_length=st.sampled_from([3, 8, 32]),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tokens_of_a_long_text_are_those_of_the_whole(
+    folder: Path, words: list[str], gap: str, repeats: int, max_length: int
+) -> None:
+    tokenizer = _read(folder)
+    text = Text("paper", PAPER.title, gap.join(words * repeats))
+    backend = tokenizer._tokenizer.backend_tokenizer
+    ids = backend.encode(tokenizer.format(text)).ids
+    expected = ids if len(ids) <= max_length else [*ids[: max_length - 1], tokenizer.sep_id]
+    assert tokenizer.encode([text], max_length)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("lowercase", [None, True])

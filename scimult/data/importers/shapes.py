@@ -111,7 +111,7 @@ def aminer(paper: Fields) -> dict[str, Any]:
 def crossref(work: Fields) -> dict[str, Any]:
     """Convert a work of Crossref or CSL JSON; references are DOIs."""
     work = work["message"] if isinstance(work.get("message"), Mapping) else work
-    parts = (at(work, f"{name}.date-parts") for name in ("issued", "published", "created"))
+    parts = (at(work, f"{name}.date-parts") for name in ("issued", "published"))
     dates = [date[0] for date in parts if date and date[0] not in (None, [], [None])]
     year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
     doi = work.get("DOI")

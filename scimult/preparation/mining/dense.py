@@ -78,10 +78,9 @@ class DenseWindows:
         """
         candidate_CD = self._encode(rule, pairs.task, "candidate", candidates, rows_C)
         query_QD = self._encode(rule, pairs.task, "query", f"{pairs.name} {pairs.split}", queries_Q)
-        encoder = self._encoder(rule)
-        identity = "\n".join([encoder.fingerprint, pairs.task, candidates])
+        identity = "\n".join([*self.identity(rule), pairs.task, candidates])
         name = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        index = self._indexes.dense(name, rows_C, candidate_CD, encoder.similarity)
+        index = self._indexes.dense(name, rows_C, candidate_CD, self._encoder(rule).similarity)
         return RankWindow(
             index, look_up(queries_Q, query_QD), rows_C, range(*rule.ranks), rule.margin
         )

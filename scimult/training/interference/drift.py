@@ -47,19 +47,32 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
     return float(np.linalg.norm(y.T @ x) ** 2 / norms)
 
 
-def check_base(base: Pretrained, model: Pretrained, tasks: Iterable[str], path: Path) -> None:
+def check_base(
+    base: Pretrained, model: Pretrained, tasks: Iterable[str], longest: int, path: Path
+) -> None:
     """Refuse a base, from ``path``, that cannot be compared with the model.
+
+    ``longest`` is the most tokens of a text.
 
     Raises
     ------
     ConfigError, UnknownNameError
-        If their tokenizers differ, or the base has routes but not for all tasks.
+        If their tokenizers differ, the base has fewer positions, or it has routes but not for all
+        tasks.
     """
     if base.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise ConfigError(
             "base and model have different tokenizers",
             path=path,
             fix="name the base from which the run started",
+        )
+    positions = base.config.encoder.max_text_length
+    if longest > positions:
+        raise ConfigError(
+            f"data.max_length exceeds the base's {positions} positions",
+            path=path,
+            value=longest,
+            fix=f"name the base from which the run started, or add data.max_length={positions}",
         )
     if base.config.encoder.is_routed:
         for task in tasks:

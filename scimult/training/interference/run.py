@@ -115,7 +115,7 @@ def run_interference(
     base_model = None
     if base is not None:
         base_model = load_pretrained(base, pooling=settings.model.pooling)
-        check_base(base_model, pretrained, tasks, base)
+        check_base(base_model, pretrained, tasks, settings.data.max_length, base)
         base_model.model.to(torch_device)
     encoder = _to_measure(pretrained.model.to(torch_device))
     micro_batches = training_rounds(settings, plan, pretrained, tasks, rounds)

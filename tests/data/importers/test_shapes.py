@@ -64,6 +64,7 @@ def test_a_work_of_crossref_has_its_subtitle(tmp_path: Path, title: list[str], w
 @pytest.mark.parametrize("parts", [[], [[]], [[None]]])
 def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
     work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
+    work["created"] = {"date-parts": [[2012, 3, 7]]}  # when its DOI was registered
     (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
     assert paper.year is None
 

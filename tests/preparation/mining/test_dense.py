@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scimult.files import read_json
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining.config import DenseConfig
 from scimult.types import FloatArray, Role, Similarity, Text
@@ -64,3 +65,22 @@ def test_only_queries_that_are_mined_are_encoded(tmp_path: Path) -> None:
     files = [*data.pairs("train"), *data.pairs("dev")]
     queries = [np.unique(file.queries) for file in files if file.task == "link_prediction"]
     assert encoded == [text for rows in queries for text in data.texts.texts(rows)]
+
+
+def test_similarities_of_one_model_do_not_rebuild_each_others_index(tmp_path: Path) -> None:
+    class Choosing(_Hashes):
+        def __init__(self, rule: DenseConfig) -> None:
+            super().__init__(rule)
+            self.similarity = rule.similarity or "dot"
+
+    rules = [{"rule": "dense", "model": "a", "similarity": one} for one in ("dot", "l2")]
+    config = raw_config(
+        write_raw(tmp_path / "raw"),
+        mining={"citations": rules, "labels": [], "search": {"dense": {"exact_below": 1}}},
+    )
+    build_dataset(config, tmp_path / "out", steps=tmp_path / "steps", open_encoder=Choosing)
+    indexes = (tmp_path / "steps").glob("index.dense.*")
+    assert sorted(read_json(index / "step.json")["inputs"]["similarity"] for index in indexes) == [
+        "dot",
+        "l2",
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from scimult.config import save_config
 from scimult.errors import SciMultError
@@ -51,6 +52,13 @@ def test_a_base_is_checked_before_gradients_are_measured(
     save_config(config, tmp_path / "run.yaml")
     monkeypatch.setattr("scimult.training.interference.run.measure", None)
     other, routed = save_tiny_model(tmp_path / "other"), save_tiny_model(tmp_path / "routed")
+    short = save_tiny_model(tmp_path / "short")
+    fewer = read_json(short / "config.json")
+    fewer["encoder"]["max_positions"] = fewer["max_length"] = 16
+    write_json(short / "config.json", fewer)
+    weights = load_file(short / "model.safetensors")
+    weights["embeddings.positions.weight"] = weights["embeddings.positions.weight"][:16].clone()
+    save_file(weights, short / "model.safetensors")
     tokenizer = read_json(other / "tokenizer.json")
     tokenizer["normalizer"]["lowercase"] = False
     write_json(other / "tokenizer.json", tokenizer)
@@ -59,6 +67,7 @@ def test_a_base_is_checked_before_gradients_are_measured(
     write_json(routed / "config.json", settings)
     for base, message in (
         (other, f"{other}: base and model have different tokenizers"),
+        (short, rf"{short}: data.max_length exceeds the base's 16 positions .*max_length=16"),
         (routed, f"{routed}: unknown task of the base .*'search'"),
     ):
         with pytest.raises(SciMultError, match=message):
