@@ -106,6 +106,24 @@ def load_pickle(path: Path, allowed: tuple[tuple[type, str], ...] = ()) -> Any:
         ) from error
 
 
+def check_sums(path: Path) -> None:
+    """Check the checksums within a ``torch.save`` file, which torch ignores; reads all of it.
+
+    PyTorch's format before version 1.6 has none.
+
+    Raises
+    ------
+    CheckpointError
+        If one differs.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            problem = f"file is damaged: {damaged} has another checksum"
+            raise CheckpointError(problem, path=path, fix="copy or download it again")
+
+
 def plain(value: object) -> Any:
     """Convert stubs of OmegaConf objects to dicts, lists and values."""
     if isinstance(value, _Stub):

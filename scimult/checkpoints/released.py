@@ -15,7 +15,7 @@ from scimult import __version__
 from scimult.checkpoints.config import FORMAT, PretrainedConfig
 from scimult.checkpoints.families import export_config
 from scimult.checkpoints.hf_options import activation
-from scimult.checkpoints.pickles import OMEGACONF, load_pickle, plain, tensor_bytes
+from scimult.checkpoints.pickles import OMEGACONF, check_sums, load_pickle, plain, tensor_bytes
 from scimult.checkpoints.pretrained import Pretrained
 from scimult.checkpoints.reading import CONFIG_FILE
 from scimult.checkpoints.released_keys import (
@@ -106,6 +106,7 @@ def read_released(
     """
     path = Path(path)
     state = load_pickle(path, OMEGACONF)
+    check_sums(path)
     if not isinstance(state, dict) or not isinstance(state.get("model_dict"), dict):
         fix = "use scimult_vanilla, scimult_moe or a file of that structure"
         raise CheckpointError("holds no model_dict", path=path, fix=fix)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scimult.checkpoints.pickles import load_pickle
+from scimult.checkpoints.pickles import check_sums, load_pickle
 from scimult.errors import CheckpointError
 
 
@@ -50,3 +50,15 @@ def test_a_file_cut_anywhere_is_damaged(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=r"weights\.bin: .*Fix: "):
             load_pickle(path)
+
+
+def test_a_changed_weight_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    torch.save({"a": torch.arange(6.0)}, path)
+    check_sums(path)
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.arange(6.0).numpy().tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    load_pickle(path)  # torch reads it
+    with pytest.raises(CheckpointError, match=r"weights: .*damaged: weights/data/0 has another"):
+        check_sums(path)
