@@ -247,8 +247,10 @@ class PaperTable:
         folders = ", ".join(literal(f"{name}/") for name in (folder, glob.escape(folder)))
         connection.execute(f"SET allowed_directories = [{folders}]")
         connection.execute("SET enable_external_access = false")
-        removed = pa.table({"row": np.flatnonzero(self._removed_N)})
-        connection.from_arrow(removed).create("removed")
+        rows = np.flatnonzero(self._removed_N)
+        # Not from the array itself, for which pyarrow would import pandas.
+        column = pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])
+        connection.from_arrow(pa.table({"row": column})).create("removed")
         connection.execute(f"CREATE VIEW papers AS FROM ({query}) ANTI JOIN removed USING (row)")
         connection.execute("SET lock_configuration = true")
         return connection
