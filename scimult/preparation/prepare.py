@@ -239,7 +239,8 @@ def _split_pairs(
 ) -> Iterator[PairFile]:
     """Yield the train and dev groups of one part of a source.
 
-    Pairs in neither split are true positives too, which training may not take for negatives.
+    Pairs in neither split are true positives too, which training may not take for negatives: their
+    query's group keeps them, if it has one.
     """
     for split in SPLITS:
         in_split = masks["dev"] if split == "dev" else ~masks["dev"]
