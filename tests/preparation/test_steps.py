@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,43 @@ def test_a_step_is_made_again_when_inputs_or_its_files_changed(tmp_path: Path) -
     (folder / "file").write_text("damaged")
     run({"a": 2})
     assert made == [{"a": 1}, {"a": 2}, {"a": 2}]
+
+
+_KILLED = """
+import itertools, os, sys
+from pathlib import Path
+from scimult.preparation.dataset import build_dataset
+from tests.raw_corpus import raw_config
+writes, root = itertools.count(1), Path(sys.argv[1])
+def die(event, arguments):
+    if event in ("os.mkdir", "os.rename", "os.link", "os.remove") and str(root) in str(arguments):
+        if next(writes) == int(sys.argv[2]):
+            os.kill(os.getpid(), 9)
+sys.addaudithook(die)
+build_dataset(raw_config(root / "raw"), root / "out", steps=root / "steps")
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("write", [pytest.param(20, marks=pytest.mark.slow), 60])
+def test_what_a_killed_preparation_leaves_changes_nothing(
+    repository: Path, tmp_path: Path, write: int
+) -> None:
+    config, out = raw_config(write_raw(tmp_path / "raw")), tmp_path / "out"
+
+    def contents() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    build_dataset(config, out, steps=tmp_path / "elsewhere")
+    expected = contents()
+    shutil.rmtree(out)
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(write)]
+    assert subprocess.run(command, cwd=repository, check=False).returncode == -9
+    assert not out.exists()
+    build_dataset(config, out, steps=tmp_path / "steps")
+    assert contents() == expected
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_content_is_compared_where_that_is_asked_for(tmp_path: Path) -> None:
