@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -199,7 +200,9 @@ def test_full_blocks_of_codes_are_merged(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(*(scores for scores, _ in found))
 
 
-def test_a_damaged_part_is_filled_again(library: Library) -> None:
+def test_a_damaged_part_is_filled_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The first settings that reach the target are chosen, not those that this machine finds faster.
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
     expected = library.index(kind="pq")
     assert library.index(kind="pq", part=Part(0, 2)) == [1]
     (meeting,) = (path for path in (library.path / "indexes").iterdir() if path.is_dir())
