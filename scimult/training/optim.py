@@ -113,9 +113,6 @@ class RoutedAdamW(torch.optim.AdamW):
 
     # As decorated by torch, like `step`, the first call loads its compiler: seconds at each start.
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
     def __init__(
         self, groups: list[dict[str, Any]], *, keeps_norms: bool = False, **options: Any
