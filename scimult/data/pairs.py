@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
+from scimult.data.text_store import list_array, numbers, open_arrow, ragged, write_arrow
 from scimult.types import IntArray, ViewName
 
 Split = Literal["train", "dev"]
@@ -178,7 +178,7 @@ def read_pairs(path: Path | str) -> PairFile:
         source=metadata["source"],
         task=metadata["task"],
         split=metadata["split"],
-        queries=table.column("query").to_numpy(),
+        queries=numbers(table.column("query")),
         positives=ragged(table.column("positives")),
         negatives=ragged(table.column("negatives")),
         unsampled=ragged(table.column("unsampled")),
@@ -192,5 +192,5 @@ def read_pairs(path: Path | str) -> PairFile:
 def _flat(column: pa.ChunkedArray) -> RuleBits:
     if column.num_chunks == 0:
         return np.empty(0, np.uint8)
-    flat: RuleBits = column.chunk(0).values.to_numpy()
+    flat: RuleBits = numbers(column.chunk(0).values)
     return flat

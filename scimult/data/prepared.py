@@ -16,7 +16,7 @@ from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.targets import TargetFile, read_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import TextStore, open_arrow
+from scimult.data.text_store import TextStore, numbers, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
@@ -113,7 +113,7 @@ class PreparedData:
         """
         if (self.folder / HELD_OUT_FILE).exists():
             table = open_arrow(self.folder / HELD_OUT_FILE, "held out")
-            return np.asarray(table.column("row").to_numpy(), dtype=np.int64)
+            return np.asarray(numbers(table.column("row")), dtype=np.int64)
         queries = [file.queries for file in self.pairs("dev")]
         queries += [file.rows for file in self.targets("dev")]
         return np.unique(np.concatenate([np.empty(0, np.int64), *queries]))
@@ -167,4 +167,4 @@ def read_triples(folder: Path) -> IntArray:
     if not (folder / TRIPLES_FILE).exists():
         return np.empty((0, 3), np.int64)
     table = open_arrow(folder / TRIPLES_FILE, "triples")
-    return np.stack([column.to_numpy() for column in table.columns], axis=1)
+    return np.stack([numbers(column) for column in table.columns], axis=1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import list_array, open_arrow, ragged, write_arrow
+from scimult.data.text_store import list_array, numbers, open_arrow, ragged, write_arrow
 from scimult.types import IntArray
 
 TargetKind = Literal["multi_class", "multi_label", "regression"]
@@ -130,7 +130,7 @@ def read_targets(path: Path | str) -> TargetFile:
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     values: dict[str, Any] = {}
     if "value" in table.column_names:
-        values["numbers"] = table.column("value").to_numpy()
+        values["numbers"] = numbers(table.column("value"))
     else:
         values["labels"] = ragged(table.column("classes"))
     return TargetFile(
@@ -138,7 +138,7 @@ def read_targets(path: Path | str) -> TargetFile:
         metadata["task"],
         metadata["split"],
         cast("TargetKind", metadata["kind"]),
-        table.column("row").to_numpy(),
+        numbers(table.column("row")),
         classes=tuple(json.loads(metadata["class names"])),
         **values,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.data.pairs import PairFile
-from scimult.data.text_store import open_arrow, write_arrow
+from scimult.data.text_store import numbers, open_arrow, write_arrow
 from scimult.errors import DataError
 from scimult.types import IntArray
 
@@ -119,9 +119,7 @@ def read_teacher_scores(folder: Path) -> TeacherScores | None:
     if not (folder / FILE_NAME).exists():
         return None
     table = open_arrow(folder / FILE_NAME, "teacher")
-    return TeacherScores(
-        *(table.column(name).to_numpy() for name in ("query", "candidate", "score"))
-    )
+    return TeacherScores(*(numbers(table.column(name)) for name in ("query", "candidate", "score")))
 
 
 def scored_share(teacher: TeacherScores, file: PairFile) -> float:

@@ -249,7 +249,18 @@ def ragged(column: pa.ChunkedArray) -> Ragged:
     """Return the lists of a column with at most one chunk."""
     if column.num_chunks == 0:
         return Ragged.empty(0)
-    return Ragged(column.chunk(0).values.to_numpy(), column.chunk(0).offsets.to_numpy())
+    chunk = column.chunk(0)
+    return Ragged(numbers(chunk.values), numbers(chunk.offsets))
+
+
+def numbers(column: pa.Array | pa.ChunkedArray) -> Any:
+    """Return a numpy view of a column of numbers without nulls; several chunks are copied.
+
+    Arrow's ``to_numpy`` would import pandas.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return np.from_dlpack(column)
 
 
 def open_arrow(path: Path, what: str) -> pa.Table:

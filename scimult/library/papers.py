@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.sql import literal, quoted, table_of
+from scimult.data.text_store import numbers
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
 from scimult.inference.texts import id_of
@@ -225,7 +226,9 @@ class PaperTable:
         try:
             # A cursor per call: several threads may query at once.
             cursor = self._connection.cursor()
-            return _integers(cursor.sql(query, params=values or None).to_arrow_table()["row"])
+            table = cursor.sql(query, params=values or None).to_arrow_table()
+            rows: IntArray = numbers(table["row"])
+            return rows
         except duckdb.IOException as error:
             raise unreadable(self.folder, error) from error
 
@@ -254,12 +257,6 @@ class PaperTable:
         connection.execute(f"CREATE VIEW papers AS FROM ({query}) ANTI JOIN removed USING (row)")
         connection.execute("SET lock_configuration = true")
         return connection
-
-
-def _integers(column: pa.ChunkedArray) -> IntArray:
-    """Convert a column of integers without Arrow's ``to_numpy``, which loads pandas."""
-    parts = [np.from_dlpack(chunk) for chunk in column.chunks]
-    return np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
 
 def _schema(names: Sequence[str], types: Mapping[str, str]) -> pa.Schema:

@@ -96,13 +96,16 @@ def test_use_of_a_model_loads_no_package_of_training(
 
 
 @pytest.mark.ranks
-def test_training_loads_no_compiler(tmp_path: Path) -> None:
-    """Torch's takes half of the start; under stage 3, DeepSpeed uses it for each module."""
+def test_training_loads_no_compiler_and_no_pandas(tmp_path: Path) -> None:
+    """Torch's takes half of the start; under stage 3, DeepSpeed uses it for each module.
+
+    Nor pandas, which Arrow's ``to_numpy`` would import.
+    """
     prepare_corpus(tmp_path)
     config = run_config(tmp_path, "run", schedule={"steps": 2})
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     verb = "pretrain --config run.yaml"
-    verbs = json.dumps({verb: ["torch._dynamo", "torch._inductor"]})
+    verbs = json.dumps({verb: ["torch._dynamo", "torch._inductor", "pandas"]})
     command = [sys.executable, "-c", _VERBS, verbs]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == f"{verb} 0 []", done.stderr
