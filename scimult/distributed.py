@@ -32,17 +32,22 @@ class LostRankError(SciMultError):
 
 def rank() -> int:
     """Return the global rank; 0 without a process group (``RANK`` if a launcher set it)."""
-    return dist.get_rank() if _initialised() else int(os.environ.get("RANK", "0"))
+    return dist.get_rank() if _initialised() else launched("RANK", 0)
 
 
 def world_size() -> int:
     """Return the number of ranks; 1 without a process group (``WORLD_SIZE`` if set)."""
-    return dist.get_world_size() if _initialised() else int(os.environ.get("WORLD_SIZE", "1"))
+    return dist.get_world_size() if _initialised() else launched("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
     """Return the index of this process on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return launched("LOCAL_RANK", 0)
+
+
+def launched(name: str, default: int) -> int:
+    """Return a number that a launcher put into the environment; an empty value counts as unset."""
+    return int(os.environ.get(name) or default)
 
 
 def use_own_gpu(device: str | None = None, *, may_share: bool = True) -> None:
@@ -101,7 +106,7 @@ def initialise(device: torch.device, timeout_seconds: float) -> bool:
         return False
     timeout = datetime.timedelta(seconds=timeout_seconds)
     backend = "gloo" if device.type == "cpu" else _BACKENDS_OF_GPUS
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launched("WORLD_SIZE", 1) > 1:
         store, own_rank, ranks = _launchers_store()
         # The launcher's store outlives a group and keeps its rendezvous addresses, so each group
         # of the job gets keys of its own.

@@ -59,7 +59,8 @@ def holds_only(folder: Path, names: Iterable[str]) -> bool:
 def atomic_file(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path next to ``path``; on success fsync it and rename it to ``path``.
 
-    Links are followed. Leftovers of killed writers of the same file are removed.
+    Links are followed; a replaced file keeps its permissions. Leftovers of killed writers of the
+    same file are removed.
 
     Raises
     ------
@@ -68,10 +69,11 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
         written. Nothing is left behind.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
+    # os.path's functions, as pathlib's raise an error for a name that is too long.
+    if os.path.exists(path) and not path.is_file():
         problem = "is a folder" if path.is_dir() else "is a device or a pipe, not a file"
         raise StorageError(problem, path=path, fix="give a file name")
-    if path.is_symlink():
+    if os.path.islink(path):
         path = Path(os.path.realpath(path))
     temporary = temporary_name(path)
     living = None
@@ -80,6 +82,8 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
         remove_leftovers(path)
         living = create_living(temporary)
         yield temporary
+        with suppress(OSError):  # it is new, or on a file system without permissions
+            shutil.copymode(path, temporary)
         _fsync(temporary)
         os.replace(temporary, path)
         _fsync(path.parent)
@@ -148,7 +152,7 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
         is neither empty nor of ``kind``.
     """
     path = Path(path)
-    if path.is_symlink():
+    if os.path.islink(path):
         fix = f"give the folder itself ({os.path.realpath(path)}), or a new one"
         raise StorageError("is a link, which would be replaced", path=path, fix=fix)
     if not os.path.lexists(path):

@@ -53,7 +53,7 @@ def bar(
 def _is_main() -> bool:
     """Return whether this process prints, without importing torch to find out."""
     loaded = sys.modules.get("scimult.distributed")
-    return bool(loaded.is_main()) if loaded else int(os.environ.get("RANK", "0")) == 0
+    return bool(loaded.is_main()) if loaded else int(os.environ.get("RANK") or 0) == 0
 
 
 def _tqdm_class() -> Any:

@@ -176,6 +176,12 @@ def test_launcher_variables_are_read_before_the_group_exists(
     assert not distributed.is_main()
 
 
+def test_empty_launcher_variables_count_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "")
+    assert (distributed.rank(), distributed.local_rank(), distributed.world_size()) == (0, 0, 1)
+
+
 @pytest.mark.parametrize(
     ("local_rank", "gpus", "chosen"), [(3, 8, [3]), (0, 2, [0]), (3, 1, []), (1, 0, [])]
 )

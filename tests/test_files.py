@@ -37,6 +37,16 @@ def test_a_file_appears_whole_and_alone(tmp_path: Path) -> None:
     assert _names(tmp_path / "new") == ["a.txt"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_replaced_file_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old", encoding="utf-8")
+    path.chmod(mode)
+    files.write_text(path, "new")
+    assert path.read_text(encoding="utf-8") == "new"
+    assert path.stat().st_mode & 0o777 == mode
+
+
 def test_an_exception_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old", encoding="utf-8")
@@ -371,7 +381,8 @@ def test_numpys_words_for_a_full_disk_are_understood(tmp_path: Path) -> None:
     assert "free disk space" not in message
 
 
-def test_a_name_that_is_too_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize("characters", [250, 300])
+def test_a_name_that_is_too_long(tmp_path: Path, characters: int) -> None:
     for write in (_write_folder, files.write_text):
         with pytest.raises(StorageError, match="Fix: choose a shorter name"):
-            write(tmp_path / ("x" * 250), "x")
+            write(tmp_path / ("x" * characters), "x")

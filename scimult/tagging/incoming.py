@@ -74,9 +74,10 @@ def tagged_papers(
         try:
             concepts = {vocabulary.row(tag) for tag in named}
         except DataError as error:
+            file, line = item.location if isinstance(item, ImportedPaper) else (None, None)
             problem = f"paper {name!r}: {error.problem}"
             fix = f"{error.fix}; drop_unknown (--drop-unknown) ignores unknown tags"
-            raise DataError(problem, value=error.value, fix=fix) from None
+            raise DataError(problem, path=file, line=line, value=error.value, fix=fix) from None
         tags.append(sorted(vocabulary.closed(concepts) if closed else concepts))
     if unknown:
         examples = ", ".join(repr(tag) for tag, _ in unknown.most_common(_NAMED))

@@ -60,7 +60,7 @@ def process_group(timeout_seconds: float) -> Iterator[torch.device]:
 def _share_cores() -> None:
     """Divide the cores among the ranks of this machine, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", distributed.world_size()))
+        ranks_here = distributed.launched("LOCAL_WORLD_SIZE", distributed.world_size())
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks_here))
 
 

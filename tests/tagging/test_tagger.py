@@ -165,6 +165,15 @@ def test_bad_papers_are_named(
     assert not (tmp_path / "t").exists()
 
 
+def test_an_unknown_tag_of_a_file_is_located(model: SciMult, tmp_path: Path) -> None:
+    some = papers(60)
+    some[2]["labels"] = ["Grahp"]
+    file = tmp_path / "papers.jsonl"
+    file.write_text("".join(json.dumps(paper) + "\n" for paper in some), encoding="utf-8")
+    with pytest.raises(DataError, match=r"papers\.jsonl:3: paper 'p0-2': no concept"):
+        Tagger.train(tmp_path / "t", VOCABULARY, read_papers(file), model=model)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_embeddings_made_before_are_of_any_floating_type(tagger: Tagger, dtype: str) -> None:
     vectors = tagger.model.encode(NEW, task=tagger.task).astype(dtype)
