@@ -16,8 +16,6 @@ from scimult.cli.output import echo
 from scimult.errors import ConfigError, StorageError
 from scimult.files import check_replaceable
 
-MANIFEST = "manifest.json"
-
 
 def encode(
     texts: Annotated[
@@ -139,9 +137,11 @@ def encode(
 
 def _check_out(out: Path) -> None:
     """Check that the folder is new, or was begun by an earlier call or another rank."""
+    from scimult.retrieval.shard_folders import has_manifest
+
     try:
         check_replaceable(out)
     except StorageError:
         # Checked last, as another rank may have begun it in between.
-        if not ((out / MANIFEST).is_file() or any(out.glob(f"*/{MANIFEST}"))):
+        if not (has_manifest(out) or any(map(has_manifest, out.glob("*")))):
             raise

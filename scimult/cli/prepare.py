@@ -97,9 +97,9 @@ def prepare(
     from scimult.preparation.sources.base import SOURCES_FILE
 
     if out is not None:
-        from scimult.data.prepared import PREPARED
+        from scimult.data.prepared import PREPARED_ALONE
 
-        check_replaceable(out, PREPARED)
+        check_replaceable(out, PREPARED_ALONE)
     if decontaminate is not None:
         overrides = _with_decontamination(overrides, decontaminate)
     if source:

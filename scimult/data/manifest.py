@@ -205,13 +205,15 @@ class Manifest(_Entry):
         Raises
         ------
         DataError
-            If there is none, it is of another version, or damaged.
+            If there is none, it is another folder's, of another version, or damaged.
         """
         path = folder / FILE_NAME
         if not path.is_file():
             raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")
         tree = read_json(path)
-        if not isinstance(tree, dict) or tree.get("version") != VERSION:
+        if not isinstance(tree, dict) or "fingerprint" not in tree:  # worlds, shards, checkpoints
+            raise DataError("not a prepared folder", path=folder, fix="run scimult prepare first")
+        if tree.get("version") != VERSION:
             fix = "run scimult prepare again with this version of scimult"
             raise DataError("prepared folder of another version", path=folder, fix=fix)
         try:

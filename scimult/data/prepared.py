@@ -29,6 +29,16 @@ PREPARED = FolderKind(
 )
 
 TOKENS = "tokens"
+_ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS}
+# What `prepare` may replace: a run or a file of the user's in the folder would be gone.
+PREPARED_ALONE = FolderKind(
+    "a prepared folder and nothing else",
+    lambda folder: (
+        PREPARED.is_one(folder)
+        and all(path.suffix == ".arrow" or path.name in _ENTRIES for path in folder.iterdir())
+    ),
+)
+
 ALIASES_FILE = "aliases.arrow"
 HELD_OUT_FILE = "held_out.arrow"
 TRIPLES_FILE = "triples.arrow"

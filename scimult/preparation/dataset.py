@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from scimult.data.lines import Rejects
-from scimult.data.prepared import PREPARED, TOKENS, PreparedData
+from scimult.data.prepared import PREPARED_ALONE, TOKENS, PreparedData
 from scimult.data.token_store import build_token_store, is_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.files import atomic_folder, link_or_copy
@@ -66,7 +66,7 @@ def build_dataset(
         If the disk is full, ``folder`` holds something that is not a prepared folder, or another
         process writes it.
     """
-    with atomic_folder(folder, PREPARED) as temporary:
+    with atomic_folder(folder, PREPARED_ALONE) as temporary:
         cache = None if steps is None else Steps(steps, verify=verify)
         rejects = prepare(config, temporary, skip_bad=skip_bad, steps=cache, limits=limits)
         mine(temporary, config.mining, open_encoder, cache, limits=limits)

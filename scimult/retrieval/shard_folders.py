@@ -30,7 +30,18 @@ _OURS = re.compile(r"\.?(\d{6})\.(npy|arrow)(\..*)?")
 def is_shard_folder(folder: Path) -> bool:
     """Return whether a folder holds our shards and nothing else."""
     names = {path.name for path in folder.iterdir()}
-    if MANIFEST not in names or not all(map(_OURS.fullmatch, names - {MANIFEST})):
+    return all(map(_OURS.fullmatch, names - {MANIFEST})) and has_manifest(folder)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return whether a folder has a manifest of shards; other folders' manifests share its name.
+
+    Raises
+    ------
+    DataError
+        If there is a manifest that is not JSON.
+    """
+    if not (folder / MANIFEST).is_file():
         return False
     manifest = read_json(folder / MANIFEST)
     return isinstance(manifest, dict) and manifest.get("format") == FORMAT
@@ -57,7 +68,7 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
     StorageError
         If there is anything else, or it cannot be replaced.
     """
-    started = [folder for folder in spaces if (folder / MANIFEST).is_file() and not overwrite]
+    started = [] if overwrite else _started(spaces)
     filled = [folder for folder in started if any(folder.glob("*.npy"))]
     for folder in filled:
         Shards(folder).space.check_same(spaces[folder], folder)
@@ -76,6 +87,15 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
         if not (folder / MANIFEST).is_file():
             folder.mkdir(parents=True, exist_ok=True)
             publish(folder, space, [])
+
+
+def _started(spaces: Mapping[Path, Space]) -> list[Path]:
+    """Return the folders that have a manifest, which must be one of shards."""
+    started = [folder for folder in spaces if (folder / MANIFEST).is_file()]
+    for folder in started:
+        if not has_manifest(folder):  # a prepared folder, a checkpoint: theirs must stay
+            check_replaceable(folder)
+    return started
 
 
 def _create(root: Path, spaces: Mapping[Path, Space]) -> None:

@@ -307,12 +307,20 @@ def test_a_prepared_folder_is_checked_when_opened(data: PreparedData, tmp_path: 
     write_json(data.folder / "manifest.json", {**manifest, "version": "0"})
     with pytest.raises(DataError, match="prepared folder of another version"):
         PreparedData.open(data.folder)
+    world = {"format": "scimult generated world", "version": 1}
+    write_json(data.folder / "manifest.json", world)
+    with pytest.raises(DataError, match=r"not a prepared folder.*scimult prepare"):
+        PreparedData.open(data.folder)
 
 
 def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> None:
     with pytest.raises(StorageError, match=r"raw: exists and is not a prepared folder.*Fix"):
         build_dataset(raw_config(root), root)
     assert (root / "papers.jsonl").is_file()
+    (data.folder / "model").mkdir()  # a run whose output is the prepared folder
+    with pytest.raises(StorageError, match="is not a prepared folder and nothing else"):
+        build_dataset(raw_config(root), data.folder)
+    (data.folder / "model").rmdir()
     build_dataset(raw_config(root, dev_fraction=0), data.folder)
     assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
 
