@@ -92,12 +92,25 @@ def check_output_folder(out: Path, kind: FolderKind, overwrite: bool) -> None:
 def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None:
     """Refuse options that would have no effect, as they belong to ``owner``.
 
-    Options that were not given are None, false, zero or empty; ``hint`` is appended to the fix.
+    ``hint`` is appended to the fix.
     """
-    given = [name for name, value in options.items() if value not in (None, False, 0, [], ())]
-    if given:
-        fix = f"leave out {', '.join(given)}{hint}"
-        raise ConfigError(f"{', '.join(given)} can only be used with {owner}", fix=fix)
+    if given := _given(options):
+        fix = f"leave out {given}{hint}"
+        raise ConfigError(f"{given} can only be used with {owner}", fix=fix)
+
+
+def not_with(other: str, options: Mapping[str, object], hints: Mapping[str, str]) -> None:
+    """Refuse options that ``other`` excludes; ``hints`` has the end of the fix for some of them."""
+    if given := _given(options):
+        hint = "".join(text for name, text in hints.items() if _given({name: options.get(name)}))
+        raise ConfigError(f"{other} excludes {given}", fix=f"leave out {given}{hint}")
+
+
+def _given(options: Mapping[str, object]) -> str:
+    """Return the names of the options that are not None, false, zero or empty."""
+    return ", ".join(
+        name for name, value in options.items() if value not in (None, False, 0, [], ())
+    )
 
 
 def named_values(

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from scimult.library.results import Hit
 
 _SECONDS = 120
-# For errors about options that cannot be sent to a service.
-NO_SERVER = "--library or --papers, not with --server"
-OWN_REQUEST = "; to filter, send your own HTTP request"
+# What else to do than to send these options to a service.
+ELSEWHERE = {
+    "--where": ", or filter with --library, or by an HTTP request of your own",
+    "--rerank": ", or rerank with --library",
+}
 
 
 def check_paper_source(

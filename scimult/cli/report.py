@@ -72,12 +72,12 @@ def report(
     for name in options.maps:
         one_of("system of a map", name, known)
     suite_reports = [make_suite_report(folder, options, note) for folder in results]
+    path = write_page(suite_reports, out)  # before the tables, whose reader (head) may leave
     for suite_report in suite_reports:
         for table in suite_report.tables:
             print_table(table)
         for gap in suite_report.missing:
             echo(f"not shown: {gap.section}: {gap.why}. Fix: {gap.fix}")
-    path = write_page(suite_reports, out)
     echo(f"page in {path}; report.md, report.tex and report.json next to it")
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_use, only_with, real_text
+from scimult.cli.checks import check_use, not_with, only_with, real_text
 from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
-from scimult.cli.in_library import NO_SERVER, OWN_REQUEST, check_paper_source, show_answer
+from scimult.cli.in_library import ELSEWHERE, check_paper_source, show_answer
 from scimult.errors import ConfigError
 
 
@@ -84,7 +84,7 @@ def search(
     if server is not None:
         elsewhere: dict[str, object] = {"--library": library, "--model": model, "--papers": papers}
         elsewhere |= {"--where": where, "--rerank": rerank, "--device": device}
-        only_with(NO_SERVER, {**elsewhere, **of_papers}, OWN_REQUEST)
+        not_with("--server", {**elsewhere, **of_papers}, ELSEWHERE)
         show_answer("search", question, server, query, as_json)
         return
     check_paper_source(library, model, papers, of_library, of_papers)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from scimult.config import StrictConfig, apply_overrides, load_config, validate
+from scimult.config import StrictConfig, apply_overrides, read_yaml, validate
 from scimult.data.packed import packed_or_plain
 from scimult.errors import one_of
 from scimult.evaluation.benchmark import Benchmark
@@ -83,15 +83,26 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
     ConfigError
         If the file is not a valid suite.
     UnknownNameError
-        If there is no suite of that name.
+        If there is no suite of that name, or an override is of a set that it lacks.
     """
     if name_or_path.endswith((".yaml", ".yml")):
-        return load_config(Suite, name_or_path, overrides)
+        return _suite(read_yaml(name_or_path), overrides, name_or_path)
     if packed_or_plain(Path(name_or_path) / "corpus.jsonl").exists():
-        return validate(Suite, apply_overrides(_folder_suite(Path(name_or_path)), overrides))
+        return _suite(_folder_suite(Path(name_or_path)), overrides)
     name = one_of("suite", name_or_path, suite_names())
     with resources.as_file(_FOLDER / f"{name}.yaml") as file:
-        return load_config(Suite, Path(file), overrides)
+        return _suite(read_yaml(file), overrides, str(file))
+
+
+def _suite(tree: dict[str, Any], overrides: Sequence[str], source: str | None = None) -> Suite:
+    changed = apply_overrides(tree, overrides)
+    known, names = tree.get("benchmarks"), changed.get("benchmarks")
+    if isinstance(known, dict) and isinstance(names, dict):
+        for name in names:
+            # Else its other fields were missing, as if the file were wrong.
+            if any(one.strip().startswith(f"benchmarks.{name}.") for one in overrides):
+                one_of("benchmark", name, known)
+    return validate(Suite, changed, source)
 
 
 def _folder_suite(folder: Path) -> dict[str, Any]:

@@ -380,7 +380,7 @@ class Tagger:
         suggestions = self._state.suggestions
         if suggestions is None:
             problem = "without tagged papers the precision is unknown"
-            fix = "train with tagged papers, or give k (--top) or a threshold"
+            fix = "train with tagged papers, or leave out the precision"
             raise ConfigError(problem, value=precision, fix=fix)
         if excluded or hierarchy == "specific":
             suggestions = as_selected(
@@ -390,6 +390,6 @@ class Tagger:
         if cutoff is None:
             greatest = int(100 * suggestions.greatest_precision(k)) / 100
             lower = f"request at most {greatest}, " if greatest else ""
-            fix = f"{lower}train with more tagged papers, or give only k (--top)"
+            fix = f"{lower}train with more tagged papers, or leave out the precision"
             raise ConfigError("no threshold guarantees this precision", value=precision, fix=fix)
         return cutoff

@@ -45,6 +45,18 @@ def test_a_report_of_two_folders(tmp_path: Path) -> None:
     assert (out / "report.md").read_text().count("## Leaderboard") == 2
 
 
+def test_the_page_is_written_if_the_reader_of_the_tables_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(table: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("scimult.cli.report.print_table", closed)
+    scored, _ = write_results(tmp_path / "scored", save_runs=False)
+    _report(str(scored), "--out", str(tmp_path / "report"))
+    assert (tmp_path / "report" / "report.html").is_file()
+
+
 def test_a_map_of_an_unknown_system_is_refused(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     write_embeddings(tmp_path / "emb", ["p1"], np.ones((1, 2), np.float32), {})

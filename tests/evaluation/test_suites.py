@@ -120,6 +120,13 @@ def _result(entry: Benchmark, scores: dict[str, float]) -> SetResult:
     )
 
 
+def test_an_override_of_a_set_that_the_suite_lacks_is_named() -> None:
+    with pytest.raises(
+        UnknownNameError, match="unknown benchmark.*vis_cit.*did you mean 'vis_cite'"
+    ):
+        load_suite("first", ["benchmarks.vis_cit.mode=paper"])
+
+
 def test_overrides_and_selection() -> None:
     suite = load_suite("first", ["benchmarks.vis_cite.mode=paper"])
     assert suite.benchmarks["vis_cite"].mode == "paper"

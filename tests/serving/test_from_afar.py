@@ -92,7 +92,12 @@ def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
         return str(result.stderr)
 
     assert "unknown task" in error("search", "x", "--task", "serch", "--server", server.url)
-    assert "not with --server" in error("search", "x", "--where", "1", "--server", server.url)
+    where = error("search", "x", "--where", "1", "--server", server.url)
+    assert "--server excludes --where" in where
+    assert "filter with --library" in where
+    assert "--server excludes --library. Fix: leave out --library\n" in error(
+        "search", "x", "--library", "anywhere", "--server", server.url
+    )
     assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")

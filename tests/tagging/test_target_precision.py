@@ -27,7 +27,7 @@ def test_a_target_precision_holds_for_new_papers(tagger: Tagger) -> None:
         ]
         assert len(pairs) > 50
         assert np.mean(pairs) >= precision
-    refusal = r"no threshold guarantees.*0\.99.*Fix: request.*only k \(--top\)"
+    refusal = r"no threshold guarantees.*0\.99.*Fix: request.*leave out the precision"
     with pytest.raises(ConfigError, match=refusal):
         tagger.tag(NEW, precision=0.99)
 
