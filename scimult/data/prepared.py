@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -30,12 +31,15 @@ PREPARED = FolderKind(
 
 TOKENS = "tokens"
 _ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS}
+_OWN_FILE = re.compile(r".*\.arrow|card(_\w+\.png|\.md)")  # of `prepare`, `teach` and `card`
 # What `prepare` may replace: a run or a file of the user's in the folder would be gone.
 PREPARED_ALONE = FolderKind(
     "a prepared folder and nothing else",
     lambda folder: (
         PREPARED.is_one(folder)
-        and all(path.suffix == ".arrow" or path.name in _ENTRIES for path in folder.iterdir())
+        and all(
+            path.name in _ENTRIES or _OWN_FILE.fullmatch(path.name) for path in folder.iterdir()
+        )
     ),
 )
 

@@ -321,6 +321,8 @@ def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> N
     with pytest.raises(StorageError, match="is not a prepared folder and nothing else"):
         build_dataset(raw_config(root), data.folder)
     (data.folder / "model").rmdir()
+    for name in ("card.md", "card_years.png"):
+        (data.folder / name).write_bytes(b"")
     build_dataset(raw_config(root, dev_fraction=0), data.folder)
     assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
 
