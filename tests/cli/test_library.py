@@ -233,7 +233,7 @@ def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
         (["search", "x", "--library", "mine", "--dtype", "int8"], "--dtype can only be used"),
         (["recommend", "--id", "a", "--library", "mine", "--no-cache"], "--no-cache can only be"),
         (["tag", "--library", "mine", "--labels", "l", "--dtype", "int8"], "--dtype can only"),
-        (["search", "x", "--server", "http://a", "--dtype", "int8"], "--dtype can only be used"),
+        (["search", "x", "--server", "http://a", "--dtype", "int8"], "--server excludes --dtype"),
         (
             ["search", "x", "--library", "mine", "--rerank-top", "5"],
             "--rerank-top can only be used with --rerank",

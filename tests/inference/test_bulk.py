@@ -238,21 +238,6 @@ def test_other_embeddings_are_never_mixed_nor_replaced_without_overwrite(
     assert not (tmp_path / "old" / "ids.txt").exists()
 
 
-@pytest.mark.parametrize("task", ["search", "all"])
-def test_the_manifest_of_another_kind_of_folder_stays(
-    tmp_path: Path, model: SciMult, task: str
-) -> None:
-    """Prepared folders, generated worlds and checkpoints have a file of this name, too."""
-    folder = tmp_path / "prepared" / "search"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text('{"version": "1", "texts": 5}')
-    before = contents(folder)
-    out = folder if task == "search" else folder.parent
-    with pytest.raises(StorageError, match="output exists already"):
-        encode(out, model, some_texts(5), task=task)
-    assert contents(folder) == before
-
-
 def test_a_model_with_a_further_task_does_not_replace_the_vectors_of_another(
     tmp_path: Path, model: SciMult
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scimult.errors import DataError
+from scimult.errors import DataError, StorageError
 from scimult.files import allow_many_files, sha256
 from scimult.retrieval.shard_folders import open_folder
 from scimult.retrieval.shards import (
@@ -228,6 +228,19 @@ def test_a_foreign_manifest_is_refused(tmp_path: Path, content: str, message: st
     (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         Shards(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "search"])
+def test_the_manifest_of_another_kind_of_folder_stays(tmp_path: Path, below: str) -> None:
+    """Prepared folders, generated worlds and checkpoints have a file of this name, too."""
+    folder = tmp_path / below
+    folder.mkdir(exist_ok=True)
+    manifest = folder / "manifest.json"
+    manifest.write_text('{"version": "1", "texts": 5}')
+    with pytest.raises(StorageError, match="output exists already"):
+        open_folder(tmp_path, {folder: SPACE}, overwrite=False)
+    assert os.listdir(folder) == ["manifest.json"]
+    assert manifest.read_text() == '{"version": "1", "texts": 5}'
 
 
 def test_an_unlisted_shard_is_not_seen(tmp_path: Path) -> None:
