@@ -94,7 +94,7 @@ def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None
 
     ``hint`` is appended to the fix.
     """
-    if given := _given(options):
+    if given := ", ".join(_given(options)):
         fix = f"leave out {given}{hint}"
         raise ConfigError(f"{given} can only be used with {owner}", fix=fix)
 
@@ -102,15 +102,13 @@ def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None
 def not_with(other: str, options: Mapping[str, object], hints: Mapping[str, str]) -> None:
     """Refuse options that ``other`` excludes; ``hints`` has the end of the fix for some of them."""
     if given := _given(options):
-        hint = "".join(text for name, text in hints.items() if _given({name: options.get(name)}))
-        raise ConfigError(f"{other} excludes {given}", fix=f"leave out {given}{hint}")
+        names, hint = ", ".join(given), "".join(hints.get(name, "") for name in given)
+        raise ConfigError(f"{other} excludes {names}", fix=f"leave out {names}{hint}")
 
 
-def _given(options: Mapping[str, object]) -> str:
+def _given(options: Mapping[str, object]) -> list[str]:
     """Return the names of the options that are not None, false, zero or empty."""
-    return ", ".join(
-        name for name, value in options.items() if value not in (None, False, 0, [], ())
-    )
+    return [name for name, value in options.items() if value not in (None, False, 0, [], ())]
 
 
 def named_values(

@@ -108,6 +108,7 @@ def _launched(environment: Mapping[str, str]) -> str | None:
     """
     from scimult.errors import ConfigError
 
+    environment = {name: value for name, value in environment.items() if value}
     launcher = _TORCHRUN if environment.keys() >= set(_TORCHRUN) else _SRUN
     if not {_ARRAY[0], launcher[1]} & environment.keys():
         return None

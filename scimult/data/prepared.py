@@ -31,7 +31,7 @@ PREPARED = FolderKind(
 
 TOKENS = "tokens"
 _ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS}
-_OWN_FILE = re.compile(r".*\.arrow|card(_\w+\.png|\.md)")  # of `prepare`, `teach` and `card`
+_OWN_FILE = re.compile(r".*\.arrow|card(_\w+\.png|\.md)")  # of `prepare` and `card`
 # What `prepare` may replace: a run or a file of the user's in the folder would be gone.
 PREPARED_ALONE = FolderKind(
     "a prepared folder and nothing else",

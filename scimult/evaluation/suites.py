@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from scimult.config import StrictConfig, apply_overrides, read_yaml, validate
 from scimult.data.packed import packed_or_plain
-from scimult.errors import one_of
+from scimult.errors import ConfigError, one_of
 from scimult.evaluation.benchmark import Benchmark
 
 _FOLDER = resources.files("scimult.evaluation") / "suites"
@@ -96,13 +96,16 @@ def load_suite(name_or_path: str, overrides: Sequence[str] = ()) -> Suite:
 
 def _suite(tree: dict[str, Any], overrides: Sequence[str], source: str | None = None) -> Suite:
     changed = apply_overrides(tree, overrides)
-    known, names = tree.get("benchmarks"), changed.get("benchmarks")
-    if isinstance(known, dict) and isinstance(names, dict):
-        for name in names:
-            # Else its other fields were missing, as if the file were wrong.
-            if any(one.strip().startswith(f"benchmarks.{name}.") for one in overrides):
-                one_of("benchmark", name, known)
-    return validate(Suite, changed, source)
+    try:
+        return validate(Suite, changed, source)
+    except ConfigError:
+        known, names = tree.get("benchmarks"), changed.get("benchmarks")
+        if isinstance(known, dict) and isinstance(names, dict):
+            for name in names:
+                # A misspelt set lacks its other fields, as if the file were wrong.
+                if any(one.strip().startswith(f"benchmarks.{name}.") for one in overrides):
+                    one_of("benchmark", name, known)
+        raise
 
 
 def _folder_suite(folder: Path) -> dict[str, Any]:

@@ -126,6 +126,13 @@ def test_an_override_of_a_set_that_the_suite_lacks_is_named() -> None:
     ):
         load_suite("first", ["benchmarks.vis_cit.mode=paper"])
 
+    whole = load_suite("first").benchmarks["cacm"].model_dump(mode="json", exclude_unset=True)
+    added = [f"benchmarks.mine.{key}={json.dumps(value)}" for key, value in whole.items()]
+    assert (
+        load_suite("first", added).benchmarks["mine"].model_dump(mode="json", exclude_unset=True)
+        == whole
+    )
+
 
 def test_overrides_and_selection() -> None:
     suite = load_suite("first", ["benchmarks.vis_cite.mode=paper"])
