@@ -43,6 +43,8 @@ def test_the_tasks_of_a_launcher_divide_that_of_the_array(monkeypatch: pytest.Mo
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert (_shard("auto").index, _shard("auto").count) == (3, 6)
+    monkeypatch.setenv("RANK", "")  # empty is unset
+    assert (_shard("auto").index, _shard("auto").count) == (6, 12)
 
 
 def test_an_uneven_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
