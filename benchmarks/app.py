@@ -57,7 +57,8 @@ def variants(
     from benchmarks.timing import machine
     from benchmarks.variants import CASES, SIZES, make_load, measure
     from scimult.errors import ConfigError, UnknownNameError
-    from scimult.hardware import keep_freed_memory, usable_device
+    from scimult.hardware import usable_device
+    from scimult.heap import keep_freed_memory
     from scimult.progress import progress
 
     chosen = names or list(CASES)

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from scimult.data.ragged import Ragged, offsets_of
-from scimult.hardware import keep_freed_memory, peak_memory
+from scimult.hardware import peak_memory
+from scimult.heap import keep_freed_memory
 from scimult.matching.affinity import Rule, affinities
 from scimult.matching.assignment import Loads, assign
 from scimult.progress import bar

@@ -154,7 +154,7 @@ def compare_search(
     from benchmarks.compare_search import search_comparisons
     from benchmarks.tables import search_comparison_table
     from benchmarks.timing import machine
-    from scimult.hardware import keep_freed_memory
+    from scimult.heap import keep_freed_memory
 
     keep_freed_memory()
     rows = [

@@ -1,16 +1,14 @@
-"""What this machine does well: fast number formats, allocator settings, asynchronous copies."""
+"""What this machine does well: fast number formats, threads, asynchronous copies."""
 
 from __future__ import annotations
 
-import ctypes
 import re
 import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,10 +30,6 @@ _HALF_PRECISION_TFLOPS = (
     ("L40S", 362.0),
 )
 _LONGEST_REASON = 80
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
-# How much larger a process may grow by the gaps between its blocks.
-_LARGEST_GROWTH = 1.5
-_OWN_PAGES = Path("/proc/self/statm")
 # Start of each tensor in a byte buffer, suitable for any type.
 _ALIGNMENT = 16
 # From messages of full memory: torch's of CPUs; of devices, also those of CUDA and its libraries,
@@ -170,15 +164,6 @@ def _precision_of_products(name: str) -> Iterator[None]:
             torch.set_float32_matmul_precision(before)
 
 
-def keep_freed_memory() -> None:
-    """Let the allocator keep freed memory instead of returning it to the system.
-
-    Otherwise glibc maps every large tensor anew, and the system clears its pages in every step.
-    Does nothing with other C libraries.
-    """
-    _tell_allocator({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1})
-
-
 def one_thread_each(device: str | torch.device | None) -> int:
     """Make torch single-threaded for threads started from now on; return how many fill the device.
 
@@ -190,73 +175,6 @@ def one_thread_each(device: str | torch.device | None) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     return threads
-
-
-def share_heaps(count: int) -> None:
-    """Limit the heaps that all threads share; call before other threads start.
-
-    glibc creates up to eight heaps per core, and each keeps its peak: the memory of a service
-    would grow with every thread that handles a large request.
-    """
-    _tell_allocator({_M_ARENA_MAX: count})
-
-
-class HeapGaps:
-    """Gives freed memory back once the gaps between blocks have become a third of it.
-
-    After `keep_freed_memory`, blocks of ever new sizes leave gaps that no later block fits, so the
-    process would grow for hundreds of steps. Given back after every step, all memory would be
-    cleared and mapped anew each time. A step is one of training, or a batch of texts.
-    """
-
-    def __init__(self) -> None:
-        self._without_gaps = 0
-        self._is_fresh = True
-
-    def after_step(self) -> None:
-        """Compare the memory held with the most that a step took on a heap without gaps."""
-        held = _own_memory()
-        if self._is_fresh:
-            self._without_gaps = max(self._without_gaps, held)
-            self._is_fresh = False
-        elif held > _LARGEST_GROWTH * self._without_gaps:
-            trim = _allocator("malloc_trim")
-            if trim is not None:
-                trim(0)
-            self._is_fresh = True
-
-
-@cache
-def heap_gaps() -> HeapGaps:
-    """Return what watches this process's heap, whatever runs in it."""
-    return HeapGaps()
-
-
-def _own_memory() -> int:
-    """Return this process's memory without mapped files, in bytes; 0 where it is not known."""
-    try:
-        _, resident, shared, *_ = map(int, _OWN_PAGES.read_bytes().split())
-    except OSError:
-        return 0
-    return (resident - shared) * resource.getpagesize()
-
-
-def _tell_allocator(settings: Mapping[int, int]) -> None:
-    mallopt = _allocator("mallopt")
-    if mallopt is not None:
-        for name, value in settings.items():
-            mallopt(name, value)
-
-
-def _allocator(function: str) -> Callable[..., int] | None:
-    """Return a function of glibc's allocator; ``None`` where there is none."""
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        found: Callable[..., int] = getattr(ctypes.CDLL(None), function)
-    except (OSError, AttributeError):
-        return None
-    return found
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:

@@ -1,13 +1,8 @@
-"""Fast number formats of devices, and allocator settings."""
+"""Fast number formats of devices, and what fills their memory."""
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.queues import Queue
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +12,13 @@ import torch
 from scimult import hardware
 from scimult.errors import ConfigError
 from scimult.hardware import (
-    HeapGaps,
     MemoryFullError,
     full_precision_products,
-    keep_freed_memory,
     naming_full_memory,
     products_in_tf32,
     usable_device,
 )
 from scimult.training import deepspeed_config
-from tests.ranks import SERVER
 
 CPU = torch.device("cpu")
 
@@ -70,66 +62,6 @@ def test_threads_see_the_precision_that_they_set_and_leave_the_users() -> None:
     with full_precision_products(CPU), products_in_tf32(False):
         after = torch.get_float32_matmul_precision(), sums.allow_bf16_reduced_precision_reduction
     assert after == before
-
-
-def _in_process(function: Callable[..., None], argument: object) -> Any:
-    """Return what ``function(argument, results)`` puts into ``results`` in a new process."""
-    results: Queue[Any] = SERVER.Queue()
-    process = SERVER.Process(target=function, args=(argument, results))
-    process.start()
-    found = results.get(timeout=120)
-    process.join()
-    return found
-
-
-def _faults(keeps: bool, results: Queue[int]) -> None:
-    if keeps:
-        keep_freed_memory()
-    # The heap grows for up to five of them, by how it was laid out.
-    for _ in range(10):
-        torch.ones(2**23).sum()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
-        torch.ones(2**23).sum()
-    results.put(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-
-
-@pytest.mark.ranks
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's settings")
-def test_freed_memory_is_not_faulted_in_again() -> None:
-    """Reallocating a large buffer costs page faults only the first times."""
-    most = _in_process(_faults, False) / 2
-    # A system short of memory takes pages away from any process.
-    assert any(_in_process(_faults, True) < most for _ in range(5))
-
-
-def _memory_after_steps(sizes: list[int], results: Queue[list[int]]) -> None:
-    """Take ``sizes`` megabytes, one per step, below a block that stays; send what is held then."""
-    keep_freed_memory()
-    gaps, held, stay = HeapGaps(), [], []
-    before = hardware._own_memory()
-    for size in sizes:
-        blocks = [torch.ones(2**18) for _ in range(size)]
-        stay.append(torch.ones(2**18))
-        del blocks
-        gaps.after_step()
-        held.append((hardware._own_memory() - before) >> 20)
-    results.put(held)
-
-
-@pytest.mark.ranks
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells it")
-def test_gaps_of_the_heap_are_given_back_but_not_after_every_step() -> None:
-    sizes = [200, 150, 200, 1500, 50, 200]
-    first, less, same, large, small, again = _in_process(_memory_after_steps, sizes)
-    # The heap keeps what it has, up to half as much again.
-    assert first == pytest.approx(200, abs=20)
-    assert less == pytest.approx(first, abs=20)
-    assert same == pytest.approx(first, abs=20)
-    # A step that took far more gives all of it back.
-    assert large < 50
-    assert small == pytest.approx(50, abs=20)
-    assert again == pytest.approx(200, abs=20)
 
 
 @pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "hpu", "meta", "abacus", "cuda:99"])

@@ -86,7 +86,8 @@ def serve(
         fix = f"set ${KEY}, or pass --without-key if a proxy checks access"
         raise ConfigError("other machines could use it without a key", value=host, fix=fix)
     sock = listen(host, port)
-    from scimult.hardware import one_thread_each, share_heaps
+    from scimult.hardware import one_thread_each
+    from scimult.heap import share_heaps
 
     share_heaps(_HEAPS)
     threads = one_thread_each(device)

@@ -17,12 +17,12 @@ from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.checkpoints.hub import name_of
 from scimult.errors import ConfigError, one_of
 from scimult.hardware import (
-    keep_freed_memory,
     multiplies_bfloat16,
     naming_full_memory,
     products_in_tf32,
     usable_device,
 )
+from scimult.heap import keep_freed_memory
 from scimult.inference.origin import INT8_STEPS, Configured, fingerprint_of, stored_tensors
 from scimult.inference.precision import (
     AUTO,

@@ -20,7 +20,7 @@ from scimult.data.ragged import Ragged
 from scimult.disk_space import create_matrix
 from scimult.errors import DataError
 from scimult.files import FolderKind, atomic_folder, holds_only, write_json, write_text
-from scimult.hardware import keep_freed_memory
+from scimult.heap import keep_freed_memory
 from scimult.matching.affinity import BLOCK, Rule, affinities, best_pairs, recency
 from scimult.matching.venue import Venue
 from scimult.progress import bar

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from scimult import distributed
-from scimult.hardware import heap_gaps, without_autocast
+from scimult.hardware import without_autocast
+from scimult.heap import heap_gaps
 from scimult.models.encoder import Encoder
 from scimult.models.packed_attention import MOST_ROWS
 from scimult.models.packing import pack

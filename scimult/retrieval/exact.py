@@ -27,7 +27,8 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
-from scimult.hardware import keep_freed_memory, multiplies_bfloat16, without_autocast
+from scimult.hardware import multiplies_bfloat16, without_autocast
+from scimult.heap import keep_freed_memory
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows

@@ -18,7 +18,8 @@ from scimult import distributed
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors, write_tensors
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
-from scimult.hardware import heap_gaps, keep_freed_memory, usable_device
+from scimult.hardware import usable_device
+from scimult.heap import heap_gaps, keep_freed_memory
 from scimult.models import Encoder, PackedTexts
 from scimult.training import deepspeed_private
 from scimult.training.deepspeed_config import bound_buckets, clips_itself, without_waits
@@ -143,6 +144,8 @@ class DeepSpeedEngine:
 
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradient of ``loss``."""
+        if self.device.type == "cpu":
+            heap_gaps().at_peak()
         self._engine.backward(loss)
         if self._sums is not None:
             self._sums.take()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.hardware import HeapGaps, heap_gaps
+from scimult.heap import HeapGaps, heap_gaps
 from scimult.models import Encoder, EncoderConfig, embed_tokens_each, length_batches, pack
 from scimult.models.config import ModernLayout
 from tests.models.variants import (

@@ -11,7 +11,7 @@ CODE = """
 import numpy as np
 import torch
 
-from scimult.hardware import keep_freed_memory
+from scimult.heap import keep_freed_memory
 from scimult.preparation.mining.memory import held
 from scimult.retrieval.copies import equal_rows
 from scimult.retrieval.rounded import ByteVectors
