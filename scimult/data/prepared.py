@@ -15,9 +15,10 @@ from scimult.data.manifest import FILE_NAME as MANIFEST_FILE
 from scimult.data.manifest import Manifest, PairEntry, TargetEntry
 from scimult.data.pairs import PairFile, Split, read_pairs
 from scimult.data.targets import TargetFile, read_targets
+from scimult.data.teacher import FILE_NAME as TEACHER_FILE
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import TextStore, numbers, open_arrow
+from scimult.data.text_store import METADATA_FILE, TextStore, numbers, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
@@ -29,23 +30,32 @@ PREPARED = FolderKind(
     lambda folder: (folder / MANIFEST_FILE).is_file() and (folder / TEXTS_FILE).is_file(),
 )
 
+ALIASES_FILE = "aliases.arrow"
+CITATIONS_FILE = "citations.arrow"
+HELD_OUT_FILE = "held_out.arrow"
+SHOWN_FILE = "shown.arrow"
+TRIPLES_FILE = "triples.arrow"
+_TABLES = {
+    TEXTS_FILE,
+    METADATA_FILE,
+    CITATIONS_FILE,
+    SHOWN_FILE,
+    TRIPLES_FILE,
+    TEACHER_FILE,
+    ALIASES_FILE,
+    HELD_OUT_FILE,
+}
 TOKENS = "tokens"
-_ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS}
-_OWN_FILE = re.compile(r".*\.arrow|card(_\w+\.png|\.md)")  # of `prepare` and `card`
+_ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS, *_TABLES}
+_CARD = re.compile(r"card(_\w+\.png|\.md)")  # of `scimult card`
 # What `prepare` may replace: a run or a file of the user's in the folder would be gone.
 PREPARED_ALONE = FolderKind(
     "a prepared folder and nothing else",
     lambda folder: (
         PREPARED.is_one(folder)
-        and all(
-            path.name in _ENTRIES or _OWN_FILE.fullmatch(path.name) for path in folder.iterdir()
-        )
+        and all(path.name in _ENTRIES or _CARD.fullmatch(path.name) for path in folder.iterdir())
     ),
 )
-
-ALIASES_FILE = "aliases.arrow"
-HELD_OUT_FILE = "held_out.arrow"
-TRIPLES_FILE = "triples.arrow"
 
 
 class PreparedData:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scimult.data.lines import Rejects
-from scimult.data.prepared import TRIPLES_FILE, read_triples
+from scimult.data.prepared import CITATIONS_FILE, SHOWN_FILE, TRIPLES_FILE, read_triples
 from scimult.data.targets import TargetFile, read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import open_arrow, write_arrow
@@ -64,8 +64,8 @@ class Collected:
 
     def save(self, folder: Path) -> None:
         """Write pairs as Arrow files and the rest as JSON into ``folder``."""
-        _write_pairs(folder / "citations.arrow", "citations", ("citing", "cited"), self.citations)
-        _write_pairs(folder / "shown.arrow", "shown", ("query", "paper"), self.shown)
+        _write_pairs(folder / CITATIONS_FILE, "citations", ("citing", "cited"), self.citations)
+        _write_pairs(folder / SHOWN_FILE, "shown", ("query", "paper"), self.shown)
         if len(self.triples):
             names = ("query", "positive", "negative")
             columns = dict(zip(names, self.triples.T, strict=True))
@@ -109,8 +109,8 @@ class Collected:
                 )
                 for entry in tree["parts"]
             ],
-            citations=_read_columns(folder / "citations.arrow", "citations"),
-            shown=_read_columns(folder / "shown.arrow", "shown"),
+            citations=_read_columns(folder / CITATIONS_FILE, "citations"),
+            shown=_read_columns(folder / SHOWN_FILE, "shown"),
             triples=read_triples(folder),
             teacher=read_teacher_scores(folder),
             targets=[

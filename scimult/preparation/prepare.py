@@ -19,7 +19,9 @@ from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntr
 from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
 from scimult.data.prepared import (
     ALIASES_FILE,
+    CITATIONS_FILE,
     HELD_OUT_FILE,
+    SHOWN_FILE,
     TRIPLES_FILE,
     papers_of,
     read_aliases,
@@ -52,8 +54,8 @@ from scimult.types import BoolArray, IntArray, Text, ViewName
 COLLECTED_FILES = (
     TEXTS_FILE,
     METADATA_FILE,
-    "citations.arrow",
-    "shown.arrow",
+    CITATIONS_FILE,
+    SHOWN_FILE,
     TRIPLES_FILE,
     TEACHER_FILE,
     ALIASES_FILE,

@@ -317,10 +317,12 @@ def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> N
     with pytest.raises(StorageError, match=r"raw: exists and is not a prepared folder.*Fix"):
         build_dataset(raw_config(root), root)
     assert (root / "papers.jsonl").is_file()
-    (data.folder / "model").mkdir()  # a run whose output is the prepared folder
-    with pytest.raises(StorageError, match="is not a prepared folder and nothing else"):
-        build_dataset(raw_config(root), data.folder)
-    (data.folder / "model").rmdir()
+    # A run whose output is the prepared folder; a table of the user's.
+    for others in ("model", "mine.arrow"):
+        (data.folder / others).mkdir()
+        with pytest.raises(StorageError, match="is not a prepared folder and nothing else"):
+            build_dataset(raw_config(root), data.folder)
+        (data.folder / others).rmdir()
     for name in ("card.md", "card_years.png"):
         (data.folder / name).write_bytes(b"")
     build_dataset(raw_config(root, dev_fraction=0), data.folder)

@@ -22,7 +22,14 @@ import numpy as np
 from scimult.data.manifest import MinedCounts, PairEntry
 from scimult.data.negatives import drawn_by_rule
 from scimult.data.pairs import PairFile, positives_hash, write_pairs
-from scimult.data.prepared import ALIASES_FILE, HELD_OUT_FILE, TRIPLES_FILE, PreparedData
+from scimult.data.prepared import (
+    ALIASES_FILE,
+    CITATIONS_FILE,
+    HELD_OUT_FILE,
+    SHOWN_FILE,
+    TRIPLES_FILE,
+    PreparedData,
+)
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import METADATA_FILE
@@ -44,7 +51,7 @@ PAIRS_FILE = "pairs.arrow"
 COUNTS_FILE = "counts.json"
 # Fields of a pair file's manifest entry that rules depend on.
 _DESCRIBED = ("file", "source", "namespace", "part", "task", "split")
-_TABLES = (METADATA_FILE, "citations.arrow", "shown.arrow", TRIPLES_FILE)
+_TABLES = (METADATA_FILE, CITATIONS_FILE, SHOWN_FILE, TRIPLES_FILE)
 _READ = (TEXTS_FILE, ALIASES_FILE, HELD_OUT_FILE, *_TABLES)
 
 

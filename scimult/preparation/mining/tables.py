@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.pairs import PairFile, PairPart
-from scimult.data.prepared import PreparedData, read_triples
+from scimult.data.prepared import CITATIONS_FILE, SHOWN_FILE, PreparedData, read_triples
 from scimult.data.ragged import Ragged
 from scimult.data.text_store import METADATA_FILE, open_arrow
 from scimult.preparation.mining.engine import Engine
@@ -33,11 +33,11 @@ class Tables:
 
     def edges(self) -> None:
         """Create ``edges (citing, cited)``: distinct, sorted by citing paper."""
-        self._distinct("edges", "citing, cited", self._slices("citations.arrow", "citations"))
+        self._distinct("edges", "citing, cited", self._slices(CITATIONS_FILE, "citations"))
 
     def shown(self) -> None:
         """Create ``shown (query, paper)`` and ``triples (query, positive, negative)``."""
-        self._distinct("shown", "query, paper", self._slices("shown.arrow", "shown"))
+        self._distinct("shown", "query, paper", self._slices(SHOWN_FILE, "shown"))
         self._load("triples", self._triples())
 
     def pairs(self, pairs: PairFile) -> str:
