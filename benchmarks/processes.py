@@ -30,7 +30,10 @@ class Measured:
 
 
 def on_ranks(setting: Setting, ranks: int, steps: int, precision: str) -> list[Measured]:
-    """Run our steps in new processes of one thread each; the first step is a warm-up."""
+    """Run our steps in new processes of one thread each, all of them once before.
+
+    Memory that a step takes for the first time is cleared by the system, page by page.
+    """
     with tempfile.TemporaryDirectory() as folder:
         arguments = (setting, ranks, distributed.free_port(), steps, precision, folder)
         spawn(_on_rank, args=arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
@@ -52,7 +55,8 @@ def _on_rank(
     torch.set_num_threads(1)
     with process_group(_TIMEOUT_SECONDS) as device:
         ours = OurSteps(setting, device, precision)
-        ours.step(0)
+        for number in range(steps + 1):
+            ours.step(number)
         distributed.barrier()
         start = time.perf_counter()
         for number in range(1, steps + 1):

@@ -141,7 +141,8 @@ def evaluate(
         return
     if show_list:
         source = context.get_parameter_source("suite")
-        _show_suites(suite if source and source.name != "DEFAULT" else None, data)
+        one = bool(overrides or sets) or (source is not None and source.name != "DEFAULT")
+        _show_suites(suite if one else None, overrides or [], sets or [], data)
         return
     named = (model, embeddings, encoder, lexical, fuse, rerank)
     if audit is not None and out is None and not (bm25 or any(named)):
@@ -156,12 +157,15 @@ def evaluate(
     earlier = _earlier(resume, replace)
     if precision is not None and store is None:
         raise ConfigError("--precision is that of a store", value=precision, fix="pass --store too")
+    from scimult.data.manifest import FILE_NAME as MANIFEST
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.report import check_comparable
     from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
-    from scimult.files import only_writer
+    from scimult.files import check_replaceable, only_writer
 
+    if (out / MANIFEST).is_file():  # prepared data, a world, a checkpoint
+        check_replaceable(out)
     opened = None if store is None else Store(store, precision or "float32")
     makers = make_systems(
         bm25, lexical or [], embeddings or [], model or [], encoder or [], device, opened
@@ -334,17 +338,19 @@ def _joined_ranks(device: str | None) -> Iterator[None]:
             distributed.shut_down()
 
 
-def _show_suites(given: str | None, data: Path) -> None:
+def _show_suites(
+    given: str | None, overrides: Sequence[str], sets: Sequence[str], data: Path
+) -> None:
     """Print the sets of the given suite, or of all, with their scoring, origin and availability."""
     from scimult.evaluation.datasets import missing_files
     from scimult.evaluation.suites import load_suite, suite_names
 
     echo(f"data searched for below {data} (--data)")
     for name in suite_names() if given is None else [given]:
-        suite = load_suite(name)
+        suite = load_suite(name, overrides)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")
-        for key, entry in suite.benchmarks.items():
+        for key, entry in suite.select(sets).items():
             state = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task

@@ -55,7 +55,7 @@ def mine(
     verify: opt.Verify = False,
 ) -> None:
     """Replace a prepared folder's hard negatives; texts and tokens stay."""
-    from scimult.cli.output import print_prepared
+    from scimult.cli.output import echo, print_prepared
     from scimult.config import apply_overrides, read_yaml, validate
     from scimult.data.prepared import PreparedData
     from scimult.errors import ConfigError
@@ -64,7 +64,7 @@ def mine(
     from scimult.preparation.mining.mine import mine_again, mine_shard
     from scimult.preparation.steps import Steps
 
-    folder = folder.resolve()
+    given, folder = folder, folder.resolve()
     if steps is not None and steps.resolve().is_relative_to(folder):
         # The prepared folder is replaced as a whole.
         fix = "keep them beside it, or leave --steps out"
@@ -77,12 +77,12 @@ def mine(
     rules = validate(MiningConfig, apply_overrides(before, overrides or ()), config)
     cache = Steps(steps or folder.with_name(f".{folder.name}.steps"), verify=verify)
     if shard is not None:
-        mine_shard(
-            folder, rules, _shard(shard), cache, open_encoder, limits=Limits(memory, threads)
-        )
+        mined = _shard(shard)
+        mine_shard(folder, rules, mined, cache, open_encoder, limits=Limits(memory, threads))
+        echo(f"shard {mined.index}/{mined.count} is mined; after all, mine without --shard")
         return
     mine_again(folder, rules, open_encoder, cache, limits=Limits(memory, threads))
-    print_prepared(PreparedData.open(folder))
+    print_prepared(PreparedData.open(given))
 
 
 def _shard(spec: str) -> Shard:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from scimult.errors import ConfigError
 from scimult.files import read_json, storage_error, write_json, write_text
-from scimult.progress import bar, is_watched, note
+from scimult.progress import bar, is_watched, note, warn
 from scimult.training.loop import Callback, StepReport
 from scimult.training.metrics import means_by_task
 from scimult.training.summary import Window
@@ -200,6 +200,7 @@ class Console(Callback):
         self._steps, self._every = steps, every
         self._first_step, self._started = first_step, time.perf_counter()
         self._window = Window()
+        self._has_warned = False
         self._bar = bar("pretrain", total=steps, unit="step", initial=first_step)
 
     def on_start(self, metrics: dict[str, float]) -> None:
@@ -211,6 +212,12 @@ class Console(Callback):
         self._window.add(report)
         self._bar.update(1)
         _print_scores(report.step, report.metrics)
+        if report.loss == report.gradient_norm == 0 and not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"step {report.step} learned nothing, as loss and gradient are 0: "
+                f"{report.masked:,} candidates were excluded (loss.mask_margin, known positives)"
+            )
         if report.step % self._every and report.step != self._steps:
             return
         line = _describe(self._window.take())

@@ -128,6 +128,10 @@ def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
     assert "first: " in result.stdout
     assert "beir: " in result.stdout
     assert "  cacm [missing]: search, search" in result.stdout
+    one = ["--sets", "cacm", "benchmarks.cacm.licence=mine"]
+    result = CliRunner().invoke(app, ["evaluate", "--list", *one, *arguments[3:]])
+    assert "; mine" in result.stdout
+    assert [line[:6] for line in result.stdout.splitlines() if "[" in line] == ["  cacm"]
 
 
 @pytest.mark.ranks
@@ -182,6 +186,18 @@ def test_out_is_needed(suite: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1
     assert "no folder for the results" in result.stderr
+
+
+def test_results_do_not_go_among_the_files_of_other_output(suite: Path) -> None:
+    out = suite.parent / "out"
+    out.mkdir()
+    (out / "manifest.json").write_text("{}", encoding="utf-8")
+    result = evaluated(suite, "--bm25")
+    assert result.exit_code == 1
+    assert "out: output exists already. Fix: choose another folder" in " ".join(
+        result.stderr.split()
+    )
+    assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
 def test_third_party_encoders_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:

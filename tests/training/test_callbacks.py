@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,6 +193,16 @@ def test_console_prints_a_line_per_window_without_a_terminal(
     assert "loss 1.500 (a 1.000, b 2.000)  acc 0.50" in lines[2]
     assert "133 tok/s  MFU 33%" in lines[2]
     assert "loss 3.000  acc" in lines[3]
+
+
+def test_steps_that_learn_nothing_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A margin above an untrained model's differences masks all candidates of all steps."""
+    console = Console(0, steps=3, every=3)
+    for step in (report(1, "a", 0.0), *(report(n, "a", 0.0, gradient_norm=0.0) for n in (2, 3))):
+        console.on_step(replace(step, masked=1240))
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "nothing" in line]
+    assert "step 2 learned nothing" in line
+    assert "1,240 candidates were excluded (loss.mask_margin" in line
 
 
 @pytest.fixture

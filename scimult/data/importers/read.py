@@ -15,7 +15,7 @@ from scimult.data.importers.shapes import SHAPES, has_column
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
-from scimult.errors import DataError
+from scimult.errors import DataError, one_of
 from scimult.progress import warn
 from scimult.terminal import listed
 
@@ -51,11 +51,15 @@ def read_papers(
 
     Raises
     ------
+    UnknownNameError
+        If a name without a column is none of ours.
     DataError
         If a file does not exist, has an unknown format or is damaged, or no record has a named
         column; and, through ``rejects``, for a bad record.
     """
     named, rejects = dict(columns or {}), rejects or Rejects()
+    for name in (name for name, column in named.items() if column is None):
+        one_of("field of papers", name, FIELDS)
     paths = find_files([files] if isinstance(files, (str, Path)) else files)
     formats = [guess_format(path, format) for path in paths]
     make = partial(make_paper, separator=separator)

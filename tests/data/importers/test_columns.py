@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scimult.data.importers import engine, read_papers
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, UnknownNameError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
 
@@ -56,6 +56,10 @@ def test_columns_of_any_name_and_paths_into_records(tmp_path: Path) -> None:
     assert (paper.authors, paper.references) == (["Ana", "Bo"], ["8", "9"])
     assert paper.extra == {"cited_by": 3}
     assert read(path, columns={**columns, "abstract": None})[0].abstract == ""
+    with pytest.raises(
+        UnknownNameError, match=r"field of papers 'abstrct' \(did you mean 'abstract'"
+    ):
+        read(path, columns={**columns, "abstrct": None})
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
