@@ -194,9 +194,8 @@ def test_results_do_not_go_among_the_files_of_other_output(suite: Path) -> None:
     (out / "manifest.json").write_text("{}", encoding="utf-8")
     result = evaluated(suite, "--bm25")
     assert result.exit_code == 1
-    assert "out: output exists already. Fix: choose another folder" in " ".join(
-        result.stderr.split()
-    )
+    said = " ".join(result.stderr.split())
+    assert "out: output exists already. Fix: choose another folder" in said
     assert [path.name for path in out.iterdir()] == ["manifest.json"]
 
 
