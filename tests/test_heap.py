@@ -14,7 +14,8 @@ import torch
 
 from scimult import heap
 from scimult.heap import HeapGaps, keep_freed_memory
-from tests.ranks import SERVER
+from tests.ranks import SERVER, run_ranks
+from tests.training.engines import do_step, tiny_engine
 
 
 def _in_process(function: Callable[..., None], argument: object) -> Any:
@@ -112,3 +113,20 @@ def test_blocks_in_use_are_counted() -> None:
     assert during - before == pytest.approx(untouched.numel() + 2**12 * len(small), rel=0.01)
     del untouched
     assert (heap._blocks_in_use() or 0) - before == pytest.approx(2**12 * len(small), rel=0.5)
+
+
+def watched_steps() -> list[str]:
+    """Return what two steps of training told of their memory."""
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeapGaps, "at_peak", lambda _: told.append("peak"))
+        patch.setattr(HeapGaps, "after_step", lambda _: told.append("after"))
+        engine = tiny_engine(0)
+        do_step(engine)
+        do_step(engine)
+    return told
+
+
+@pytest.mark.ranks
+def test_training_tells_what_each_step_uses(tmp_path: Path) -> None:
+    assert run_ranks(watched_steps, 1, tmp_path) == [["peak", "after", "peak", "after"]]
