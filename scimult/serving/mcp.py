@@ -12,7 +12,7 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import BaseModel, Field, ValidationError
 
 from scimult import __version__
-from scimult.errors import SciMultError, suggest
+from scimult.errors import DataError, SciMultError, suggest
 from scimult.library import Library
 from scimult.serving import schemas
 from scimult.serving.answers import Answers
@@ -23,6 +23,7 @@ MOST, MOST_PAGES = 50, 200
 MOST_ABSTRACT, MOST_TITLE, MOST_VALUE, MOST_ITEMS = 700, 300, 200, 20
 """Characters per abstract, title and column in a list, and items of a column that holds lists."""
 _READ, _READ_CHARACTERS = 20, 10_000
+_NO_PAPER = "no paper is given", "give ids of the library, or title and abstract of a draft"
 
 INSTRUCTIONS = """\
 Semantic search in one library of papers. Begin with describe_library: it names the tasks and the \
@@ -86,8 +87,11 @@ class _ExactTool(Tool):
         try:
             return await super().run(arguments, context, convert_result)
         except ToolError as error:
-            if isinstance(error.__cause__, ValidationError):
-                raise _refusal(error.__cause__) from None
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                raise _refusal(cause) from None
+            if isinstance(cause, ToolError):  # ours: without the SDK's words before it
+                raise cause from None
             raise
 
 
@@ -123,6 +127,7 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
         """Search by a question or keywords; returns ids, scores and best-matching sentences."""
 
         def work() -> PapersOut:
+            _check_given("nothing to search for", "write query in words", query)
             request = schemas.Search(
                 text=query, words=words, task=task, **_listing(k, page, filters)
             )
@@ -142,6 +147,7 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
         """Find related work for papers of the library, by id, or for a draft."""
 
         def work() -> PapersOut:
+            _check_given(*_NO_PAPER, title, abstract, ids=ids)
             request = schemas.Recommend(
                 ids=ids, title=title, abstract=abstract, task=task, **_listing(k, page, filters)
             )
@@ -161,6 +167,7 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
         """Rank labels for papers of the library, or for a draft."""
 
         def work() -> schemas.TaggedPapers:
+            _check_given(*_NO_PAPER, title, abstract, ids=ids)
             drafts = [schemas.PaperIn(title=title, abstract=abstract)] if title or abstract else []
             names: list[Any] | None = None if labels is None else list(labels)
             tagged = answers.tag(schemas.Tag(ids=ids, papers=drafts, labels=names, k=k))
@@ -196,16 +203,25 @@ async def _call(answers: Answers, work: Callable[[], _T]) -> _T:
         raise _refusal(error) from None
 
 
+def _check_given(problem: str, fix: str, *texts: str, ids: list[str] | None = None) -> None:
+    """Refuse a call without text or ids; fixes for HTTP requests name fields that tools lack."""
+    if not ids and not any(text.strip() for text in texts):
+        raise DataError(problem, fix=fix)
+
+
 def _refusal(error: ValidationError) -> ToolError:
     """Return the first error of arguments, with its value and a fix."""
-    first = error.errors()[0]
-    name = str(first["loc"][0])
+    # If all alternatives of a union fail, a limit says more than that a value is no number.
+    first = min(error.errors(), key=lambda one: "too_long" not in one["type"])
+    name, wrong = str(first["loc"][0]), first["msg"]
     if first["type"] == "missing":
         return ToolError(f"the argument {name} is missing. Fix: give it")
     fix = f"write {name} as the tool's schema says"
     if name in ("filters", "where"):
         name, fix = "filters", 'write filters as {"year": {"from": 2019}, "venue": ["ACL"]}'
-    return ToolError(f"{name}: {first['msg']} ({repr(first['input'])[:200]}). Fix: {fix}")
+        if len(first["loc"]) > 1 and first["type"] == "int_type":  # a union's first alternative
+            name, wrong = f"filters: {first['loc'][1]}", "neither a value, nor a list, nor a range"
+    return ToolError(f"{name}: {wrong} ({repr(first['input'])[:200]}). Fix: {fix}")
 
 
 def _listing(k: int, page: int, filters: dict[str, Any] | None) -> dict[str, Any]:

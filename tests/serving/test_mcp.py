@@ -134,11 +134,23 @@ def test_answers_are_bounded(answers: Answers) -> None:
         ("search_papers", {}, "the argument query is missing. Fix: give it"),
         ("recommend_papers", {"ids": "p001"}, "ids: Input should be a valid list ('p001'). Fix"),
         ("search_papers", {"query": "a", "filters": "year > 1"}, 'Fix: write filters as {"year"'),
-        ("search_papers", {"query": "a", "filters": {"year": {"form": 1}}}, "filters"),
+        (
+            "search_papers",
+            {"query": "a", "filters": {"year": {"form": 1}}},
+            "filters: year: neither a value, nor a list, nor a range ({'form': 1}). Fix: write",
+        ),
         ("recommend_papers", {"ids": [""]}, "String should have at least 1 character (''). Fix"),
         ("tag_papers", {"title": "a", "labels": []}, "labels: List should have at least 1 item"),
         ("recommend_papers", {"ids": ["nobody"]}, "no paper has this id ('nobody')"),
-        ("recommend_papers", {}, "nothing to search for"),
+        (
+            "search_papers",
+            {"query": "a", "filters": {"venue": "v" * 1001}},
+            "filters: String should have at most 1000 characters",
+        ),
+        # Fixes name arguments of the tool, not of an HTTP request.
+        ("search_papers", {"query": " "}, "nothing to search for. Fix: write query in words"),
+        ("recommend_papers", {}, "no paper is given. Fix: give ids of the library, or title and"),
+        ("tag_papers", {"title": " "}, "no paper is given. Fix: give ids of the library, or title"),
         ("read_papers", {"ids": ["nobody"]}, "Fix: use ids of the library"),
         (
             "search_papers",
@@ -155,6 +167,7 @@ def test_errors_name_the_fix(
     found = _call(answers, tool, **arguments)
     assert found.is_error
     assert message in found.content[0].text
+    assert "Error executing" not in found.content[0].text
     assert "Traceback" not in found.content[0].text
     assert "pydantic" not in found.content[0].text
 
