@@ -15,6 +15,7 @@ from scimult.cli.checks import check_model, named_values
 from scimult.cli.common import open_model
 from scimult.cli.output import echo, print_table, report_set
 from scimult.errors import ConfigError, SciMultError, one_of
+from scimult.terminal import counted
 
 
 def mteb(
@@ -67,11 +68,12 @@ def mteb(
     check_model(model)
     routes = named_values(route or [], "a route", "TASK=OURS", "SCIDOCS=link_prediction")
     from scimult.evaluation.mteb_suite import score
-    from scimult.evaluation.results import folder_of
+    from scimult.evaluation.results import check_results_folder, folder_of
     from scimult.files import only_writer
     from scimult.inference.mteb_model import MtebEncoder
     from scimult.inference.mteb_tasks import find_tasks
 
+    check_results_folder(out)
     requested = find_tasks(tasks, language or ["eng"])
     routed = {name for one in requested for name in (one.metadata.name, one.metadata.type)}
     for key in routes:
@@ -114,7 +116,7 @@ def _show_table(out: Path, failed: Sequence[str], as_json: bool) -> None:
     echo(f"table in {out / 'table.md'}, MTEB's own files in its cache", err=as_json)
     if failed:
         fix = "fix the errors above, then run the command again"
-        raise SciMultError(f"{len(failed)} tasks failed: {', '.join(failed)}", fix=fix)
+        raise SciMultError(f"{counted(len(failed), 'task')} failed: {', '.join(failed)}", fix=fix)
 
 
 def _show_tasks(as_json: bool) -> None:

@@ -17,8 +17,10 @@ from scimult import distributed
 from scimult.cli import evaluate
 from scimult.cli.main import app
 from scimult.files import only_writer
+from scimult.library.manifest import FILE as LIBRARY
 from scimult.models.embeddings import Embeddings
 from scimult.retrieval.embeddings import write_embeddings
+from scimult.tagging.folder import FILE as TAGGER
 from tests.benchmark_sets import (
     CORPUS,
     QUERY_PAPERS,
@@ -188,15 +190,16 @@ def test_out_is_needed(suite: Path) -> None:
     assert "no folder for the results" in result.stderr
 
 
-def test_results_do_not_go_among_the_files_of_other_output(suite: Path) -> None:
+@pytest.mark.parametrize("name", ["manifest.json", LIBRARY, TAGGER])
+def test_results_do_not_go_among_the_files_of_other_output(suite: Path, name: str) -> None:
     out = suite.parent / "out"
     out.mkdir()
-    (out / "manifest.json").write_text("{}", encoding="utf-8")
+    (out / name).write_text("{}", encoding="utf-8")
     result = evaluated(suite, "--bm25")
     assert result.exit_code == 1
     said = " ".join(result.stderr.split())
     assert "out: output exists already. Fix: choose another folder" in said
-    assert [path.name for path in out.iterdir()] == ["manifest.json"]
+    assert [path.name for path in out.iterdir()] == [name]
 
 
 def test_third_party_encoders_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:

@@ -309,7 +309,7 @@ def test_the_verb_scores_names_failures_and_can_be_reported(
     done = CliRunner().invoke(app, [*command, "--tasks", "LocalBroken"])
     assert done.exit_code == 1
     assert "cannot load the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
-    assert "1 tasks failed: LocalBroken" in done.output
+    assert "1 task failed: LocalBroken" in done.output
     result = load_result(out / "tiny" / "result.json")
     assert list(result.sets) == ["LocalSearch"]
     assert list(result.failed) == ["LocalBroken"]
@@ -333,3 +333,12 @@ def test_the_list_needs_no_model() -> None:
     assert {"name", "group", "type", "route", "what"} == rows[0].keys()
     assert len(rows) == len(scientific_tasks().tasks)
     assert "LitSearchRetrieval" in CliRunner().invoke(app, ["mteb", "--list"]).output
+
+
+def test_results_do_not_go_into_a_library(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "library.json").write_text("{}", encoding="utf-8")
+    command = ["mteb", str(folder), "--tasks", "SCIDOCS", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "output exists already" in refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["library.json"]

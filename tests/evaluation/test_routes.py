@@ -63,3 +63,13 @@ def test_cross_routes_scores_each_set_under_each_route(tmp_path: Path) -> None:
     first = usual.sets["fields"]
     assert first.cost["texts"] == first.counts["queries"] + first.counts["candidates"]
     assert first.cost["tokens"] > first.cost["texts"]
+
+
+def test_results_by_route_do_not_go_into_a_library(tmp_path: Path) -> None:
+    model, out = save_tiny_model(tmp_path / "tiny"), tmp_path / "out"
+    out.mkdir()
+    (out / "library.json").write_text("{}", encoding="utf-8")
+    command = ["cross-routes", "--model", str(model), "--data", str(tmp_path), "--out", str(out)]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "output exists already" in refused.output
