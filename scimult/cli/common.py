@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from scimult.cli.output import echo, print_records
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from scimult.data.lines import Rejects
@@ -73,6 +73,14 @@ def open_collection(path: Path, kind: Kind, skip_bad: bool) -> Collection:
 
     with rejecting(skip_bad) as rejects:
         return read_collection(path, kind, rejects)
+
+
+def open_searched(encoder: SciMult, task: str, papers: Path, skip_bad: bool) -> Collection:
+    """Read the papers that a task ranks; raise a DataError if it ranks something else."""
+    if encoder.kind(task, "candidate") != "paper":
+        fix = "use scimult tag, which ranks labels for papers, or another --task"
+        raise DataError("this task does not search for papers", value=task, fix=fix)
+    return open_collection(papers, "paper", skip_bad)
 
 
 def read_labels(path: Path, skip_bad: bool) -> list[dict[str, str]]:

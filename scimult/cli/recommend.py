@@ -8,7 +8,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import check_use, not_with, real_text
-from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
+from scimult.cli.common import embed, open_model, open_searched, ranked, show_ranked
 from scimult.cli.in_library import ELSEWHERE, check_paper_source, show_answer
 from scimult.cli.output import echo
 from scimult.errors import DataError, suggest
@@ -107,7 +107,7 @@ def recommend(
     assert papers is not None
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
-    collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
+    collection = open_searched(encoder, task, papers, skip_bad)
     own = paper[0] if paper else None
     text, own_row = _query(collection, own, title or "", abstract)
     query_1D = encoder.encode([text], task=task, role="query")

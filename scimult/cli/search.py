@@ -8,7 +8,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import check_use, not_with, only_with, real_text
-from scimult.cli.common import embed, open_collection, open_model, ranked, show_ranked
+from scimult.cli.common import embed, open_model, open_searched, ranked, show_ranked
 from scimult.cli.in_library import ELSEWHERE, check_paper_source, show_answer
 from scimult.errors import ConfigError
 
@@ -98,7 +98,7 @@ def search(
     assert papers is not None
     check_use(model, papers)
     encoder = open_model(model, device, dtype, pooling, similarity)
-    collection = open_collection(papers, encoder.kind(task, "candidate"), skip_bad)
+    collection = open_searched(encoder, task, papers, skip_bad)
     query_1D = encoder.encode([query], task=task, role="query")
     papers_ND = embed(encoder, collection, task, "candidate", no_cache)
     (rows,) = ranked(encoder, collection, papers_ND, query_1D, top)

@@ -77,8 +77,9 @@ def tag(
     if out is not None:
         check_output_file(out, overwrite, files)
     encoder = open_model(model, device, dtype, pooling, similarity)
-    queries = open_collection(papers, encoder.kind(task, "query"), skip_bad)
-    space = open_collection(labels, encoder.kind(task, "candidate"), skip_bad)
+    encoder.tasks.check_labels(task)
+    queries = open_collection(papers, "paper", skip_bad)
+    space = open_collection(labels, "label", skip_bad)
     papers_ND = embed(encoder, queries, task, "query", no_cache)
     labels_CD = embed(encoder, space, task, "candidate", no_cache)
     lists = ranked(encoder, space, labels_CD, papers_ND, top)

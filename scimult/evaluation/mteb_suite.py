@@ -235,5 +235,6 @@ def _no_data(task: Any, error: Exception) -> DataError:
     return DataError(
         f"MTEB cannot load the data of {task.metadata.name} ({task.metadata.dataset['path']}): "
         f"{type(error).__name__}: {lines[0]}",
-        fix="check the connection and $HF_HOME, then run the command again",
+        fix="check the connection and $HF_HOME, then run the command again (HF_HUB_OFFLINE=1 uses "
+        "downloaded data only, and does not wait)",
     )

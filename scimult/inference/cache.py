@@ -145,8 +145,10 @@ def encode_collection(
     """
     kind, given = model.kind(task, role), collection.texts[0].kind
     if kind != given:
+        fitting = [name for name in model.tasks.names if model.kind(name, role) == given]
         problem = f"the {role} of task {task!r} is a {kind}, not a {given}"
-        raise DataError(problem, path=collection.path, fix="choose another task or role")
+        fix = f"use one of the tasks {', '.join(fitting)}" if fitting else "use another model"
+        raise DataError(problem, path=collection.path, fix=fix)
     if cache is None:
         return model.encode(collection.texts, task=task, role=role, show_progress=True)
     texts = _fingerprint(collection)

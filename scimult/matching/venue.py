@@ -91,7 +91,7 @@ class Venue:
         else:
             papers.append(name)
 
-    def check(self, submitted: Path, published: Path) -> None:
+    def check(self, submitted: Path, published: Path, rejects: Rejects) -> None:
         """Check that there is something to match, read from these paths.
 
         Raises
@@ -104,7 +104,9 @@ class Venue:
             ("publication", self.publications, published),
         ):
             if not papers:
-                fix = "check that it is the right file; without --skip-bad, errors are shown"
+                fix = "check that it is the right file"
+                if rejects.counts:
+                    fix += "; without --skip-bad, errors are shown"
                 raise DataError(f"no {kind} is left", path=path, fix=fix)
 
 
@@ -136,7 +138,7 @@ def read_openreview(folder: Path, rejects: Rejects) -> Venue:
         notes = read_jsonl(archive, rejects)
         for _ in rejects.keep(notes, partial(_add_publication, venue, reviewer)):
             pass
-    venue.check(folder, folder)
+    venue.check(folder, folder, rejects)
     return venue
 
 
@@ -182,7 +184,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
             venue.add_publication(record, reviewer, paper.id, publication)
         except DataError as error:
             rejects.reject(error)
-    venue.check(papers, publications)
+    venue.check(papers, publications, rejects)
     # Readers of some tables put given names first; ids stay as they are.
     reviewer_of = {reviewer_id(first_name_first(name)): name for name in venue.reviewers}
     reviewer_of |= {name: name for name in venue.reviewers}

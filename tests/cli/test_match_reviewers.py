@@ -166,3 +166,11 @@ def test_another_folder_is_not_replaced(model: Path, tmp_path: Path) -> None:
     result = match(model, folder)
     assert result.exit_code == 1
     assert (folder / "out" / "thesis.tex").read_text() == "precious"
+
+
+def test_a_task_for_other_texts_names_those_that_fit(model: Path, tmp_path: Path) -> None:
+    result = match(model, write_venue(tmp_path), "--task", "search")
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert "the query of task 'search' is a query, not a paper" in said
+    assert "Fix: use one of the tasks link_prediction, classification" in said

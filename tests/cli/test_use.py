@@ -252,6 +252,22 @@ def test_bad_papers_are_named_or_counted(model: Path, folder: Path) -> None:
     assert "left out 1: paper has no text" in result.stderr
 
 
+@pytest.mark.parametrize("verb", [("search", "x"), ("recommend", "--id", "p1")])
+def test_a_task_that_ranks_labels_does_not_search_papers(
+    model: Path, folder: Path, verb: tuple[str, ...]
+) -> None:
+    """The message named a field of the first paper as one that labels do not have."""
+    options = ("--model", model, "--papers", folder, "--task", "classification")
+    error = _error(_run(*verb, *options))
+    assert "this task does not search for papers (value: 'classification')" in error
+    assert "Fix: use scimult tag" in error
+
+
+def test_a_task_that_ranks_papers_does_not_tag(model: Path, folder: Path) -> None:
+    options = ("--model", model, "--papers", folder, "--labels", folder, "--task", "search")
+    assert "task does not rank labels for papers (value: 'search')" in _error(_run("tag", *options))
+
+
 def test_text_that_would_be_dropped_is_named_or_counted(model: Path, folder: Path) -> None:
     _write(folder / "papers.jsonl", [*PAPERS, {"id": "p5", "titel": "Trees", "abstract": "x"}])
     options = ("search", "x", "--model", model, "--papers", folder, "--json")

@@ -195,6 +195,11 @@ def test_an_empty_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no submission is left") as found:
         read_tables(tmp_path / "papers.csv", tmp_path / "written.csv", Rejects())
     assert found.value.path == tmp_path / "papers.csv"
+    assert found.value.fix == "check that it is the right file"
+    (tmp_path / "papers.csv").write_text("id,title\n1,\n")
+    with pytest.raises(DataError, match="no submission is left") as found:
+        read_tables(tmp_path / "papers.csv", tmp_path / "written.csv", Rejects(skip_bad=True))
+    assert "without --skip-bad" in str(found.value.fix)
 
 
 def test_folders_without_what_is_needed(tmp_path: Path) -> None:
