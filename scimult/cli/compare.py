@@ -150,7 +150,9 @@ def export_results(
         ),
     ],
     out: opt.NewFolder,
-    systems: opt.Systems = None,
+    systems: Annotated[
+        list[str] | None, typer.Option(help="Only this system (repeatable).")
+    ] = None,
     sets: opt.Sets = None,
     names: Annotated[
         list[str] | None,

@@ -72,9 +72,7 @@ def encode(
     pooling: opt.Pooling = None,
     similarity: opt.Similarity = None,
     skip_bad: opt.SkipBad = False,
-    overwrite: Annotated[
-        bool, typer.Option(help="Replace an existing folder of embeddings.")
-    ] = False,
+    overwrite: opt.Overwrite = False,
     local_rank: opt.LocalRank = 0,
 ) -> None:
     """Encode papers, labels or queries; repeat the command to resume after an interruption."""

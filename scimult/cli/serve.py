@@ -32,7 +32,7 @@ Labels = Annotated[
     Path | None,
     typer.Option(
         help="Labels to tag with: JSON lines, one JSON array, CSV or TSV with id, name and "
-        "definition."
+        "definition, or a folder with labels.jsonl."
     ),
 ]
 Tagger = Annotated[

@@ -84,6 +84,14 @@ def test_help_shows_the_whole_launcher_command() -> None:
     assert "--config FILE key=value ..." in output
 
 
+def test_flags_have_no_second_form() -> None:
+    """One of them had --no-overwrite, too, which its help page gave as the default."""
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for verb in verbs.values():
+        for chosen in (verb, *getattr(verb, "commands", {}).values()):
+            assert not [param.name for param in chosen.params if param.secondary_opts], chosen.name
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("verb", [["--help"], ["prepare", "--list"]])
 def test_help_and_lists_load_nothing_heavy(verb: list[str]) -> None:
