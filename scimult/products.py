@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -309,7 +310,9 @@ def gelu_between(inner: nn.Linear, output: nn.Linear, x_ND: Tensor, approximate:
     return outputs_ND
 
 
-def round_linears(model: nn.Module, largest: int) -> None:
+def round_linears(
+    model: nn.Module, largest: int, ranges: Mapping[nn.Linear, Tensor] | None = None
+) -> None:
     """Let the linear layers of a frozen float32 model multiply bytes, on a CPU.
 
     Each row of weights is rounded to steps of ``1 / largest`` of its largest value, each row of
@@ -322,15 +325,22 @@ def round_linears(model: nn.Module, largest: int) -> None:
         The model.
     largest : int
         Largest rounded weight: `largest_weight`.
+    ranges : mapping of layers to Tensor, optional
+        About the largest input of each column, shape ``(D,)``, of layers some of whose columns are
+        much larger than the others and so would decide the steps of all. Such columns are divided
+        by a power of two, and their weights multiplied by it.
     """
+    ranges = ranges or {}
     for linear in model.modules():
         if isinstance(linear, nn.Linear):
-            linear.forward = _ByteLinear(linear, largest)  # type: ignore[method-assign,assignment]
+            rounded = _ByteLinear(linear, largest, ranges.get(linear))
+            linear.forward = rounded  # type: ignore[method-assign,assignment]
 
 
 class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
-    def __init__(self, linear: nn.Linear, largest: int) -> None:
+    def __init__(self, linear: nn.Linear, largest: int, range_D: Tensor | None) -> None:
         self._largest = largest
+        self._divisor_D = None if range_D is None else _divisor(range_D, linear.weight.detach())
         super().__init__(linear)
 
     def _pack(self) -> tuple[ByteMatrix, Tensor]:
@@ -338,6 +348,8 @@ class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
         if self._largest > (largest_weight() or 0):
             problem = "an int8 model of another CPU: its products would be wrong on this one"
             raise ConfigError(problem, fix="load the model here instead of copying it")
+        if self._divisor_D is not None:
+            weight_MD = weight_MD * self._divisor_D
         steps_M = weight_MD.abs().amax(dim=1).clamp_min(_TINY) / self._largest
         numbers_MD = (weight_MD / steps_M[:, None]).round().to(torch.int8)
         zeros_M = torch.zeros_like(steps_M)
@@ -350,6 +362,8 @@ class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
         parts = torch.split(x_ND.reshape(-1, x_ND.shape[-1]), _ROUNDED_ROWS)
         written = torch.split(outputs_NM.view(-1, len(bias_M)), _ROUNDED_ROWS)
         for rows_ND, part_NM in zip(parts, written, strict=True):
+            if self._divisor_D is not None:
+                rows_ND = rows_ND / self._divisor_D
             # `abs` and `amax` take half of `aminmax`'s time and a tenth of `vector_norm`'s.
             largest_N1 = rows_ND.abs().amax(dim=1, keepdim=True).clamp_min_(_TINY)
             numbers_ND = (rows_ND * (127 / largest_N1)).round_()
@@ -357,6 +371,18 @@ class _ByteLinear(_Packed[tuple[ByteMatrix, Tensor]]):
             bytes_ND = numbers_ND.to(torch.int8).view(torch.uint8).add_(_ZERO)
             torch.addcmul(bias_M, matrix.products(bytes_ND), largest_N1, out=part_NM)
         return outputs_NM
+
+
+def _divisor(range_D: Tensor, weight_MD: Tensor) -> Tensor:
+    """Return powers of two that share each column's range between inputs and weights.
+
+    SmoothQuant (Xiao et al. 2023, equation 4) with α = 1/2. Powers of two round nothing, and hide
+    the last digits of ``range_D``, which differ between processors.
+    """
+    size_D = weight_MD.abs().amax(dim=0)
+    # Another text may have larger inputs in a column that seemed empty.
+    range_D, size_D = (x_D.clamp_min(x_D.mean() / 16 + _TINY) for x_D in (range_D, size_D))
+    return torch.exp2(((range_D / size_D).log2() / 2).round())
 
 
 @lru_cache(maxsize=4)

@@ -6,6 +6,7 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import faiss
 import numpy as np
@@ -267,6 +268,40 @@ def test_a_row_of_a_rounded_linear_depends_on_no_other(largest: int) -> None:
     assert torch.equal(linear(x_ND.view(5, 6, 96)), whole_NM.view(5, 6, 48))
     x_ND[3, 5] = float("nan")
     assert linear(x_ND)[3].isnan().all()
+
+
+@has_bytes
+@pytest.mark.parametrize("largest", LARGEST)
+def test_large_columns_do_not_decide_the_steps_of_all(largest: int) -> None:
+    """As in the inputs of queries, keys and values of BERT, some of which are 30 times the rest."""
+    torch.manual_seed(5)
+    linear = torch.nn.Linear(96, 48).requires_grad_(False)
+    x_ND = _rows(200, 96, 5)
+    x_ND[:, [3, 60]] *= 40
+    linear.weight[:, [3, 60]] /= 40
+    range_D = x_ND.abs().amax(dim=0)
+    range_D[7] = 0  # empty in the texts that were seen, not in these
+    plain_NM = linear(x_ND)
+    errors = []
+    for ranges in ({}, {linear: range_D}):
+        round_linears(linear, largest, ranges)
+        errors.append((linear(x_ND) - plain_NM).norm())
+        linear.forward = partial(torch.nn.Linear.forward, linear)
+    assert errors[1] < 0.3 * errors[0]
+
+
+@has_bytes
+def test_ranges_move_powers_of_two_from_inputs_to_weights() -> None:
+    linear, moved = (torch.nn.Linear(40, 30).requires_grad_(False) for _ in range(2))
+    power_D = torch.tensor([1.0, 2, 2, 4]).repeat(10)
+    moved.weight[:] = linear.weight * power_D
+    moved.bias[:] = linear.bias
+    # Ranges that give these powers, and none that lies between two.
+    range_D = power_D.square() * linear.weight.abs().amax(dim=0) * 1.1
+    round_linears(linear, 64, {linear: range_D})
+    round_linears(moved, 64)
+    x_ND = _rows(20, 40, 6)
+    assert torch.equal(linear(x_ND), moved(x_ND / power_D))
 
 
 @has_bytes

@@ -6,16 +6,20 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
+from scimult.models import Encoder, pack
 from scimult.models.blocks import Attention
 from scimult.models.modern import ModernAttention
 from scimult.products import largest_weight, round_linears
 
 Model = TypeVar("Model", bound=nn.Module)
+# Rows of random tokens, and their length, from which int8 takes its ranges.
+_ROWS, _LENGTH = 8, 32
 AUTO, TF32, INT8 = "auto", "tf32", "int8"
 DTYPES = {
     "float32": torch.float32,
@@ -54,19 +58,46 @@ def converted(model: Model, device: torch.device, dtype: torch.dtype) -> Model:
     return _copy(model, {key: nn.Parameter(weight) for key, weight in weights.items()})
 
 
-def rounded_copy(model: Model, largest: int) -> Model:
+def rounded_copy(model: Encoder, largest: int) -> Encoder:
     """Return a copy of a float32 model whose linears multiply bytes; see `round_linears`.
 
     Tokens attend in bfloat16 where the CPU multiplies it, which costs less than the rounding. The
     copy shares the weights, which stay: the model itself still computes in float32.
     """
     copied = _copy(model, {id(weight): weight for weight in model.parameters()})
-    round_linears(copied, largest)
+    round_linears(copied, largest, _input_ranges(copied))
     if multiplies_bfloat16(torch.device("cpu")):
         for part in copied.modules():
             if isinstance(part, Attention | ModernAttention):
                 part.attends_in = torch.bfloat16
     return copied
+
+
+def _input_ranges(model: Encoder) -> dict[nn.Linear, Tensor]:
+    """Return the largest inputs by column of the layers that make queries, keys and values.
+
+    There a few columns are many times as large as the others, in any text: random tokens tell them
+    apart. Rounding the other layers costs little, and their columns vary with the text.
+    """
+    ranges: dict[nn.Linear, Tensor] = {}
+
+    def record(linear: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        assert isinstance(linear, nn.Linear)
+        largest_D = inputs[0].detach().abs().flatten(0, -2).amax(dim=0)
+        ranges[linear] = torch.maximum(largest_D, ranges.get(linear, largest_D))
+
+    parts = [part for part in model.modules() if isinstance(part, Attention | ModernAttention)]
+    inner = [one for part in parts for one in part.qkv.modules() if isinstance(one, nn.Linear)]
+    hooks = [linear.register_forward_pre_hook(record) for linear in inner]
+    config = model.config
+    routes = [row % config.num_routes for row in range(max(_ROWS, 2 * config.num_routes))]
+    shape = len(routes), min(_LENGTH, config.max_text_length)
+    tokens = np.random.default_rng(0).integers(config.vocab_size, size=shape)
+    with torch.no_grad():
+        model(pack(list(tokens)), routes)
+    for hook in hooks:
+        hook.remove()
+    return ranges
 
 
 def _copy(model: Model, weights: Mapping[int, nn.Parameter]) -> Model:

@@ -11,6 +11,7 @@ import torch
 from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError
 from scimult.inference import SciMult
+from scimult.inference.precision import _input_ranges
 from scimult.products import largest_weight
 from tests.inference.test_encoder import PAPERS
 from tests.tiny import save_tiny_model
@@ -47,7 +48,22 @@ def test_a_real_checkpoint_in_int8_is_as_close_as_others_are(minilm: Path) -> No
     plain, rounded = (SciMult.from_pretrained(minilm, dtype=dtype) for dtype in ("float32", "int8"))
     both = (model.encode(PAPERS, task="search", role="candidate") for model in (plain, rounded))
     # ONNX Runtime's dynamic int8 of this model: 0.989 at the worst of 64 papers.
-    assert np.sum(np.multiply(*both), axis=1).min() > 0.99
+    assert np.sum(np.multiply(*both), axis=1).min() > 0.995
+
+
+@has_bytes
+def test_ranges_are_of_the_attention_of_every_route_and_the_same_each_time(tmp_path: Path) -> None:
+    path = save_tiny_model(tmp_path / "m", variant="mha_ffn_expert")
+    model = SciMult.from_pretrained(path, device="cpu")._model
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    ranges = _input_ranges(model)
+    named = {linear: name for name, linear in model.named_modules() if linear in ranges}
+    experts = [name for name in before if ".qkv." in name and name.endswith(".weight")]
+    assert sorted(f"{name}.weight" for name in named.values()) == sorted(experts)
+    again = _input_ranges(model)
+    assert all(torch.equal(again[linear], largest_D) for linear, largest_D in ranges.items())
+    assert not any(part._forward_pre_hooks for part in model.modules())
+    assert all(torch.equal(model.state_dict()[name], weight) for name, weight in before.items())
 
 
 @has_bytes
