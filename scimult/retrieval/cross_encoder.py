@@ -113,7 +113,8 @@ def is_cut_off(model: str) -> bool:
     """Return whether a model is no path of this machine, and the hub cannot be reached.
 
     Without a network the hub's client repeats each request for half a minute. This asks once, so
-    that the caller can pass ``local_files_only``, which still finds a downloaded model.
+    that the caller can pass ``local_files_only``, which still finds a downloaded model (though
+    transformers then looks for an adapter of it on the hub, unless ``HF_HUB_OFFLINE`` is set).
     """
     if Path(model).exists():
         return False
