@@ -354,18 +354,18 @@ def file_digest(path: Path | str, kind: str) -> str:
 def storage_error(error: OSError, path: Path | str) -> StorageError:
     """Turn an ``OSError`` raised while writing ``path`` into a message with a fix."""
     reason = error.strerror or str(error)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if error.errno is None and _SHORT_WRITE.search(reason):
         reason, full = f"no space left on the device ({reason} bytes)", True
-    else:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    fix = "check that the path exists and can be written"
     if full:
         fix = "free disk space or write to another disk, then repeat"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "choose a folder that you may write to"
     elif error.errno == errno.ENAMETOOLONG:
         fix = "choose a shorter name; its temporary name has a few more characters"
-    else:
-        fix = "check that the path exists and can be written"
+    elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+        fix = "check the path: a part of it is a file"
     return StorageError(f"cannot write: {reason}", path=path, fix=fix)
 
 

@@ -118,8 +118,9 @@ def test_an_input_that_is_missing_is_not_blamed_on_the_output(tmp_path: Path) ->
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(StorageError, match="cannot write"):
-        files.write_text(tmp_path / "file" / "a.txt", "x")
+    for path in (tmp_path / "file" / "a.txt", tmp_path / "file" / "b" / "a.txt"):
+        with pytest.raises(StorageError, match=r"cannot write.*Fix: .* a part of it is a file"):
+            files.write_text(path, "x")
 
 
 def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> None:

@@ -229,6 +229,8 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
         If models differ in size, tokenizer or settings, or cannot be folded.
     """
     loaded = {task: load_pretrained(path) for task, path in models.items()}
+    for task, model in loaded.items():
+        one_of("task", task, model.tasks.names, path=models[task])
     tasks = [model.tasks[task] for task, model in loaded.items()]
     folded = []
     for task, model in loaded.items():

@@ -10,7 +10,7 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.checks import check_model, check_output_file, only_with
 from scimult.cli.output import echo
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, StorageError
 from scimult.files import check_replaceable, folder_bytes
 
 if TYPE_CHECKING:
@@ -123,6 +123,9 @@ def package(
 ) -> None:
     """Package a model as a wheel: pip install it, then use --model package:NAME."""
     check_model(model)
+    if out.exists() and not out.is_dir():
+        fix = "name the folder for the wheel, which may be new"
+        raise StorageError("exists and is not a folder", path=out, fix=fix)
     from scimult.checkpoints import load_pretrained
     from scimult.checkpoints.package import write_wheel
 

@@ -139,7 +139,9 @@ def evaluate(
     from scimult.files import write_json
     from scimult.tagging import Tagger
     from scimult.tagging.evaluating import evaluate_tagger
+    from scimult.tagging.sets import check_limits
 
+    check_limits(None, None, precision)
     tagged = _tagged(papers, form, column, skip_bad)
     opened = Tagger.open(folder, model=model, device=device)
     facts = evaluate_tagger(
@@ -196,9 +198,11 @@ def tag(
     from scimult.files import sha256
     from scimult.tagging import Tagger
     from scimult.tagging.folder import FILE, VOCABULARY
+    from scimult.tagging.sets import check_limits
     from scimult.tagging.writing import as_row, format_of, write_tags
     from scimult.types import Text
 
+    check_limits(top, threshold, precision)
     content = []
     if out is not None:
         check_output_file(out, overwrite, files)

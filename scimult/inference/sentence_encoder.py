@@ -162,7 +162,7 @@ class SentenceEncoder:
     def encode(
         self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
     ) -> FloatArray:
-        """Return float32 embeddings of shape ``(N, D)``.
+        """Return float32 embeddings of `Text` objects, not strings: shape ``(N, D)``.
 
         Raises
         ------

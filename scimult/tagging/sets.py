@@ -19,6 +19,29 @@ from scimult.types import BoolArray
 Hierarchy = Literal["flat", "closed", "specific"]
 
 
+def check_limits(k: int | None, threshold: float | None, precision: float | None) -> None:
+    """Check the limits of a list of tags, which needs no tagger.
+
+    Raises
+    ------
+    ConfigError
+        If one is out of its range, or threshold and precision are both given.
+    """
+    if k is not None and k < 1:
+        raise ConfigError("k is below 1", value=k, fix="request at least one tag")
+    if threshold is not None and not 0 <= threshold <= 1:
+        fix = "write a score, such as 0.5"
+        raise ConfigError("threshold is not between 0 and 1", value=threshold, fix=fix)
+    if precision is None:
+        return
+    if threshold is not None:
+        fix = "leave one of them out"
+        raise ConfigError("threshold and precision are mutually exclusive", fix=fix)
+    if not 0 < precision < 1:
+        fix = "write a share, such as 0.8"
+        raise ConfigError("precision is not between 0 and 1", value=precision, fix=fix)
+
+
 def raised(probabilities_BC: NDArray[Any], vocabulary: Vocabulary) -> NDArray[Any]:
     """Raise each concept's probability to the largest of its narrower concepts.
 

@@ -24,7 +24,14 @@ from scimult.tagging.evidence import find_evidence
 from scimult.tagging.folder import TAGGER, TaggerState, load_state, save_state
 from scimult.tagging.fusion import ZERO_SHOT_FUSION
 from scimult.tagging.incoming import tagged_papers, text_hashes
-from scimult.tagging.sets import Hierarchy, as_selected, best_first, calibrated, select_tags
+from scimult.tagging.sets import (
+    Hierarchy,
+    as_selected,
+    best_first,
+    calibrated,
+    check_limits,
+    select_tags,
+)
 from scimult.tagging.signals import Signals
 from scimult.tagging.training import LEAST_PAPERS, LISTED, TaggedPapers, blocks, fit_tagger
 from scimult.tagging.vocabulary import Vocabulary
@@ -364,19 +371,9 @@ class Tagger:
         excluded: set[int],
         hierarchy: Hierarchy,
     ) -> float | None:
-        if k is not None and k < 1:
-            raise ConfigError("k is below 1", value=k, fix="request at least one tag")
-        if threshold is not None and not 0 <= threshold <= 1:
-            fix = "write a score, such as 0.5"
-            raise ConfigError("threshold is not between 0 and 1", value=threshold, fix=fix)
+        check_limits(k, threshold, precision)
         if precision is None:
             return threshold
-        if threshold is not None:
-            fix = "leave one of them out"
-            raise ConfigError("threshold and precision are mutually exclusive", fix=fix)
-        if not 0 < precision < 1:
-            fix = "write a share, such as 0.8"
-            raise ConfigError("precision is not between 0 and 1", value=precision, fix=fix)
         suggestions = self._state.suggestions
         if suggestions is None:
             problem = "without tagged papers the precision is unknown"

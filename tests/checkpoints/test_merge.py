@@ -305,6 +305,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         (lambda: share_experts(model, {"search": 2, "classification": -1}), "not be negative"),
         (lambda: share_experts(model, {"search": math.nan}), "a share is not a finite number"),
         (lambda: split_experts({"serach": plain}, "mha_expert"), "did you mean 'search'"),
+        (lambda: split_experts({"serach": plain}, "mha_expert"), f"{plain}: unknown task"),
         (lambda: split_experts({"search": plain}, "vanilla"), "variant has no experts"),
         (lambda: split_experts({"search": sided}, "mha_expert"), "merge MODEL --share-experts"),
     ]

@@ -231,6 +231,7 @@ MISTAKES = {
     "encode . --model model --task search --out model": "model: is a link",
     "export nope --to folded --out e": "nope: folder does not exist",
     "export model --to folded --out .": "cannot replace the current folder",
+    "package model --name m --out labels.jsonl": "labels.jsonl: exists and is not a folder",
     "import --released nope --tokenizer model --out e": "nope: file does not exist",
     "import --base nope --adapter search=a --out e": "nope: folder does not exist",
     "grow-task nope --name x --like search --out e": "nope: folder does not exist",

@@ -290,7 +290,10 @@ def test_what_a_kill_in_the_last_step_left_is_removed(
         ("tag", ["T", "--papers", "no.jsonl"], "no.jsonl: file does not exist"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "o.doc"], "not a format of tags"),
         ("tag", ["T", "--papers", "new.jsonl", "--precision", "0.999"], "no threshold guarantees"),
-        ("tag", ["T", "--papers", "new.jsonl", "--threshold", "nan"], "not between 0 and 1"),
+        # Before anything is opened.
+        ("tag", ["no", "--papers", "new.jsonl", "--threshold", "nan"], "not between 0 and 1"),
+        ("tag", ["no", "--papers", "new.jsonl", "--precision", "1.99"], "not between 0 and 1"),
+        ("evaluate", ["no", "--papers", "new.jsonl", "--precision", "80"], "not between 0 and 1"),
         ("tag", ["T", "--papers", "new.jsonl", "--out", "new.jsonl"], "output is also an input"),
         ("tag", ["model", "--papers", "new.jsonl"], "model: not a tagger"),
         ("evaluate", ["T", "--papers", "new.jsonl", "--column", "labels"], "a column is"),

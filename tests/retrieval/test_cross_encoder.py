@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForSequenceClassification,
@@ -15,8 +16,10 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from scimult.errors import ConfigError
-from scimult.retrieval.cross_encoder import load_cross_encoder
+from scimult.errors import CheckpointError, ConfigError
+from scimult.inference.sentence_encoder import EncoderSpec
+from scimult.inference.sentence_model import load_model
+from scimult.retrieval.cross_encoder import is_cut_off, load_cross_encoder
 from tests.tiny import save_cross_encoder, tiny_backend, tiny_tokenizer
 
 PAIRS = [("a graph", f"another graph of {number} nodes") for number in range(8)]
@@ -32,6 +35,42 @@ def test_a_cut_file_is_an_error_for_users(cross: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ConfigError, match="cannot load cross-encoder"):
         load_cross_encoder(str(cross))
+
+
+class ConnectError(Exception):
+    """As the HTTP libraries of the hub's client call it."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "cut_off"), [(ConnectError(), True), (TimeoutError(), False), (ValueError(), False)]
+)
+def test_without_a_network_the_hub_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, answer: Exception, cut_off: bool
+) -> None:
+    """Its client would repeat each request of a download for half a minute."""
+    asked, loaded = [], []
+
+    def model_info(_: HfApi, name: str, **__: object) -> None:
+        asked.append(name)
+        raise answer
+
+    def load(*_: object, local_files_only: bool, **__: object) -> None:
+        loaded.append(local_files_only)
+        raise OSError("no such model.")
+
+    monkeypatch.setattr(HfApi, "model_info", model_info)
+    monkeypatch.setattr("sentence_transformers.CrossEncoder", load)
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", load)
+    with pytest.raises(ConfigError, match=r"no such model \(value: 'a/b'\). Fix: "):
+        load_cross_encoder("a/b")
+    with pytest.raises(CheckpointError, match=r"a/b: .*no such model. Fix: "):
+        load_model(EncoderSpec(model="a/b", pooling="own"), "cpu")
+    assert (asked, loaded) == (["a/b"] * 2, [cut_off] * 2)
+
+
+def test_the_hub_is_not_asked_for_a_folder(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(HfApi, "model_info")
+    assert not is_cut_off(str(cross))
 
 
 @pytest.mark.parametrize("missing", ["a block", "the pooler"])
