@@ -125,7 +125,9 @@ def evaluate(
     show_list: Annotated[
         bool,
         typer.Option(
-            "--list", help="List all suites, or --suite, and whether their data is in --data."
+            "--list",
+            help="List all suites, or --suite with --sets and overrides, and whether their data is "
+            "in --data.",
         ),
     ] = False,
 ) -> None:
