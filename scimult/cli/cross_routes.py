@@ -30,9 +30,10 @@ def cross_routes(
     check_model(model)
     if not data.is_dir():
         raise DataError("folder does not exist", path=data, fix="check the path")
+    from scimult.data.manifest import check_no_other_output
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
-    from scimult.evaluation.results import check_results_folder, folder_of, load_results
+    from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.routes import FixedRoute, cross_tables
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.systems import DenseSystem
@@ -40,7 +41,7 @@ def cross_routes(
     from scimult.hardware import usable_device
     from scimult.progress import note
 
-    check_results_folder(out)
+    check_no_other_output(out)
     config = load_suite(suite)
     loaded = load_sets(config, data, sets or [], skip_bad=skip_bad)
     encoder = open_model(model, device, dtype, None, None)

@@ -159,13 +159,14 @@ def evaluate(
     earlier = _earlier(resume, replace)
     if precision is not None and store is None:
         raise ConfigError("--precision is that of a store", value=precision, fix="pass --store too")
+    from scimult.data.manifest import check_no_other_output
     from scimult.evaluation.harness import evaluate as score
     from scimult.evaluation.report import check_comparable
-    from scimult.evaluation.results import check_results_folder, folder_of, load_results
+    from scimult.evaluation.results import folder_of, load_results
     from scimult.evaluation.suites import load_suite
     from scimult.files import only_writer
 
-    check_results_folder(out)
+    check_no_other_output(out)
     opened = None if store is None else Store(store, precision or "float32")
     makers = make_systems(
         bm25, lexical or [], embeddings or [], model or [], encoder or [], device, opened

@@ -67,13 +67,14 @@ def mteb(
         raise ConfigError("MODEL, --tasks and --out are needed", fix=fix)
     check_model(model)
     routes = named_values(route or [], "a route", "TASK=OURS", "SCIDOCS=link_prediction")
+    from scimult.data.manifest import check_no_other_output
     from scimult.evaluation.mteb_suite import score
-    from scimult.evaluation.results import check_results_folder, folder_of
+    from scimult.evaluation.results import folder_of
     from scimult.files import only_writer
     from scimult.inference.mteb_model import MtebEncoder
     from scimult.inference.mteb_tasks import find_tasks
 
-    check_results_folder(out)
+    check_no_other_output(out)
     requested = find_tasks(tasks, language or ["eng"])
     routed = {name for one in requested for name in (one.metadata.name, one.metadata.type)}
     for key in routes:

@@ -281,8 +281,8 @@ def _build(
     from scimult.cli.mine import open_encoder
     from scimult.cli.output import print_prepared
     from scimult.config import load_config
+    from scimult.data.prepared import REJECTS_FILE
     from scimult.data.tokenization import TextTokenizer
-    from scimult.preparation.collected import REJECTS_FILE
     from scimult.preparation.dataset import DatasetConfig, build_dataset
     from scimult.preparation.mining.engine import Limits
 

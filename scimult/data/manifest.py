@@ -12,11 +12,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from scimult.data.pairs import PairFile, PairPart, pair_file_name
 from scimult.data.targets import TargetFile, TargetKind, target_file_name
 from scimult.errors import DataError
-from scimult.files import read_json, sha256, write_json
+from scimult.files import check_replaceable, read_json, sha256, write_json
 from scimult.tasks import Task
 
 FILE_NAME = "manifest.json"
 VERSION = "1"
+# Of prepared data, worlds, shards and checkpoints; of libraries; of taggers.
+_OUTPUTS = (FILE_NAME, "library.json", "tagger.json")
+
+
+def check_no_other_output(folder: Path) -> None:
+    """Check that runs or results in a folder do not go among the files of another verb's output.
+
+    Raises
+    ------
+    StorageError
+        If it is prepared data, a world, a checkpoint, a library or a tagger.
+    """
+    if any((folder / name).is_file() for name in _OUTPUTS):
+        check_replaceable(folder)
 
 
 class _Entry(BaseModel):

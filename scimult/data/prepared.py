@@ -35,7 +35,9 @@ CITATIONS_FILE = "citations.arrow"
 HELD_OUT_FILE = "held_out.arrow"
 SHOWN_FILE = "shown.arrow"
 TRIPLES_FILE = "triples.arrow"
-_TABLES = {
+REJECTS_FILE = "rejects.jsonl"
+# What a folder has before texts are split and tokenised; some are optional.
+COLLECTED_FILES = (
     TEXTS_FILE,
     METADATA_FILE,
     CITATIONS_FILE,
@@ -43,10 +45,10 @@ _TABLES = {
     TRIPLES_FILE,
     TEACHER_FILE,
     ALIASES_FILE,
-    HELD_OUT_FILE,
-}
+    REJECTS_FILE,
+)
 TOKENS = "tokens"
-_ENTRIES = {MANIFEST_FILE, "rejects.jsonl", "pairs", "whole", "targets", TOKENS, *_TABLES}
+_ENTRIES = {MANIFEST_FILE, HELD_OUT_FILE, "pairs", "whole", "targets", TOKENS, *COLLECTED_FILES}
 _CARD = re.compile(r"card(_\w+\.png|\.md)")  # of `scimult card`
 # What `prepare` may replace: a run or a file of the user's in the folder would be gone.
 PREPARED_ALONE = FolderKind(

@@ -22,10 +22,9 @@ from pydantic import Field, ValidationError
 
 import scimult
 from scimult.config import StrictConfig
-from scimult.data.manifest import FILE_NAME as MANIFEST
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.contamination import Contamination
-from scimult.files import check_replaceable, read_json, write_json
+from scimult.files import read_json, write_json
 
 LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic", "scikit-learn")
 
@@ -190,18 +189,6 @@ def provenance() -> dict[str, Any]:
             ],
         },
     }
-
-
-def check_results_folder(out: Path) -> None:
-    """Check that results do not go among the files of another output.
-
-    Raises
-    ------
-    StorageError
-        If ``out`` is prepared data, a world, a checkpoint, a library or a tagger.
-    """
-    if any((out / name).is_file() for name in (MANIFEST, "library.json", "tagger.json")):
-        check_replaceable(out)
 
 
 def folder_of(out: Path, system: str) -> Path:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scimult.errors import ConfigError
-from scimult.hardware import multiplies_bfloat16
+from scimult.hardware import multiplies_bfloat16, without_autocast
 from scimult.models import Encoder, pack
 from scimult.models.blocks import Attention
 from scimult.models.modern import ModernAttention
@@ -93,7 +93,7 @@ def _input_ranges(model: Encoder) -> dict[nn.Linear, Tensor]:
     routes = [row % config.num_routes for row in range(max(_ROWS, 2 * config.num_routes))]
     shape = len(routes), min(_LENGTH, config.max_text_length)
     tokens = np.random.default_rng(0).integers(config.vocab_size, size=shape)
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(torch.device("cpu")):
         model(pack(list(tokens)), routes)
     for hook in hooks:
         hook.remove()

@@ -10,11 +10,12 @@ import numpy as np
 
 from scimult.data.importers.engine import connected
 from scimult.data.lines import Rejects
+from scimult.data.prepared import REJECTS_FILE
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
-from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs, unique_rows
+from scimult.preparation.collected import Collected, RawPairs, unique_rows
 from scimult.preparation.config import ANSWERS, CitationTable, Part, PrepareConfig, SourceConfig
 from scimult.preparation.corpus import Corpus
 from scimult.preparation.mining.engine import Limits

@@ -20,7 +20,6 @@ from scimult.types import IntArray
 
 VERSION = "2"
 FILE_NAME = "collected.json"
-REJECTS_FILE = "rejects.jsonl"
 
 
 @dataclass(frozen=True)

@@ -18,24 +18,19 @@ from scimult.data.lines import Rejects
 from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry, TargetEntry
 from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
 from scimult.data.prepared import (
-    ALIASES_FILE,
-    CITATIONS_FILE,
+    COLLECTED_FILES,
     HELD_OUT_FILE,
-    SHOWN_FILE,
-    TRIPLES_FILE,
     papers_of,
     read_aliases,
 )
 from scimult.data.ragged import Ragged
 from scimult.data.targets import write_targets
-from scimult.data.teacher import FILE_NAME as TEACHER_FILE
-from scimult.data.text_store import FILE_NAME as TEXTS_FILE
-from scimult.data.text_store import METADATA_FILE, TextStore, write_arrow
+from scimult.data.text_store import TextStore, write_arrow
 from scimult.errors import ConfigError
 from scimult.files import link_or_copy, read_json
 from scimult.preparation.collect import collect, source_files
-from scimult.preparation.collected import REJECTS_FILE, Collected, RawPairs
 from scimult.preparation.collected import VERSION as COLLECTED_VERSION
+from scimult.preparation.collected import Collected, RawPairs
 from scimult.preparation.config import PrepareConfig, SelfSupervisionConfig
 from scimult.preparation.hygiene.clean import REPORT_FILE, clean
 from scimult.preparation.hygiene.clean import VERSION as CLEAN_VERSION
@@ -50,17 +45,6 @@ from scimult.preparation.targets import SplitTargets, split_targets
 from scimult.progress import warn
 from scimult.types import BoolArray, IntArray, Text, ViewName
 
-# Linked unchanged from the last step into the folder; some are optional.
-COLLECTED_FILES = (
-    TEXTS_FILE,
-    METADATA_FILE,
-    CITATIONS_FILE,
-    SHOWN_FILE,
-    TRIPLES_FILE,
-    TEACHER_FILE,
-    ALIASES_FILE,
-    REJECTS_FILE,
-)
 # Share of the memory limit for columns of pairs, which are sorted and split in memory.
 _ARRAYS = 3 / 8
 # Options that only later steps use: changing them reads no file again.

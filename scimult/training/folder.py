@@ -13,7 +13,7 @@ from scimult.checkpoints.heads import HeadDescription, save_heads
 from scimult.checkpoints.pretrained import MODEL
 from scimult.checkpoints.weights import WEIGHTS_FILE, load_strictly, read_tensors
 from scimult.config import load_config, read_yaml, save_config
-from scimult.data.manifest import FILE_NAME as MANIFEST
+from scimult.data.manifest import check_no_other_output
 from scimult.disk_space import require_room
 from scimult.errors import CheckpointError, ConfigError, shown
 from scimult.files import check_replaceable, folder_bytes, only_writer
@@ -107,8 +107,8 @@ def check_nothing_foreign(folder: Path) -> None:
         which training ends.
     """
     saved = folder / CONFIG_NAME
-    if (folder / MANIFEST).is_file() and not saved.exists():  # prepared data, a world, a checkpoint
-        check_replaceable(folder)
+    if not saved.exists():
+        check_no_other_output(folder)
     foreign = [name for name in (RUN_FILE, METRICS) if (folder / name).exists()]
     if saved.exists():
         # A run writes every key, a user only a few.

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.cli.mine import _shard, open_encoder
 from scimult.errors import ConfigError
+from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining.config import DenseConfig
+from tests.raw_corpus import raw_config, write_raw
 from tests.tiny import save_tiny_model
 
 
@@ -74,3 +76,17 @@ def test_steps_inside_what_is_replaced_are_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["mine", str(tmp_path), "--steps", str(tmp_path / "steps")])
     assert result.exit_code == 1
     assert "--steps is inside the prepared folder" in result.stderr
+
+
+def test_shards_say_that_they_are_mined_and_the_folder_is_shown_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    call = ["mine", "out", "citations=[co_cited, random]", "max_negatives=5"]
+    result = CliRunner().invoke(app, [*call, "--shard", "1/2"])
+    assert result.exit_code == 0, result.output
+    assert "shard 1/2 is mined; after all, mine without --shard" in result.output
+    result = CliRunner().invoke(app, call)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.lstrip().startswith("out (texts: ")

@@ -134,11 +134,12 @@ def test_a_config_of_no_run_is_not_overwritten(tmp_path: Path) -> None:
     with ExitStack() as held, pytest.raises(StorageError, match="not a model of ours"):
         RunFolder(config, {"data": "x"}, {}).open(True, model, held)
     thesis.unlink()
-    manifest = saved.parent / "manifest.json"  # prepared data, a world or shards
-    manifest.write_text("{}", encoding="utf-8")
-    with ExitStack() as held, pytest.raises(StorageError, match="output exists already.*Fix"):
-        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
-    manifest.unlink()
+    # Prepared data, a world or shards; a library; a tagger.
+    for name in ("manifest.json", "library.json", "tagger.json"):
+        (saved.parent / name).write_text("{}", encoding="utf-8")
+        with ExitStack() as held, pytest.raises(StorageError, match="output exists already.*Fix"):
+            RunFolder(config, {"data": "x"}, {}).open(True, model, held)
+        (saved.parent / name).unlink()
     for _ in range(2):  # a run that was killed before its first checkpoint starts again
         with ExitStack() as held:
             assert RunFolder(config, {"data": "x"}, {}).open(True, model, held) is None

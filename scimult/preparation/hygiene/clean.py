@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from scimult.data.prepared import REJECTS_FILE
 from scimult.data.text_store import TextStore, open_metadata
 from scimult.errors import DataError
 from scimult.files import write_json
-from scimult.preparation.collected import REJECTS_FILE, Collected
+from scimult.preparation.collected import Collected
 from scimult.preparation.hygiene.compact import (
     RowMap,
     compact_metadata,
