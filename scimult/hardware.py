@@ -120,7 +120,9 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     It would round factors of float32 products, and results must not depend on where it is used.
     """
     known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+    if not (known and torch.is_autocast_enabled(device.type)):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 @contextmanager

@@ -1,18 +1,15 @@
 """Matrix products with a CPU's fastest kernels. No gradients.
 
-Shape legend: N, M rows, D width, P listed pairs.
+Shape legend: N, M rows, D width.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib import import_module
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +17,7 @@ from torch import Tensor, nn
 
 from scimult.errors import ConfigError
 from scimult.hardware import multiplies_bfloat16
+from scimult.listed_products import products_of_all
 
 PackedT = TypeVar("PackedT")
 
@@ -46,8 +44,7 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
     if x_ND.device.type != "cpu" or x_ND.dtype != torch.float32 or not x_ND.numel():
         return torch.mm(x_ND, y_MD.T)
     if 0 < len(y_MD) <= FEW:
-        pairs = _all_pairs(len(x_ND), len(y_MD))
-        return _products_at(x_ND, y_MD, *pairs).view(len(x_ND), len(y_MD))
+        return products_of_all(x_ND, y_MD)
     if len(y_MD) and (multiplies_by_onednn() or (len(y_MD) <= _FEW_FOR_AVX2 and _has_avx2())):
         return linear_by_onednn(x_ND, y_MD)
     return torch.mm(x_ND, y_MD.T)
@@ -71,64 +68,6 @@ def linear_by_onednn(
     then, how = ("none", "") if gelu is None else ("gelu", gelu)
     output_NM: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, weight_MD, bias_M, then, [], how)
     return output_NM
-
-
-def products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
-    """Return ``x[rows] · y[columns]`` of the listed pairs, shape ``(P,)``: float32, on a CPU.
-
-    Each result depends on its two rows alone. No rows are copied; ascending rows are read fastest.
-
-    Parameters
-    ----------
-    x_ND, y_MD : Tensor
-        float32, of equal width, contiguous.
-    rows_P, columns_P : Tensor
-        int64 row numbers of x and y.
-    """
-    if not len(rows_P):
-        return torch.zeros(0, dtype=torch.float32)
-    for numbers_P, count in ((rows_P, len(x_ND)), (columns_P, len(y_MD))):
-        least, most = torch.aminmax(numbers_P)
-        assert 0 <= least <= most < count, "no row has this number"
-    return _products_at(x_ND, y_MD, rows_P, columns_P)
-
-
-def _products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
-    multiply = _products_by_faiss if _may_use_faiss() else _products_by_torch
-    return multiply(x_ND, y_MD, rows_P, columns_P)
-
-
-def _products_by_faiss(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
-    library: Any = import_module("faiss")  # whose types lack what follows
-    products_P = torch.empty(len(rows_P), dtype=torch.float32)
-    read = [x.contiguous() for x in (x_ND, rows_P, y_MD, columns_P)]
-    pointers = [library.swig_ptr(x.numpy()) for x in (*read, products_P)]
-    before = library.omp_get_max_threads()
-    library.omp_set_num_threads(torch.get_num_threads())
-    library.pairwise_indexed_inner_product(x_ND.shape[1], len(products_P), *pointers)
-    library.omp_set_num_threads(before)
-    return products_P
-
-
-def _products_by_torch(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
-    """Return the same as entries of a sparse matrix, which torch multiplies without a copy."""
-    _silence_sparse_warning()
-    order_P = rows_P.argsort()
-    counts_N = torch.bincount(rows_P, minlength=len(x_ND))
-    starts = F.pad(counts_N.cumsum(0), (1, 0))
-    parts = starts, columns_P[order_P], torch.zeros(len(columns_P), dtype=torch.float32)
-    pairs = torch.sparse_csr_tensor(*parts, (len(x_ND), len(y_MD)), check_invariants=False)
-    products_P = torch.empty(len(rows_P), dtype=torch.float32)
-    products_P[order_P] = torch.sparse.sampled_addmm(pairs, x_ND, y_MD.T, beta=0.0).values()
-    return products_P
-
-
-def _may_use_faiss() -> bool:
-    """Return whether torch and faiss can both run here.
-
-    Elsewhere each brings an OpenMP library of its own, and the second one ends the process.
-    """
-    return sys.platform == "linux"
 
 
 @dataclass(frozen=True)
@@ -383,17 +322,3 @@ def _divisor(range_D: Tensor, weight_MD: Tensor) -> Tensor:
     # Another text may have larger inputs in a column that seemed empty.
     range_D, size_D = (x_D.clamp_min(x_D.mean() / 16 + _TINY) for x_D in (range_D, size_D))
     return torch.exp2(((range_D / size_D).log2() / 2).round())
-
-
-@lru_cache(maxsize=4)
-def _all_pairs(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    return torch.arange(rows).repeat_interleave(columns), torch.arange(columns).repeat(rows)
-
-
-@cache
-def _silence_sparse_warning() -> None:
-    """Trigger and hide torch's one-time warning that sparse tensors are in beta."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        zero = torch.zeros(1, dtype=torch.int32)
-        torch.sparse_csr_tensor(torch.tensor([0, 1]).int(), zero, torch.zeros(1), (1, 1))

@@ -1,14 +1,12 @@
-"""Matrix products with the fastest kernels. Legend: N, M rows, D width, P pairs."""
+"""Matrix products with the fastest kernels. Legend: N, M rows, D width."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from collections.abc import Callable
 from functools import partial
 
-import faiss
 import numpy as np
 import pytest
 import torch
@@ -18,14 +16,12 @@ from hypothesis import strategies as st
 from scimult import products as module
 from scimult.errors import ConfigError
 from scimult.products import (
-    FEW,
     gelu_between,
     largest_weight,
     multiplies_by_onednn,
     multiplies_bytes,
     pack_linears,
     products,
-    products_at,
     round_linears,
 )
 
@@ -47,57 +43,11 @@ def test_products_are_those_of_float64(n: int, m: int, width: int) -> None:
     assert ((found_NM - wanted_NM).abs() <= allowed_NM).all()
 
 
-@pytest.mark.parametrize("few", range(1, FEW + 1))
-@pytest.mark.parametrize("by_faiss", [True, False])
-def test_few_rows_have_the_products_of_listed_pairs(
-    few: int, by_faiss: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_may_use_faiss", lambda: by_faiss)
-    x_ND, y_MD = _rows(50, 33, 3), _rows(few, 33, 4)
-    whole_NM = products(x_ND, y_MD)
-    # Sums of 33 products of a few units.
-    torch.testing.assert_close(whole_NM, x_ND @ y_MD.T, rtol=0, atol=33 * 2.0**-24 * 30)
-    pairs_P = torch.from_numpy(np.random.default_rng(5).permutation(50 * few)[:40])
-    rows_P, columns_P = pairs_P // few, pairs_P % few
-    found_P = products_at(x_ND, y_MD, rows_P, columns_P)
-    assert torch.equal(found_P, whole_NM[rows_P, columns_P])
-    assert not len(products_at(x_ND, y_MD, rows_P[:0], columns_P[:0]))
-    # Transposed matrices are copied.
-    turned = x_ND.T.contiguous().T, y_MD.T.contiguous().T
-    assert torch.equal(products(*turned), whole_NM)
-    assert torch.equal(products_at(*turned, rows_P, columns_P), found_P)
-
-
-def test_pairs_take_the_threads_of_torch() -> None:
-    before = faiss.omp_get_max_threads()
-    x_ND, y_MD = _rows(50, 33, 3), _rows(2, 33, 4)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    several_NM = products(x_ND, y_MD)
-    torch.set_num_threads(threads)
-    assert torch.equal(products(x_ND, y_MD), several_NM)
-    assert faiss.omp_get_max_threads() == before
-
-
-@pytest.mark.parametrize(("row", "column"), [(-1, 0), (50, 0), (0, 2)])
-def test_pairs_of_no_row_are_not_read(row: int, column: int) -> None:
-    numbers = torch.tensor([row]), torch.tensor([column])
-    with pytest.raises(AssertionError, match="no row has this number"):
-        products_at(_rows(50, 33, 3), _rows(2, 33, 4), *numbers)
-
-
 def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     x_ND, y_MD = _rows(20, 16, 6), _rows(9, 16, 7)
     monkeypatch.setattr(module, "multiplies_by_onednn", lambda: False)
     monkeypatch.setattr(module, "_has_avx2", lambda: False)
     assert torch.equal(products(x_ND, y_MD), torch.mm(x_ND, y_MD.T))
-
-
-def test_nobody_hears_that_sparse_tensors_are_in_beta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_may_use_faiss", lambda: False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        products(_rows(4, 8, 8), _rows(1, 8, 9))
 
 
 has_bytes = pytest.mark.skipif(largest_weight() is None, reason="no products of bytes here")

@@ -29,6 +29,7 @@ from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.hardware import multiplies_bfloat16, without_autocast
 from scimult.heap import keep_freed_memory
+from scimult.listed_products import may_use_faiss
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
 from scimult.retrieval.copies import Copies, equal_rows
@@ -40,6 +41,7 @@ from scimult.retrieval.few_candidates import (
     SeveralQueries,
 )
 from scimult.retrieval.few_on_device import FewOnDevice
+from scimult.retrieval.nearest import Nearest
 from scimult.retrieval.passes import Passes, Work
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
@@ -49,7 +51,7 @@ from scimult.retrieval.selection import (
     check_length,
     check_listed,
 )
-from scimult.retrieval.vectors import Vectors
+from scimult.retrieval.vectors import Vectors, unit_vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
@@ -126,6 +128,7 @@ class ExactIndex:
         self._width, self._first_pass = embeddings_CD.shape[1], first_pass
         self._on_host = self.device.type == "cpu"
         self._query_rows, self._block_rows = query_rows, block_rows
+        self._kept_nearest: Nearest | None = None
 
     def search(
         self,
@@ -153,6 +156,10 @@ class ExactIndex:
             negative, or ``exclude_Q`` has no number per query.
         """
         k = min(check_length(k), len(self.ids))
+        if exclude_Q is None and k:
+            ranking = self._by_faiss(queries_QD, k)
+            if ranking is not None:
+                return ranking
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
         with without_autocast(self.device):
@@ -163,6 +170,30 @@ class ExactIndex:
                     return ranking
             excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
             return self._in_passes(queries, k, excluded_Q, show_progress=show_progress)
+
+    def _by_faiss(self, queries_QD: FloatArray, k: int) -> Ranking | None:
+        """Return what faiss finds for few usual queries; None where it cannot tell or is slow."""
+        usual = queries_QD.dtype == np.float32 and queries_QD.flags.c_contiguous
+        if not usual or queries_QD.ndim != 2 or queries_QD.shape[1] != self._width:
+            return None
+        nearest = self._nearest
+        if nearest is None or not nearest.suits(len(queries_QD)):
+            return None
+        if self.similarity == "cosine":
+            queries_QD = unit_vectors(torch.from_numpy(queries_QD)).numpy()
+        return nearest.search(queries_QD, k)
+
+    @property
+    def _nearest(self) -> Nearest | None:
+        """The candidates for faiss, once a search has looked at all of them."""
+        if self._kept_nearest is None and self._on_host and may_use_faiss():
+            few, whole_CD = self._few, self._vectors.whole
+            if isinstance(few, FewCandidates):
+                if few.bias_C is None:
+                    self._kept_nearest = Nearest(few.vectors_CD, self.place_C, self.order_C)
+            elif whole_CD is not None and self.similarity == "dot" and not self._block_rows:
+                self._kept_nearest = Nearest(whole_CD.numpy(), self.place_C)
+        return self._kept_nearest
 
     def _in_passes(
         self, queries: Tensor, k: int, excluded_Q: IntArray, *, show_progress: bool

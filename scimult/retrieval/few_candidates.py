@@ -76,13 +76,19 @@ class OneProduct(ABC):
 
 
 class FewCandidates(OneProduct):
-    """A copy of candidates on a CPU, for any number of queries."""
+    """A copy of candidates on a CPU, for any number of queries.
+
+    Attributes
+    ----------
+    vectors_CD, bias_C : FloatArray
+        The vectors in order, and what is added to their products; None for nothing.
+    """
 
     def __init__(self, vectors: Vectors, order_C: IntArray, place_C: IntArray) -> None:
         super().__init__(order_C, place_C)
         block = vectors.block(0, len(order_C))
-        self._vectors_CD: FloatArray = block.scaled_BD.numpy()[order_C]
-        self._bias_C = None if block.bias_B is None else block.bias_B.numpy()[order_C]
+        self.vectors_CD: FloatArray = block.scaled_BD.numpy()[order_C]
+        self.bias_C = None if block.bias_B is None else block.bias_B.numpy()[order_C]
         copies = [self._place_C[rows] for rows in equal_rows(vectors)]
         # Columns of copies, and of what each is a copy of.
         self._copies = np.concatenate([_NONE, *(columns[1:] for columns in copies)])
@@ -93,8 +99,8 @@ class FewCandidates(OneProduct):
 
     def _scores(self, queries_QD: Tensor) -> FloatArray:
         scores_QC = self._products(queries_QD)
-        if self._bias_C is not None:
-            scores_QC += self._bias_C
+        if self.bias_C is not None:
+            scores_QC += self.bias_C
         if len(self._copies):
             scores_QC[:, self._copies] = scores_QC[:, self._originals]
         return scores_QC
@@ -102,12 +108,12 @@ class FewCandidates(OneProduct):
     def _products(self, queries_QD: Tensor) -> FloatArray:
         """Multiply by what is fastest for this number of queries."""
         if len(queries_QD) <= FEW:
-            few_CQ = products(torch.from_numpy(self._vectors_CD), queries_QD).numpy()
+            few_CQ = products(torch.from_numpy(self.vectors_CD), queries_QD).numpy()
             return np.ascontiguousarray(few_CQ.T)
         if multiplies_by_onednn():
-            many_QC: FloatArray = products(queries_QD, torch.from_numpy(self._vectors_CD)).numpy()
+            many_QC: FloatArray = products(queries_QD, torch.from_numpy(self.vectors_CD)).numpy()
             return many_QC
-        usual_QC: FloatArray = queries_QD.numpy() @ self._vectors_CD.T
+        usual_QC: FloatArray = queries_QD.numpy() @ self.vectors_CD.T
         return usual_QC
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scimult.errors import DataError
 from scimult.hardware import free_memory, may_compile_kernels, send
-from scimult.products import products_at
+from scimult.listed_products import products_at
 from scimult.retrieval.embeddings import LONGEST, SHORTEST
 from scimult.retrieval.selection import check_finite
 from scimult.types import FloatArray, IntArray, Similarity
@@ -122,8 +122,8 @@ class Vectors:
         # Read candidates in memory order.
         order_P = rows_P.argsort()
         sorted_P, query_P = rows_P[order_P], query_P[order_P]
-        if self._whole is not None:
-            products_P = products_at(self._whole, queries_QD, sorted_P, query_P)
+        if self.whole is not None:
+            products_P = products_at(self.whole, queries_QD, sorted_P, query_P)
             if self._similarity == "cosine":
                 products_P *= self._numbers_C[sorted_P]
             elif self._similarity == "l2":
@@ -153,7 +153,7 @@ class Vectors:
         return self.rows(self._spread_rows()).scaled_BD
 
     @property
-    def _whole(self) -> Tensor | None:
+    def whole(self) -> Tensor | None:
         """All candidates, if the array can be multiplied as it is and was checked; else None."""
         matrix_CD, seen = self._matrix_CD, self._checked == len(self._embeddings_CD)
         if matrix_CD is None or matrix_CD.dtype != torch.float32 or not (seen and self._as_given):
@@ -285,12 +285,13 @@ def _multiplies_pairs(device: torch.device, width: int) -> bool:
 def unit_vectors(x_ND: Tensor) -> Tensor:
     """Return float32 vectors scaled to length 1; zeros stay zeros."""
     lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
-    odd_N = _odd(lengths_N)
-    if odd_N.any():
-        largest_N = x_ND.abs().amax(dim=1)
-        divided_N = odd_N & (largest_N > 0)
-        x_ND = x_ND / torch.where(divided_N, largest_N, 1.0)[:, None]
-        lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
+    if _all_in_range(lengths_N):
+        scaled_ND: Tensor = x_ND / lengths_N[:, None]
+        return scaled_ND
+    largest_N = x_ND.abs().amax(dim=1)
+    divided_N = _odd(lengths_N) & (largest_N > 0)
+    x_ND = x_ND / torch.where(divided_N, largest_N, 1.0)[:, None]
+    lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
     return x_ND / torch.where(lengths_N > 0, lengths_N, 1.0)[:, None]
 
 
@@ -301,10 +302,18 @@ def _unit_scales(x_ND: Tensor) -> Tensor:
     """
     lengths_N = torch.linalg.vector_norm(x_ND, dim=1)
     scales_N: Tensor = 1 / lengths_N
-    odd_N = _odd(lengths_N)
-    if odd_N.any():
+    if not _all_in_range(lengths_N):
+        odd_N = _odd(lengths_N)
         scales_N[odd_N] = -x_ND[odd_N].any(dim=1).float()
     return scales_N
+
+
+def _all_in_range(lengths_N: Tensor) -> bool:
+    """Return whether no length is `_odd`, in fewer operations."""
+    if not lengths_N.numel():
+        return True
+    least, most = torch.aminmax(lengths_N)
+    return least.item() >= SHORTEST and most.item() <= LONGEST
 
 
 def _odd(lengths_N: Tensor) -> Tensor:

@@ -1,0 +1,130 @@
+"""Searches by faiss list what our own products list. Legend: Q queries, C candidates, D width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scimult.errors import DataError
+from scimult.products import FEW
+from scimult.retrieval import exact, nearest
+from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.few_candidates import MOST_CANDIDATES
+from scimult.retrieval.nearest import Nearest
+from scimult.retrieval.runs import Ranking
+from scimult.types import FloatArray, Similarity
+
+
+def _ids(count: int, seed: int = 0) -> list[str]:
+    return [f"d{number}" for number in np.random.default_rng(seed).permutation(count)]
+
+
+def _vectors(rows: int, width: int, distinct: int, seed: int) -> FloatArray:
+    """Return integers, whose products have few values, so that many are equal."""
+    numbers_ND = np.random.default_rng(seed).integers(-distinct, distinct + 1, (rows, width))
+    return numbers_ND.astype(np.float32)
+
+
+def _without_faiss(index: ExactIndex, queries_QD: FloatArray, k: int) -> Ranking:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactIndex, "_by_faiss", lambda *_: None)
+        return index.search(queries_QD, k)
+
+
+def _assert_same(ours: Ranking, theirs: Ranking) -> None:
+    assert np.array_equal(ours.rows_QK, theirs.rows_QK)
+    assert np.array_equal(ours.scores_QK, theirs.scores_QK)
+    assert ours.scores_QK.dtype == theirs.scores_QK.dtype
+    assert ours.rows_QK.dtype == theirs.rows_QK.dtype
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    queries=st.integers(1, FEW),
+    count=st.integers(1, 300),
+    width=st.integers(1, 40),
+    distinct=st.sampled_from([1, 4, 10**5]),
+    k=st.integers(1, 320),
+    similarity=st.sampled_from(["dot", "cosine"]),
+)
+def test_lists_are_ours_ties_included(
+    queries: int, count: int, width: int, distinct: int, k: int, similarity: Similarity
+) -> None:
+    candidates_CD = _vectors(count, width, distinct, 1)
+    queries_QD = _vectors(queries, width, distinct, 2)
+    index = ExactIndex(_ids(count), candidates_CD, similarity)
+    _assert_same(index.search(queries_QD, k), _without_faiss(index, queries_QD, k))
+
+
+@pytest.mark.parametrize("distinct", [3, 10**5])
+def test_many_candidates_are_searched_as_they_are_once_they_were_checked(distinct: int) -> None:
+    count = MOST_CANDIDATES + 1
+    candidates_CD, query_1D = _vectors(count, 12, distinct, 3), _vectors(1, 12, distinct, 4)
+    index = ExactIndex(_ids(count), candidates_CD, "dot")
+    first = index.search(query_1D, 50)
+    assert index._kept_nearest is None
+    second = index.search(query_1D, 50)
+    assert index._kept_nearest is not None
+    _assert_same(second, first)
+    _assert_same(index.search(query_1D[:, :].astype(np.float64), 50), first)
+
+
+def test_equal_scores_inside_a_list_are_sorted_and_at_its_end_left_to_us() -> None:
+    candidates_CD = np.array([[1], [3], [2], [3], [1]], dtype=np.float32)
+    # Equal scores come by descending id: row 3 before row 1.
+    place_C = np.array([4, 3, 2, 1, 0])
+    searched = Nearest(candidates_CD, place_C)
+    query_11 = np.ones((1, 1), dtype=np.float32)
+    three = searched.search(query_11, 3)
+    assert three is not None
+    assert three.rows_QK.tolist() == [[3, 1, 2]]
+    assert searched.search(query_11, 4) is None
+    assert searched.search(query_11, 1) is None
+    whole = searched.search(query_11, 5)
+    assert whole is not None
+    assert whole.rows_QK.tolist() == [[3, 1, 2, 4, 0]]
+
+
+@pytest.mark.parametrize("number", [3e38, np.inf, np.nan])
+def test_products_that_might_overflow_are_left_to_us_which_refuses_them(number: float) -> None:
+    """faiss lists no sum that is not a number, and says nothing."""
+    candidates_CD = np.array([[3, -3], [1, 1]], dtype=np.float32)
+    index = ExactIndex(["a", "b"], candidates_CD, "dot")
+    assert len(index.search(np.ones((1, 2), dtype=np.float32), 1)) == 1
+    with pytest.raises(DataError, match="not finite"):
+        index.search(np.full((1, 2), number, dtype=np.float32), 1)
+
+
+def test_candidates_that_are_not_finite_are_refused_first() -> None:
+    candidates_CD = _vectors(MOST_CANDIDATES + 1, 3, 5, 5)
+    candidates_CD[-1, 1] = np.nan
+    index = ExactIndex(_ids(len(candidates_CD)), candidates_CD, "dot")
+    for _ in range(2):
+        with pytest.raises(DataError, match="candidate embedding is not finite"):
+            index.search(np.ones((1, 3), dtype=np.float32), 1)
+
+
+def test_faiss_is_asked_where_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads all candidates for each query, and only queries share its threads."""
+    small, large = (
+        Nearest(np.zeros((rows, 8), dtype=np.float32), np.arange(rows)) for rows in (10, 1000)
+    )
+    monkeypatch.setattr(nearest, "_CACHED", 1000)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [small.suits(queries) for queries in (0, 1, FEW, FEW + 1)] == [False, True, True, False]
+    assert not large.suits(1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert large.suits(1)
+    assert not large.suits(2)
+
+
+def test_where_two_libraries_of_openmp_would_meet_faiss_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exact, "may_use_faiss", lambda: False)
+    index = ExactIndex(_ids(20), _vectors(20, 4, 9, 6), "dot")
+    index.search(_vectors(1, 4, 9, 7), 5)
+    assert index._kept_nearest is None
