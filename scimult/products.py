@@ -45,7 +45,8 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         return torch.mm(x_ND, y_MD.T)
     if 0 < len(y_MD) <= FEW:
         return products_of_all(x_ND, y_MD)
-    if len(y_MD) and (multiplies_by_onednn() or (len(y_MD) <= _FEW_FOR_AVX2 and _has_avx2())):
+    few = len(y_MD) <= _FEW_FOR_AVX2 and multiplies_few_by_onednn()
+    if len(y_MD) and (few or multiplies_by_onednn()):
         return linear_by_onednn(x_ND, y_MD)
     return torch.mm(x_ND, y_MD.T)
 
@@ -155,8 +156,9 @@ def multiplies_by_onednn() -> bool:
 
 
 @cache
-def _has_avx2() -> bool:
-    return _onednn_has("AVX2")
+def multiplies_few_by_onednn() -> bool:
+    """Return whether float32 products with few rows do, which are faster on AVX2, too."""
+    return multiplies_by_onednn() or _onednn_has("AVX2")
 
 
 def _onednn_has(capability: str) -> bool:
@@ -175,17 +177,24 @@ def pack_linears(model: nn.Module) -> None:
     torch's own products are as fast.
     """
     for linear in model.modules():
-        if isinstance(linear, nn.Linear) and _packs(linear.weight):
+        if isinstance(linear, nn.Linear) and packs(linear.weight):
             linear.forward = _PackedLinear(linear)  # type: ignore[method-assign,assignment]
 
 
-def _packs(weight: Tensor) -> bool:
+def packs(weight: Tensor) -> bool:
+    """Return whether `packed` makes products faster: not on a GPU, or where torch is as fast."""
     if weight.device.type != "cpu" or not multiplies_by_onednn():
         return False
     half = weight.dtype == torch.bfloat16 and multiplies_bfloat16(weight.device)
     return hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and (
         half or weight.dtype == torch.float32
     )
+
+
+def packed(weight_MD: Tensor) -> Tensor:
+    """Return a copy in oneDNN's layout, which only `linear_by_onednn` reads."""
+    copy_MD: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_MD, _USUAL_ROWS)
+    return copy_MD
 
 
 class _Packed(ABC, Generic[PackedT]):
@@ -218,9 +227,7 @@ class _Packed(ABC, Generic[PackedT]):
 
 class _PackedLinear(_Packed[Tensor]):
     def _pack(self) -> Tensor:
-        weight_MD = self._linear.weight.detach()
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_MD, _USUAL_ROWS)
-        return packed
+        return packed(self._linear.weight.detach())
 
     def _outputs(self, packed: Tensor, x_ND: Tensor, gelu: str | None = None) -> Tensor:
         bias = None if self._linear.bias is None else self._linear.bias.detach()

@@ -46,7 +46,7 @@ def test_products_are_those_of_float64(n: int, m: int, width: int) -> None:
 def test_without_onednn_torch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     x_ND, y_MD = _rows(20, 16, 6), _rows(9, 16, 7)
     monkeypatch.setattr(module, "multiplies_by_onednn", lambda: False)
-    monkeypatch.setattr(module, "_has_avx2", lambda: False)
+    monkeypatch.setattr(module, "multiplies_few_by_onednn", lambda: False)
     assert torch.equal(products(x_ND, y_MD), torch.mm(x_ND, y_MD.T))
 
 

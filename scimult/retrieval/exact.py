@@ -38,7 +38,6 @@ from scimult.retrieval.few_candidates import (
     FewCandidates,
     FewQueries,
     OneProduct,
-    SeveralQueries,
 )
 from scimult.retrieval.few_on_device import FewOnDevice
 from scimult.retrieval.nearest import Nearest
@@ -51,6 +50,7 @@ from scimult.retrieval.selection import (
     check_length,
     check_listed,
 )
+from scimult.retrieval.several_queries import FEWER_THAN_ROUNDED, SeveralQueries
 from scimult.retrieval.vectors import Vectors, unit_vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
@@ -264,16 +264,25 @@ class ExactIndex:
         small = len(self.ids) <= MOST_CANDIDATES
         return FewCandidates(self._vectors, self.order_C, self.place_C) if small else None
 
-    def _at_once(self, queries: int, k: int) -> OneProduct | FewOnDevice | None:
+    def _at_once(self, queries: int, k: int) -> OneProduct | SeveralQueries | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
         if self._few is not None or not self._on_host or self._block_rows is not None:
             return self._few
         parts = self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
         if FewQueries.suits(queries, len(self.ids)):
             return FewQueries(*parts)
-        if SeveralQueries.suits(queries, len(self.ids)) and self._rounded(k) is None:
-            return SeveralQueries(*parts, self._copies)
-        return None
+        if not SeveralQueries.suits(queries, len(self.ids)):
+            return None
+        faster = queries <= FEWER_THAN_ROUNDED or self._rounded(k) is None
+        return self._several if faster else None
+
+    @cached_property
+    def _several(self) -> SeveralQueries | None:
+        if self._first_pass not in ("auto", "float32") or not SeveralQueries.may_copy(
+            self._vectors
+        ):
+            return None
+        return SeveralQueries(self._vectors, self.place_C)
 
     @cached_property
     def _copies(self) -> Copies | None:

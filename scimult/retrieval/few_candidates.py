@@ -10,15 +10,16 @@ N groups of columns, S survivors: (query, column) pairs that may be listed, W su
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.products import FEW, multiplies_by_onednn, products
+from scimult.products import FEW, linear_by_onednn, packed, packs, products
 from scimult.progress import progress
 from scimult.retrieval.block_scores import BlockScores
-from scimult.retrieval.copies import Copies, equal_rows
+from scimult.retrieval.copies import equal_rows
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import GROUP, check_finite, check_listed
 from scimult.retrieval.vectors import Vectors
@@ -31,8 +32,6 @@ MOST_CANDIDATES = 1 << 13
 _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 12
 # The most scores of a few queries: 32 MiB, and a copy in order.
 _MOST_SCORES = 1 << 23
-# More queries are faster in blocks.
-_SEVERAL = 32
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -53,12 +52,8 @@ class OneProduct(ABC):
         show = show_progress and len(starts) > 1
         for first in progress(starts, "search", unit="block", show=show):
             some = slice(first, first + step)
-            # Overflows are refused: where they are listed, -inf where it shortens a list.
             with np.errstate(all="ignore"):
-                scores_QC = self._scores(queries_QD[some])
-                if not np.isfinite(scores_QC.sum()):
-                    below_QC = np.isneginf(scores_QC)
-                    check_finite(torch.from_numpy(scores_QC[~below_QC]), "a score")
+                scores_QC = checked_scores(self._scores(queries_QD[some]))
             if exclude_Q is not None:
                 left_out = np.flatnonzero(exclude_Q[some] >= 0)
                 scores_QC[left_out, self._place_C[exclude_Q[some][left_out]]] = -np.inf
@@ -97,6 +92,11 @@ class FewCandidates(OneProduct):
             [len(columns) - 1 for columns in copies],
         )
 
+    @cached_property
+    def _packed_CD(self) -> Tensor | None:
+        candidates_CD = torch.from_numpy(self.vectors_CD)
+        return packed(candidates_CD) if packs(candidates_CD) else None
+
     def _scores(self, queries_QD: Tensor) -> FloatArray:
         scores_QC = self._products(queries_QD)
         if self.bias_C is not None:
@@ -110,8 +110,8 @@ class FewCandidates(OneProduct):
         if len(queries_QD) <= FEW:
             few_CQ = products(torch.from_numpy(self.vectors_CD), queries_QD).numpy()
             return np.ascontiguousarray(few_CQ.T)
-        if multiplies_by_onednn():
-            many_QC: FloatArray = products(queries_QD, torch.from_numpy(self.vectors_CD)).numpy()
+        if self._packed_CD is not None:
+            many_QC: FloatArray = linear_by_onednn(queries_QD, self._packed_CD).numpy()
             return many_QC
         usual_QC: FloatArray = queries_QD.numpy() @ self.vectors_CD.T
         return usual_QC
@@ -141,40 +141,12 @@ class FewQueries(OneProduct):
         return scores_QC.take(self._order_C, axis=1)
 
 
-class SeveralQueries(FewQueries):
-    """The same for more queries whose scores stay in a cache; one pass has to suffice.
-
-    Parameters
-    ----------
-    copies : Copies or None
-        Equal candidates, whose products a matrix's may tell apart.
-    """
-
-    def __init__(
-        self,
-        vectors: Vectors,
-        order_C: IntArray,
-        place_C: IntArray,
-        block_rows: int,
-        copies: Copies | None,
-    ) -> None:
-        super().__init__(vectors, order_C, place_C, block_rows)
-        self._equal = copies
-
-    @staticmethod
-    def suits(queries: int, candidates: int) -> bool:
-        """Return whether these are several queries, whose scores stay in a cache."""
-        return queries <= _SEVERAL and queries * candidates <= _SCORES
-
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking:
-        """Search like the others."""
-        ranking = super().search(queries_QD, k, exclude_Q, show_progress=show_progress)
-        if self._equal is not None:
-            excluded_Q = np.full(len(queries_QD), -1) if exclude_Q is None else exclude_Q
-            self._equal.level(ranking.rows_QK, ranking.scores_QK, excluded_Q)
-        return ranking
+def checked_scores(scores_QC: FloatArray) -> FloatArray:
+    """Return the scores; refuse overflows, but for -inf, which is refused where it is listed."""
+    with np.errstate(all="ignore"):
+        if not np.isfinite(scores_QC.sum()):
+            check_finite(torch.from_numpy(scores_QC[~np.isneginf(scores_QC)]), "a score")
+    return scores_QC
 
 
 def best_columns(scores_QC: FloatArray, k: int) -> tuple[IntArray, FloatArray]:

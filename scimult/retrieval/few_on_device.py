@@ -61,20 +61,8 @@ class FewOnDevice:
             return None
         rough_QW, exact_QW, rows_QW, lengths_Q = self._scored(queries_QD, k, exclude_Q)
         check_finite(torch.from_numpy(rough_QW[:, 0][~np.isneginf(rough_QW[:, 0])]), "a score")
-        exact_QW[np.isneginf(rough_QW)] = -np.inf
-        error_Q1 = self._single.error_at(torch.from_numpy(lengths_Q)).numpy()[:, None]
-        order_QK = np.lexsort((self._place_C[rows_QW], -exact_QW), axis=1)[:, :k]
-        scores_QK = np.take_along_axis(exact_QW, order_QK, axis=1) + 0.0
-        # Left out candidates have -inf, queries that overflow an infinite error.
-        with np.errstate(invalid="ignore"):
-            off_QW = np.abs(rough_QW - exact_QW) > error_Q1
-            near_Q = rough_QW[:, -1] + error_Q1[:, 0] >= scores_QK[:, -1]
-        if off_QW.any() or (near_Q.any() and rough_QW.shape[1] < count):
-            return None
-        rows_QK = np.take_along_axis(rows_QW, order_QK, axis=1).astype(np.int64)
-        rows_QK[np.isneginf(scores_QK)] = -1
-        check_listed(rows_QK, count, np.full(queries, -1) if exclude_Q is None else exclude_Q)
-        return Ranking(rows_QK, scores_QK)
+        error_Q = self._single.error_at(torch.from_numpy(lengths_Q)).numpy()
+        return settled(rough_QW, exact_QW, rows_QW, error_Q, self._place_C, k, exclude_Q)
 
     @cached_property
     def _single(self) -> SingleVectors:
@@ -102,3 +90,38 @@ class FewOnDevice:
         found = torch.cat(parts, dim=1).cpu().numpy()
         rough, exact, rows, lengths = np.split(found, [width, 2 * width, 3 * width], axis=1)
         return rough, exact, np.ascontiguousarray(rows).view(np.int32), lengths[:, 0]
+
+
+def settled(
+    rough_QW: FloatArray,
+    exact_QW: FloatArray,
+    rows_QW: IntArray,
+    error_Q: FloatArray,
+    place_C: IntArray,
+    k: int,
+    exclude_Q: IntArray | None,
+) -> Ranking | None:
+    """Return the best ``k`` by exact scores of those that are best by rough scores.
+
+    None if a candidate that was not kept may be among them, or a rough score is off beyond
+    ``error_Q``. Left out candidates have a rough score of -inf. ``exact_QW`` is overwritten.
+
+    Raises
+    ------
+    DataError
+        If a score that would be listed is not finite.
+    """
+    queries, count = len(rows_QW), len(place_C)
+    exact_QW[np.isneginf(rough_QW)] = -np.inf
+    order_QK = np.lexsort((place_C[rows_QW], -exact_QW), axis=1)[:, :k]
+    scores_QK = np.take_along_axis(exact_QW, order_QK, axis=1) + 0.0
+    # Queries that overflow have an infinite error.
+    with np.errstate(invalid="ignore"):
+        off_QW = np.abs(rough_QW - exact_QW) > error_Q[:, None]
+        near_Q = rough_QW[:, -1] + error_Q >= scores_QK[:, -1]
+    if off_QW.any() or (near_Q.any() and rough_QW.shape[1] < count):
+        return None
+    rows_QK = np.take_along_axis(rows_QW, order_QK, axis=1).astype(np.int64)
+    rows_QK[np.isneginf(scores_QK)] = -1
+    check_listed(rows_QK, count, np.full(queries, -1) if exclude_Q is None else exclude_Q)
+    return Ranking(rows_QK, scores_QK)

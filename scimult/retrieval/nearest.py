@@ -12,12 +12,11 @@ import numpy as np
 import torch
 
 from scimult.listed_products import largest_products
-from scimult.products import FEW
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray
 
-# So many numbers stay in a cache, however often they are read.
-_CACHED = 1 << 21
+# Beyond, what a matrix product saves is more than what surrounds it costs.
+_MOST_NUMBERS = 1 << 22
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -44,10 +43,8 @@ class Nearest:
 
     def suits(self, queries: int) -> bool:
         """Return whether faiss is fast: it reads all candidates for each query, with one thread."""
-        if not 0 < queries <= FEW:
-            return False
         once = queries == 1 and torch.get_num_threads() == 1
-        return once or queries * self._candidates_CD.size <= _CACHED
+        return once or 0 < queries * self._candidates_CD.size <= _MOST_NUMBERS
 
     def search(self, queries_QD: FloatArray, k: int) -> Ranking | None:
         """Return the lists; None where equal scores end one or a product might overflow.

@@ -112,9 +112,9 @@ def test_faiss_is_asked_where_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> Non
     small, large = (
         Nearest(np.zeros((rows, 8), dtype=np.float32), np.arange(rows)) for rows in (10, 1000)
     )
-    monkeypatch.setattr(nearest, "_CACHED", 1000)
+    monkeypatch.setattr(nearest, "_MOST_NUMBERS", 1000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert [small.suits(queries) for queries in (0, 1, FEW, FEW + 1)] == [False, True, True, False]
+    assert [small.suits(queries) for queries in (0, 1, 12, 13)] == [False, True, True, False]
     assert not large.suits(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert large.suits(1)

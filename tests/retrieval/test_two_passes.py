@@ -338,7 +338,7 @@ def test_two_passes_are_taken_where_they_pay(
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
 
-    def types(x_CD: FloatArray, k: int, queries: int = FEW + 1) -> set[torch.dtype]:
+    def types(x_CD: FloatArray, k: int, queries: int = 33) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
         product = BlockScores.of
 
