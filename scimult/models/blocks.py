@@ -87,12 +87,8 @@ class Attention(nn.Module):
         shaped: Tensor = qkv.view(-1, 3, self.heads, x_TD.shape[-1] // self.heads)
         return shaped if self.attends_in is None else shaped.to(self.attends_in)
 
-    def forward(
-        self, x_TD: Tensor, plan: PackingPlan, instruction: InstructionLayer | None = None
-    ) -> Tensor:
-        """Return the sub-layer's output, shape ``(T, D)``."""
-        slices = plan.route_slices
-        mixed_TD = self.mix(x_TD, plan, instruction)
+    def forward(self, x_TD: Tensor, mixed_TD: Tensor, slices: Slices) -> Tensor:
+        """Return the sub-layer's output, shape ``(T, D)``, from its input and its mixed heads."""
         h_TD = self.output(mixed_TD, slices)
         if self.output_update is not None:
             h_TD = h_TD + self.output_update(mixed_TD, slices)
@@ -195,19 +191,28 @@ class Block(nn.Module):
         plan: PackingPlan,
         instruction: InstructionLayer | None = None,
         projections: PalProjections | None = None,
+        only_B: Tensor | None = None,
     ) -> Tensor:
-        """Return the block's output, shape ``(T, D)``."""
+        """Return the block's output, shape ``(T, D)``, or ``(B, D)`` for these tokens only."""
         added: list[Tensor] = []
         if self.pal is not None:
             assert projections is not None
             added.append(self.pal(x_TD, plan, projections))
+        mixed_TD = self.attention.mix(x_TD, plan, instruction)
+        x_TD, mixed_TD, *added = chosen(only_B, x_TD, mixed_TD, *added)
+        slices = plan.route_slices if only_B is None else plan.row_slices
         if self.rest is not None:
-            return self.rest(x_TD, self.attention.mix(x_TD, plan, instruction), plan.route_slices)
-        attended_TD = self.attention(x_TD, plan, instruction)
-        output: Tensor = self.feed_forward(attended_TD, plan.route_slices, *added)
+            return self.rest(x_TD, mixed_TD, slices)
+        output: Tensor = self.feed_forward(self.attention(x_TD, mixed_TD, slices), slices, *added)
         if self.feed_forward_norm is not None:
             output = self.feed_forward_norm(output)
         return output
+
+
+def chosen(only_B: Tensor | None, *tensors: Tensor) -> list[Tensor]:
+    """Return the rows ``only_B``, which are distinct, of each tensor, or all rows."""
+    # Unlike that of `x[only_B]`, its gradient looks for no repeated row.
+    return list(tensors) if only_B is None else [x.index_select(0, only_B) for x in tensors]
 
 
 def run_block(block: nn.Module, x_TD: Tensor, *arguments: Any, recompute: bool) -> Tensor:

@@ -132,4 +132,8 @@ class _RestOfBlock:
 
     def _run(self, route: int, x_TD: Tensor, mixed_TD: Tensor) -> Tensor:
         layers = (p.of(route) if isinstance(p, ExpertBank) else p for p in self._parts)
-        return self._compiled(self._attention, *layers, x_TD, mixed_TD)
+        if len(x_TD) > 1:
+            return self._compiled(self._attention, *layers, x_TD, mixed_TD)
+        # The compiler makes another graph for a size of one.
+        pairs = (torch.cat([x, x]) for x in (x_TD, mixed_TD))
+        return self._compiled(self._attention, *layers, *pairs)[:1]

@@ -89,8 +89,9 @@ class Encoder(nn.Module):
         device = texts.tokens_T.device
         if not len(texts):
             return torch.zeros(0, self.config.width, device=device)
-        x_TD, plan = self._run(texts, routes, states)
-        return self._pool(x_TD, plan)[plan.restore_B]
+        plan, states, x_TD = self._start(texts, routes, states)
+        x_TD = self._run_blocks(range(len(self.blocks)), x_TD, plan, states, self._pooled(plan))
+        return self._pool(x_TD, plan)
 
     def forward_each(
         self,
@@ -118,19 +119,21 @@ class Encoder(nn.Module):
             return [self(texts, *each) for each in zip(routes, states, strict=True)]
         plans = [self._plan(texts, route) for route in routes]
         x_TD = self.embeddings(texts.tokens_T[plans[0].order_T], plans[0])
-        x_TD = self._run_blocks(range(shared), x_TD, plans[0], None)
-        embeddings = []
-        for plan in plans:
-            last_TD = self._run_blocks(range(shared, len(self.blocks)), x_TD, plan, None)
-            embeddings.append(self._pool(self._finish(last_TD, plan), plan)[plan.restore_B])
-        return embeddings
+        x_TD = self._run_blocks(range(shared), x_TD, plans[0], None, self._pooled(plans[0]))
+        rest = range(shared, len(self.blocks))
+        return [
+            self._pool(self._run_blocks(rest, x_TD, plan, None, self._pooled(plan)), plan)
+            for plan in plans
+        ]
 
     def token_states(self, texts: PackedTexts, routes: int | Sequence[int] = 0) -> Tensor:
         """Return the final hidden state of every token, shape ``(T, D)``, in packed order.
 
         With control codes, T includes one more token per row.
         """
-        sorted_TD, plan = self._run(texts, routes, None)
+        plan, states, x_TD = self._start(texts, routes, None)
+        x_TD = self._run_blocks(range(len(self.blocks)), x_TD, plan, states, None)
+        sorted_TD = self._finish(x_TD, plan)
         return torch.empty_like(sorted_TD).index_copy(0, plan.order_T, sorted_TD)
 
     def read_instructions(
@@ -161,17 +164,16 @@ class Encoder(nn.Module):
     def _recomputes(self) -> bool:
         return self.checkpoints_activations and self.training and torch.is_grad_enabled()
 
-    def _run(
+    def _start(
         self, texts: PackedTexts, routes: int | Sequence[int], states: InstructionStates | None
-    ) -> tuple[Tensor, PackingPlan]:
+    ) -> tuple[PackingPlan, InstructionStates | None, Tensor]:
+        """Return the plan, the states of instructions and the first block's input."""
         if self.config.codes is not None:
             texts = texts.with_gap(CODE_POSITION)
         plan = self._plan(texts, routes)
         if states is None:
             states = self.read_instructions(route for route, _ in plan.route_slices)
-        x_TD = self.embeddings(texts.tokens_T[plan.order_T], plan)
-        x_TD = self._run_blocks(range(len(self.blocks)), x_TD, plan, states)
-        return self._finish(x_TD, plan), plan
+        return plan, states, self.embeddings(texts.tokens_T[plan.order_T], plan)
 
     def _plan(self, texts: PackedTexts, routes: int | Sequence[int]) -> PackingPlan:
         plan = texts.plan(routes)
@@ -182,16 +184,22 @@ class Encoder(nn.Module):
         return plan
 
     def _run_blocks(
-        self, numbers: range, x_TD: Tensor, plan: PackingPlan, states: InstructionStates | None
+        self,
+        numbers: range,
+        x_TD: Tensor,
+        plan: PackingPlan,
+        states: InstructionStates | None,
+        only_B: Tensor | None,
     ) -> Tensor:
+        """Run some blocks; the encoder's last one returns only the states of tokens ``only_B``."""
         for number in numbers:
-            instruction = None if states is None else states[number]
             x_TD = run_block(
                 self.blocks[number],
                 x_TD,
                 plan,
-                instruction,
+                None if states is None else states[number],
                 self.pal_projections,
+                only_B if number == len(self.blocks) - 1 else None,
                 recompute=self._recomputes,
             )
         return x_TD
@@ -203,13 +211,20 @@ class Encoder(nn.Module):
         states_TD: Tensor = self.final_norm(x_TD)
         return states_TD
 
-    def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+    def _pooled(self, plan: PackingPlan) -> Tensor | None:
+        """Return the token of each row that is its embedding; None if all tokens are."""
         if self.config.pooling == "mean":
-            pooled_BD = _mean_of_tokens(x_TD, plan)
-        else:
-            at_position = self.config.pooling == "position"
-            pooled_BD = _state_at(x_TD, plan, self.config.pooling_position if at_position else 0)
-        return pooled_BD[:, : self.config.width]
+            return None
+        return plan.tokens_at(
+            self.config.pooling_position if self.config.pooling == "position" else 0
+        )
+
+    def _pool(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+        """Return embeddings in the order of the texts, given what the last block returned."""
+        pooled_BD = self._finish(x_TD, plan)
+        if self.config.pooling == "mean":
+            pooled_BD = _mean_of_tokens(pooled_BD, plan)
+        return pooled_BD[plan.restore_B, : self.config.width]
 
     def initialise(self, seed: int) -> None:
         """Draw all weights as BERT does: normal(0, initializer_range), biases 0, norms 1.
@@ -235,17 +250,3 @@ def _mean_of_tokens(x_TD: Tensor, plan: PackingPlan) -> Tensor:
     none_BD = wide_TD.new_zeros(len(plan.starts_B), x_TD.shape[-1])
     sums_BD = none_BD.index_add(0, plan.row_of_token_T, wide_TD)
     return (sums_BD / plan.lengths_B[:, None]).to(x_TD.dtype)
-
-
-def _state_at(x_TD: Tensor, plan: PackingPlan, position: int) -> Tensor:
-    """Return the state at a position of each row, shape ``(B, D)``.
-
-    Negative positions count from the end; positions beyond a row take its nearest token.
-    """
-    if position == 0:
-        return x_TD[plan.starts_B]
-    if position > 0:
-        within_B = (plan.lengths_B - 1).clamp(max=position)
-    else:
-        within_B = (plan.lengths_B + position).clamp(min=0)
-    return x_TD[plan.starts_B + within_B]

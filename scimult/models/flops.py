@@ -1,6 +1,7 @@
 """Floating point operations of an encoder's matrix products, from the real lengths of texts.
 
-A multiply-add is two operations. Only products of linears and of attention count, once per token:
+A multiply-add is two operations. Only products of linears and of attention count, once per token
+(after the last block's attention once per row, unless all tokens are pooled):
 neither padding nor recomputed activations, and no norms, softmax or embeddings, which are not
 products (as in Chowdhery et al., "PaLM", 2022, appendix B). The backward pass repeats a product
 of A and B once for each of the two that has a gradient, so frozen weights make training cheaper.
@@ -64,9 +65,10 @@ class _Cost:
 
 @dataclass(frozen=True)
 class _RouteCost:
-    """Cost of one route's texts, and of its instruction, once per forward pass."""
+    """Cost of one route's texts, their pooled tokens alone, and its instruction in each pass."""
 
     text: _Cost
+    pooled: _Cost
     extra_tokens: int
     instruction_tokens: int
     instruction: int
@@ -78,7 +80,8 @@ class _RouteCost:
             for window, operations in self.text.per_pair.items()
         )
         per_token = self.text.per_token + self.text.per_read * self.instruction_tokens
-        return per_token * int(tokens.sum()) + pairs + self.instruction
+        rows = self.pooled.per_token * len(lengths)
+        return per_token * int(tokens.sum()) + rows + pairs + self.instruction
 
 
 class EncoderFlops:
@@ -127,21 +130,25 @@ def _expert(layer: nn.Module, route: int) -> nn.Module:
 
 
 def _route_cost(model: Encoder, route: int, training: bool) -> _RouteCost:
-    text, instruction, instruction_tokens = _Cost(training), 0, 0
+    text, pooled = _Cost(training), _Cost(training)
+    instruction, instruction_tokens = 0, 0
     flows = _trains(model.embeddings)
     reads_flow: list[bool] | None = None
     if model.config.instructions is not None:
         instruction_tokens = model.instruction_lengths[route]
         instruction, reads_flow = _instruction_cost(model, route, instruction_tokens, training)
     for number, block in enumerate(model.blocks):
+        # The last block finishes the tokens that are pooled.
+        all_tokens = number < len(model.blocks) - 1 or model.config.pooling == "mean"
+        rest = text if all_tokens else pooled
         if isinstance(block, ModernBlock):
-            flows = _modern_block(text, block, route, flows)
+            flows = _modern_block(text, rest, block, route, flows)
         else:
             assert isinstance(block, Block)
             reads = None if reads_flow is None else reads_flow[number]
-            flows = _block(text, block, route, flows, model.pal_projections, reads)
+            flows = _block(text, rest, block, route, flows, model.pal_projections, reads)
     codes = int(model.config.codes is not None)
-    return _RouteCost(text, codes, instruction_tokens, instruction)
+    return _RouteCost(text, pooled, codes, instruction_tokens, instruction)
 
 
 def _instruction_cost(
@@ -155,29 +162,31 @@ def _instruction_cost(
     own, flows = _Cost(training), [_trains(reader.embeddings)]
     for block in list(reader.blocks)[: model.config.num_blocks - 1]:
         assert isinstance(block, Block)
-        flows.append(_block(own, block, route, flows[-1]))
+        flows.append(_block(own, own, block, route, flows[-1]))
     for block, flow in zip(model.blocks, flows, strict=True):
         assert isinstance(block, Block)
         _projection(own, block.attention, route, flow)
-    return _RouteCost(own, 0, 0, 0).of(np.array([tokens])), flows
+    return _RouteCost(own, _Cost(training), 0, 0, 0).of(np.array([tokens])), flows
 
 
 def _block(
     cost: _Cost,
+    rest: _Cost,
     block: Block,
     route: int,
     flows: bool,
     projections: PalProjections | None = None,
     reads_flow: bool | None = None,
 ) -> bool:
+    """Add a block, its layers after attention to ``rest``."""
     pal_flows = False
     if block.pal is not None:
         assert projections is not None
         pal_flows = _pal(cost, block.pal, projections, route, flows)
-    flows = _attention(cost, block.attention, route, flows, reads_flow)
+    flows = _attention(cost, rest, block.attention, route, flows, reads_flow)
     feed_forward = _expert(block.feed_forward, route)
     assert isinstance(feed_forward, FeedForward)
-    flows = _feed_forward(cost, feed_forward, route, flows) or pal_flows
+    flows = _feed_forward(rest, feed_forward, route, flows) or pal_flows
     return flows or _trains(block.feed_forward_norm)
 
 
@@ -187,7 +196,7 @@ def _projection(cost: _Cost, layer: Attention, route: int, flows: bool) -> bool:
 
 
 def _attention(
-    cost: _Cost, layer: Attention, route: int, flows: bool, reads_flow: bool | None
+    cost: _Cost, rest: _Cost, layer: Attention, route: int, flows: bool, reads_flow: bool | None
 ) -> bool:
     width = _linear(layer.output, route).in_features
     mixed = _projection(cost, layer, route, flows)
@@ -200,9 +209,9 @@ def _attention(
         cost.per_pair[0] += cost.product(2 * width, mixed, context)
         cost.per_pair[0] += cost.product(2 * width, mixed or context, context)
         mixed = context
-    changed = cost.linear(_linear(layer.output, route), mixed)
-    changed = _updates(cost, layer.output_update, route, mixed) or changed
-    changed = _adapters(cost, layer.adapter, layer.norm, route, flows, changed)
+    changed = rest.linear(_linear(layer.output, route), mixed)
+    changed = _updates(rest, layer.output_update, route, mixed) or changed
+    changed = _adapters(rest, layer.adapter, layer.norm, route, flows, changed)
     return flows or changed or _trains(_expert(layer.norm, route))
 
 
@@ -262,16 +271,16 @@ def _pal(cost: _Cost, pal: Pal, projections: PalProjections, route: int, flows: 
     return cost.linear(_linear(projections.up, route), mixed)
 
 
-def _modern_block(cost: _Cost, block: ModernBlock, route: int, flows: bool) -> bool:
+def _modern_block(cost: _Cost, rest: _Cost, block: ModernBlock, route: int, flows: bool) -> bool:
     attention: ModernAttention = block.attention
     mixed = cost.linear(_linear(attention.qkv, route), flows or _trains(attention.norm))
     output = _linear(attention.output, route)
     cost.attention(output.in_features, mixed, attention.window)
-    flows = cost.linear(output, mixed) or flows
+    flows = rest.linear(output, mixed) or flows
     layer = _expert(block.feed_forward, route)
     assert isinstance(layer, GatedFeedForward)
-    inner = cost.linear(layer.intermediate, flows or _trains(layer.norm))
-    return cost.linear(layer.output, inner) or flows
+    inner = rest.linear(layer.intermediate, flows or _trains(layer.norm))
+    return rest.linear(layer.output, inner) or flows
 
 
 def _linear(layer: object, route: int = 0) -> nn.Linear:

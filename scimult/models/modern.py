@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from scimult.models.attention import attend
 from scimult.models.banks import ExpertBank
-from scimult.models.blocks import Rest
+from scimult.models.blocks import Rest, Slices, chosen
 from scimult.models.config import EncoderConfig, ModernLayout
 from scimult.models.dropout import apply_dropout
 from scimult.models.embeddings import code_embedding, with_codes
@@ -70,9 +70,9 @@ class ModernAttention(nn.Module):
         self.output = ExpertBank(lambda: Linear(width, width, bias=bias), experts)
         self.turn: Turn = turn
 
-    def forward(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
+    def forward(self, x_TD: Tensor, mixed_TD: Tensor, slices: Slices) -> Tensor:
         """Return the input plus the attention output, shape ``(T, D)``."""
-        output_TD = self.output(self.mix(x_TD, plan), plan.route_slices)
+        output_TD = self.output(mixed_TD, slices)
         return x_TD + apply_dropout(output_TD, self.dropout, self.training)
 
     def mix(self, x_TD: Tensor, plan: PackingPlan) -> Tensor:
@@ -127,12 +127,19 @@ class ModernBlock(nn.Module):
         )
 
     def forward(
-        self, x_TD: Tensor, plan: PackingPlan, instruction: None = None, projections: None = None
+        self,
+        x_TD: Tensor,
+        plan: PackingPlan,
+        instruction: None = None,
+        projections: None = None,
+        only_B: Tensor | None = None,
     ) -> Tensor:
-        """Return the block's output, shape ``(T, D)``; ``Block``'s other arguments must be None."""
+        """Return what a `Block` does, whose other arguments must be None."""
+        x_TD, mixed_TD = chosen(only_B, x_TD, self.attention.mix(x_TD, plan))
+        slices = plan.route_slices if only_B is None else plan.row_slices
         if self.rest is not None:
-            return self.rest(x_TD, self.attention.mix(x_TD, plan), plan.route_slices)
-        output: Tensor = self.feed_forward(self.attention(x_TD, plan), plan.route_slices)
+            return self.rest(x_TD, mixed_TD, slices)
+        output: Tensor = self.feed_forward(self.attention(x_TD, mixed_TD, slices), slices)
         return output
 
 

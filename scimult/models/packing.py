@@ -5,6 +5,7 @@ Shape legend: B rows, L tokens of the longest row of a group, T tokens of all ro
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -163,6 +164,25 @@ class PackingPlan:
             slices.append((route, slice(start, stop)))
             start = stop
         return slices
+
+    @cached_property
+    def row_slices(self) -> list[tuple[int, slice]]:
+        """Each route and its slice of the rows."""
+        routes, firsts = np.unique(self.routes, return_index=True)
+        bounds = [*firsts.tolist(), len(self.routes)]
+        pairs = itertools.pairwise(bounds)
+        return [(route, slice(*pair)) for route, pair in zip(routes.tolist(), pairs, strict=True)]
+
+    def tokens_at(self, position: int) -> Tensor:
+        """Return the token at a position of each row, shape ``(B,)``.
+
+        Negative positions count from the end; positions beyond a row take its nearest token.
+        """
+        if position == 0:
+            return self.starts_B
+        if position > 0:
+            return self.starts_B + (self.lengths_B - 1).clamp(max=position)
+        return self.starts_B + (self.lengths_B + position).clamp(min=0)
 
     @cached_property
     def groups(self) -> list[AttentionGroup]:

@@ -23,7 +23,13 @@ MODERN = {
     "modern": {"global_blocks": [0, 3], "local_window": 4},
 }
 # Other families and lengths have the same products: only these layouts differ.
-LAYOUTS = [*((case, {}) for case in CASES), ("vanilla", MODERN), ("mha_ffn_expert", MODERN)]
+LAYOUTS = [
+    *((case, {}) for case in CASES),
+    ("vanilla", {"pooling": "mean"}),
+    ("vanilla", MODERN),
+    ("mha_ffn_expert", MODERN),
+    ("mha_ffn_expert", {**MODERN, "pooling": "mean"}),
+]
 
 
 def counted(model: Encoder, lengths: list[int], routes: list[int]) -> tuple[int, int]:
@@ -70,8 +76,13 @@ def test_a_batch_costs_the_sum_of_its_texts() -> None:
     assert flops.of(lengths, routes) == alone
 
 
-def test_bert_base_is_six_operations_per_weight_and_token_and_attention() -> None:
-    """Kaplan et al. (2020), section 2.1: 6 N per token, where N excludes the embeddings."""
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_bert_base_is_six_operations_per_weight_and_token_and_attention(pooling: str) -> None:
+    """Kaplan et al. (2020), section 2.1: 6 N per token, where N excludes the embeddings.
+
+    Of the last block, which has 12 D**2 weights, only queries, keys and values are for all tokens
+    if one is pooled.
+    """
     with torch.device("meta"):
         config = tiny_encoder("vanilla").config.model_copy(
             update={
@@ -80,9 +91,11 @@ def test_bert_base_is_six_operations_per_weight_and_token_and_attention() -> Non
                 "num_heads": 12,
                 "intermediate_size": 3072,
                 "max_positions": 512,
+                "pooling": pooling,
             }
         )
         model = Encoder(config)
     weights = 12 * 12 * 768**2
     expected = 6 * weights * 512 + 12 * 12 * 768 * 512**2
+    expected -= 6 * 9 * 768**2 * 511 * (pooling == "cls")
     assert EncoderFlops(model, training=True).of([512], 0) == expected

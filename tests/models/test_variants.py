@@ -212,3 +212,31 @@ def test_pooling_takes_the_state_at_a_position(position: int) -> None:
         within = min(position, length - 1) if position >= 0 else max(0, length + position)
         torch.testing.assert_close(embedded[row], states[start + within], rtol=0, atol=FLOAT64)
         start += length
+
+
+@pytest.mark.parametrize("position", [0, -2])
+@every_case
+def test_the_last_block_finishes_pooled_tokens_to_the_same_states_and_gradients(
+    case: str, position: int
+) -> None:
+    model = tiny_encoder(case, pooling="position", pooling_position=position).double()
+    # A control code is one more token of each row.
+    extra = int(model.config.codes is not None)
+    lengths = np.array(LENGTHS) + extra
+    at_B = np.cumsum(lengths) - lengths + (0 if position == 0 else lengths + position)
+    weights = torch.randn(len(lengths), WIDTH, generator=torch.Generator().manual_seed(3)).double()
+    found = []
+    for embedded in (
+        model(pack(tiny_rows()), ROUTE_OF_ROW),
+        model.token_states(pack(tiny_rows()), ROUTE_OF_ROW)[torch.from_numpy(at_B)],
+    ):
+        model.zero_grad()
+        (embedded * weights).sum().backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found.append((embedded, {name: g.clone() for name, g in gradients.items()}))
+    (ours, our_gradients), (whole, whole_gradients) = found
+    torch.testing.assert_close(ours, whole, rtol=0, atol=FLOAT64)
+    assert our_gradients.keys() == whole_gradients.keys()
+    for name, gradient in our_gradients.items():
+        # Sums over rows and routes of values of order 100.
+        torch.testing.assert_close(gradient, whole_gradients[name], rtol=1e-9, atol=FLOAT64)

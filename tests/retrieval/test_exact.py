@@ -155,7 +155,10 @@ def test_a_zero_vector_has_cosine_zero() -> None:
 def test_settings_of_torch_around_a_search_change_no_score(
     similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for probe in ("multiplies_by_onednn", "multiplies_few_by_onednn"):  # autocast leaves oneDNN's products alone
+    for probe in (
+        "multiplies_by_onednn",
+        "multiplies_few_by_onednn",
+    ):  # autocast leaves oneDNN's products alone
         monkeypatch.setattr(scimult.products, probe, lambda: False)
     rng = np.random.default_rng(0)
     queries_QD, x_CD = (rng.normal(size=(n, 64)).astype(np.float32) for n in (9, 300))
