@@ -14,10 +14,12 @@ the archive stays, and the next call unpacks what is still missing.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import posixpath
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -250,14 +252,17 @@ def _fetch(file: Remote, path: Path, expected: str | None) -> str:
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for wait in (*_WAITS, None):
+        waits: list[float] | None = None
+        while True:
             try:
                 _continue_part(url, part)
                 break
             except (OSError, http.client.HTTPException) as error:
-                if wait is None or not _is_temporary(error):
+                if waits is None:  # A machine without a network is told so soon.
+                    waits = list(_WAITS[:1] if _is_without_network(error) else _WAITS)
+                if not waits or not _is_temporary(error):
                     raise _unreachable(error, url, path) from error
-                time.sleep(wait)
+                time.sleep(waits.pop(0))
         digest = sha256(part)
         try:
             _verify(digest, expected, path, url)
@@ -349,9 +354,18 @@ def _is_temporary(error: BaseException) -> bool:
     return isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException))
 
 
+def _is_without_network(error: BaseException) -> bool:
+    """Return whether the host's name is unknown, no route leads there, or nobody answers."""
+    reason = getattr(error, "reason", None)
+    unrouted = getattr(reason, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    return unrouted or isinstance(reason, (socket.gaierror, TimeoutError))
+
+
 def _unreachable(error: BaseException, url: str, path: Path) -> Exception:
     if isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException)):
         fix = "run the command again, which resumes the download, or get the file yourself"
+        if _is_without_network(error):
+            fix = f"check the network, then {fix}"
         if isinstance(error, HTTPError) and not _is_temporary(error):
             fix = "get the file yourself: its owners may have moved it"
         reason = str(error) or type(error).__name__

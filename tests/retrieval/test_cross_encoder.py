@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from scimult.errors import CheckpointError, ConfigError
 from scimult.inference.sentence_encoder import EncoderSpec
 from scimult.inference.sentence_model import load_model
 from scimult.retrieval.cross_encoder import load_cross_encoder
+from tests.file_server import cut_off_hub
 from tests.tiny import save_cross_encoder, tiny_backend, tiny_tokenizer
 
 PAIRS = [("a graph", f"another graph of {number} nodes") for number in range(8)]
@@ -88,18 +87,9 @@ def test_a_downloaded_model_is_read_at_once_without_a_network(
     (tmp_path / "cache/models--a--b/refs").mkdir()
     (tmp_path / "cache/models--a--b/refs/main").write_text(snapshot.name)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{_closed_port()}")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.delattr(time, "sleep")  # before a retry
+    cut_off_hub(monkeypatch)
     scores = load_cross_encoder("a/b", "cpu")(PAIRS)
     np.testing.assert_array_equal(scores, load_cross_encoder(str(cross), "cpu")(PAIRS))
-
-
-def _closed_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        port: int = place.getsockname()[1]
-    return port
 
 
 def test_the_hub_is_not_asked_for_a_folder(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
