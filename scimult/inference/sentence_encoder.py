@@ -155,6 +155,12 @@ class SentenceEncoder:
         if spec.dtype is not None:
             self._model.to(getattr(torch, spec.dtype))
 
+    def __repr__(self) -> str:
+        width, model = self._model.get_embedding_dimension(), self._model
+        computed = f"{str(model.dtype).removeprefix('torch.')} on {model.device}"
+        space = f"width {width}, {self.similarity}"
+        return f"SentenceEncoder({self.name!r}: {self.spec.model!r}; {space}; {computed})"
+
     @property
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
