@@ -14,16 +14,18 @@ the archive stays, and the next call unpacks what is still missing.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import posixpath
 import re
+import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -43,10 +45,12 @@ from scimult.files import (
 from scimult.progress import bar
 
 RECORD = ".downloads.json"
+Kind: TypeAlias = Literal["model", "dataset"]
 _BLOCK = 1 << 20
 _TIMEOUT = 60.0
 _WAITS = (1.0, 4.0, 15.0)
 """Seconds to wait before each retry."""
+_NO_CONNECTION = ("ConnectError", "ConnectTimeout", "ProxyError")
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,50 @@ def download(
     return downloaded
 
 
+def is_cut_off(name: str, kind: Kind = "model") -> bool:
+    """Return whether a model or data set is no path of this machine, and the hub is out of reach.
+
+    This asks the hub once, and waits five seconds for a connection. A proxy that lets nothing
+    through counts.
+    """
+    if Path(name).exists():
+        return False
+    from huggingface_hub import HfApi
+
+    try:
+        HfApi().repo_info(name, repo_type=kind, timeout=5)
+    except Exception as error:  # of an HTTP library that differs by the client's version
+        return any(one.__name__ in _NO_CONNECTION for one in type(error).__mro__)
+    return False
+
+
+@contextmanager
+def offline_if_cut_off(name: str, kind: Kind = "model") -> Iterator[None]:
+    """Where the hub is out of reach, let its libraries read what was downloaded, at once.
+
+    They would repeat each request for half a minute, also for files that a model may lack, and of
+    a downloaded model. The setting is that of ``HF_HUB_OFFLINE``, which they read once.
+    """
+    if not is_cut_off(name, kind):
+        yield
+        return
+    from huggingface_hub import constants
+
+    places: list[Any] = [constants]
+    if kind == "dataset":
+        from datasets import config
+
+        places.append(config)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    for place in places:
+        place.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
 def _is_present(file: Remote, folder: Path) -> bool:
     """Return whether a file exists; verify it, and what it was downloaded as, if we did."""
     path, record = folder / file.name, _read_record(folder)
@@ -204,14 +252,17 @@ def _fetch(file: Remote, path: Path, expected: str | None) -> str:
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for wait in (*_WAITS, None):
+        waits: list[float] | None = None
+        while True:
             try:
                 _continue_part(url, part)
                 break
             except (OSError, http.client.HTTPException) as error:
-                if wait is None or not _is_temporary(error):
+                if waits is None:  # A machine without a network is told so soon.
+                    waits = list(_WAITS[:1] if _is_without_network(error) else _WAITS)
+                if not waits or not _is_temporary(error):
                     raise _unreachable(error, url, path) from error
-                time.sleep(wait)
+                time.sleep(waits.pop(0))
         digest = sha256(part)
         try:
             _verify(digest, expected, path, url)
@@ -303,9 +354,18 @@ def _is_temporary(error: BaseException) -> bool:
     return isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException))
 
 
+def _is_without_network(error: BaseException) -> bool:
+    """Return whether the host's name is unknown, no route leads there, or nobody answers."""
+    reason = getattr(error, "reason", None)
+    unrouted = getattr(reason, "errno", None) in (errno.ENETUNREACH, errno.EHOSTUNREACH)
+    return unrouted or isinstance(reason, (socket.gaierror, TimeoutError))
+
+
 def _unreachable(error: BaseException, url: str, path: Path) -> Exception:
     if isinstance(error, (URLError, ConnectionError, TimeoutError, http.client.HTTPException)):
         fix = "run the command again, which resumes the download, or get the file yourself"
+        if _is_without_network(error):
+            fix = f"check the network, then {fix}"
         if isinstance(error, HTTPError) and not _is_temporary(error):
             fix = "get the file yourself: its owners may have moved it"
         reason = str(error) or type(error).__name__

@@ -249,17 +249,15 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Fsync every file below ``temporary`` and rename the folder to ``path``."""
+    """Fsync all files below ``temporary`` and rename it to ``path``; remove what that replaces."""
     for file in sorted(temporary.rglob("*")):
         _fsync(file)
     _fsync(temporary)
     if path.exists():
-        old = temporary_name(path, OLD)
-        os.replace(path, old)
-        os.replace(temporary, path)
+        os.replace(path, temporary_name(path, OLD))
+    os.replace(temporary, path)
+    for old in left_by_writers(path, OLD):  # also by killed ones
         discard(old, path)
-    else:
-        os.replace(temporary, path)
     _fsync(path.parent)
 
 

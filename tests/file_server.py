@@ -1,9 +1,10 @@
-"""A local file server: with or without ranges, slow, disconnecting, failing."""
+"""A local file server: with or without ranges, slow, disconnecting, failing; and no hub at all."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from huggingface_hub import constants
 
 from scimult import downloads
 
@@ -92,3 +94,13 @@ def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         state.base = f"http://127.0.0.1:{served.server_address[1]}"
         yield state
         served.shutdown()
+
+
+def cut_off_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody answer at the hub's address, and no client wait before a retry: it fails."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        port: int = place.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delattr(time, "sleep")

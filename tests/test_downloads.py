@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +113,37 @@ def test_a_whole_part_is_not_downloaded_again(
     assert path.read_bytes() == CONTENT
     assert server.asked == [None, f"bytes={len(CONTENT)}-"]
     assert {found.name for found in tmp_path.rglob("*")} == {"sub", "a b.json", RECORD}
+
+
+UNKNOWN = URLError(socket.gaierror(-2, "Name or service not known"))
+REFUSED = URLError(ConnectionRefusedError(111, "Connection refused"))
+
+
+@pytest.mark.parametrize(
+    ("errors", "waits"),
+    [
+        ([UNKNOWN], [1.0]),
+        ([URLError(OSError(errno.ENETUNREACH, "Network is unreachable"))], [1.0]),
+        ([URLError(TimeoutError("timed out"))], [1.0]),
+        ([REFUSED], [1.0, 4.0, 15.0]),
+        ([ConnectionResetError(), UNKNOWN], [1.0, 4.0, 15.0]),
+    ],
+)
+def test_a_network_that_was_never_there_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: list[Exception], waits: list[float]
+) -> None:
+    """One that breaks off is."""
+    waited: list[float] = []
+
+    def fails(*_: object, **__: object) -> None:
+        raise errors[min(len(waited), len(errors) - 1)]
+
+    monkeypatch.setattr("scimult.downloads.urlopen", fails)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    told = "Fix: check the network, then run" if errors[-1] is not REFUSED else "Fix: run"
+    with pytest.raises(DataError, match=f"cannot read https://there/x: .*{told} the command again"):
+        download([Remote("x", "https://there/x")], tmp_path)
+    assert waited == waits
 
 
 def test_another_checksum_is_refused_and_nothing_stays(server: Server, tmp_path: Path) -> None:

@@ -29,8 +29,12 @@ def check_use(model: Path, papers: Path) -> list[Path]:
 def check_inputs(files: Iterable[Path]) -> None:
     """Check that every file exists and every pattern matches, whatever the format."""
     for path in files:
-        if not path.exists() and not (has_magic(str(path)) and glob(str(path), recursive=True)):
+        if path.exists():
+            continue
+        if not has_magic(str(path)):
             raise DataError("file does not exist", path=path, fix="check the path")
+        if not glob(str(path), recursive=True):
+            raise DataError("no file matches", path=path, fix="correct the pattern")
 
 
 def check_model(model: Path) -> None:

@@ -111,6 +111,10 @@ class Verbs(TyperGroup):
             show_messages()
             with cleaned_up_when_killed():
                 return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # So pydantic, by which newer versions of typer check values, begins what they say.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except (SciMultError, OSError, UnicodeEncodeError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
 from scimult.files import FolderKind, recover_folder
+from scimult.terminal import counted
 from scimult.types import IntArray
 
 PREPARED = FolderKind(
@@ -89,6 +91,16 @@ class PreparedData:
                     fix="run scimult prepare again",
                 )
         return cls(folder, manifest)
+
+    def __repr__(self) -> str:
+        entries = self.manifest.pairs
+        tasks = ", ".join(sorted({entry.task for entry in entries})) or "no task"
+        pairs: Counter[str] = Counter()
+        for entry in entries:
+            pairs[entry.split] += entry.pairs
+        sizes = ", ".join(f"{count:,} in {split}" for split, count in pairs.items()) or "0"
+        texts = counted(len(self.texts), "text")
+        return f"PreparedData({str(self.folder)!r}: {texts}; {tasks}; pairs: {sizes})"
 
     @property
     def fingerprint(self) -> str:

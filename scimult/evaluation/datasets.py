@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from scimult.data.lines import Rejects
 from scimult.data.packed import packed_or_plain
-from scimult.downloads import Archive, Remote, address
+from scimult.downloads import Archive, Remote, address, offline_if_cut_off
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, HubFile
 from scimult.evaluation.formats import (
@@ -147,7 +147,8 @@ def write_hub_file(path: Path, source: HubFile) -> None:
     import datasets
 
     try:
-        rows = datasets.load_dataset(source.repo, source.config, split=source.split)
+        with offline_if_cut_off(source.repo, "dataset"):
+            rows = datasets.load_dataset(source.repo, source.config, split=source.split)
     except Exception as error:  # the hub's client and its libraries raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(

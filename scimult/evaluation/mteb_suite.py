@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scimult.config import StrictConfig
+from scimult.downloads import offline_if_cut_off
 from scimult.errors import DataError
 from scimult.evaluation.growing import GrowingResult
 from scimult.evaluation.results import CostKind, Result, SetResult
@@ -106,14 +107,15 @@ def score(
     errors = []
 
     def scored(task: Any, overwrite: str) -> dict[str, Any]:
-        evaluated = mteb.evaluate(
-            mteb_encoder,
-            task,
-            cache=results,
-            overwrite_strategy=overwrite,
-            encode_kwargs=options,
-            show_progress_bar=False,
-        )
+        with offline_if_cut_off(task.metadata.dataset["path"], "dataset"):
+            evaluated = mteb.evaluate(
+                mteb_encoder,
+                task,
+                cache=results,
+                overwrite_strategy=overwrite,
+                encode_kwargs=options,
+                show_progress_bar=False,
+            )
         found: dict[str, Any] = evaluated.task_results[0].to_dict()
         return found
 
@@ -235,6 +237,5 @@ def _no_data(task: Any, error: Exception) -> DataError:
     return DataError(
         f"MTEB cannot load the data of {task.metadata.name} ({task.metadata.dataset['path']}): "
         f"{type(error).__name__}: {lines[0]}",
-        fix="check the connection and $HF_HOME, then run the command again (HF_HUB_OFFLINE=1 uses "
-        "downloaded data only, and does not wait)",
+        fix="check the connection and $HF_HOME, then run the command again",
     )

@@ -64,6 +64,11 @@ class Ensemble:
         self.name, self._members, self._combine = name, list(members), combine
         self._unit_vectors = self.similarity == "cosine" if normalise is None else normalise
 
+    def __repr__(self) -> str:
+        members = ", ".join(repr(member.name) for member in self._members)
+        lengths = ", unit vectors" if self._unit_vectors else ""
+        return f"Ensemble({self.name!r}: {self._combine} of {members}; {self.similarity}{lengths})"
+
     @property
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
+from scimult.downloads import offline_if_cut_off
 from scimult.errors import CheckpointError, one_of
 from scimult.inference.sentence_model import load_model, own_similarity
 from scimult.progress import is_watched
@@ -154,6 +155,12 @@ class SentenceEncoder:
         if spec.dtype is not None:
             self._model.to(getattr(torch, spec.dtype))
 
+    def __repr__(self) -> str:
+        width, model = self._model.get_embedding_dimension(), self._model
+        computed = f"{str(model.dtype).removeprefix('torch.')} on {model.device}"
+        space = f"width {width}, {self.similarity}"
+        return f"SentenceEncoder({self.name!r}: {self.spec.model!r}; {space}; {computed})"
+
     @property
     def similarity(self) -> Similarity:
         """How two embeddings are compared."""
@@ -268,7 +275,8 @@ class SentenceEncoder:
 
     def _load_adapter(self, adapter: str, number: int) -> None:
         try:
-            self._model.load_adapter(adapter, adapter_name=f"adapter_{number}")
+            with offline_if_cut_off(adapter):
+                self._model.load_adapter(adapter, adapter_name=f"adapter_{number}")
         except Exception as error:  # the libraries raise anything
             problem = f"cannot load the adapter: {error}"
             fix = "name the folder of a PEFT adapter; pip install peft"

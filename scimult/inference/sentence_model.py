@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
+from scimult.downloads import offline_if_cut_off
 from scimult.errors import CheckpointError
-from scimult.retrieval.cross_encoder import (
-    drawn_weights,
-    is_cut_off,
-    knows_no_words,
-    learned_positions,
-)
+from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
@@ -34,17 +30,14 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     try:
-        source: dict[str, Any] = {
-            "revision": spec.revision,
-            "local_files_only": is_cut_off(spec.model),
-        }
-        if spec.pooling == "own":
-            model = SentenceTransformer(spec.model, device=device, **source)
-        else:
-            # Unlike the constructor, it reads the model's longest text and casing.
-            body = Transformer.load(spec.model, **source)
-            pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
-            model = SentenceTransformer(modules=[body, pooling], device=device)
+        with offline_if_cut_off(spec.model):
+            if spec.pooling == "own":
+                model = SentenceTransformer(spec.model, device=device, revision=spec.revision)
+            else:
+                # Unlike the constructor, it reads the model's longest text and casing.
+                body = Transformer.load(spec.model, revision=spec.revision)
+                pooling = Pooling(body.get_embedding_dimension(), pooling_mode=spec.pooling)
+                model = SentenceTransformer(modules=[body, pooling], device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load the encoder: {str(error).partition(chr(10))[0].rstrip('.')}"
         fix = "name a folder, or download the model first; --model takes those of scimult"

@@ -8,6 +8,7 @@ Shape legend: N stored vectors, B requested texts, D width.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,8 @@ class PrecomputedVectors:
         self._shards = {task: by_task[task] for task in spaces}
         for task, space in spaces.items():
             found = self._shards[task]
+            if replace(found.space, dtype=space.dtype) == space != found.space:
+                raise _other_precision(found, space)
             space.check_same(found.space, found.path)
             if not found.shards:
                 fix = "repeat scimult encode; with --part, the part of each missing shard"
@@ -52,6 +55,13 @@ class PrecomputedVectors:
         found_B = np.all([rows_B >= 0 for rows_B in rows.values()], axis=0)
         vectors = {task: self._shards[task].rows(rows_B[found_B]) for task, rows_B in rows.items()}
         return found_B, vectors
+
+
+def _other_precision(found: Shards, space: Space) -> DataError:
+    theirs, ours = found.space.dtype, space.dtype
+    problem = f"vectors are stored as {theirs}, those of the library as {ours}"
+    fix = f"create the library with --precision {theirs}, or encode with --precision {ours}"
+    return DataError(problem, path=found.path, fix=fix)
 
 
 class _Keys:

@@ -62,6 +62,9 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
             fix = "pass (from, to) on a column of single values, None where it is open"
             raise ConfigError(f"{column} does not take a range", value=wanted, fix=fix)
         ends = [as_python(end) for end in wanted]
+        if _is_reversed(ends[0], ends[1], kind):
+            fix = "swap its ends, or leave one open"
+            raise ConfigError(f"{column}: the range ends before it starts", value=wanted, fix=fix)
         if kind == "VARCHAR" and any(isinstance(end, date) for end in ends):
             column = f"CAST({column} AS TIMESTAMP)"
         bounds = [(sign, end) for sign, end in zip((">=", "<="), ends, strict=True)]
@@ -80,3 +83,13 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     elif values:
         terms.append(f"{column} IN ({', '.join('?' * len(values))})")
     return f"({' OR '.join(terms) or 'FALSE'})", values
+
+
+def _is_reversed(start: Any, end: Any, kind: str) -> bool:
+    """Return whether a range ends before it starts."""
+    if kind != "VARCHAR" and isinstance(start, str) and isinstance(end, str):
+        return False  # "9" and "10", which DuckDB casts to the column's type
+    try:
+        return bool(start > end)
+    except TypeError:  # an open end, or kinds that DuckDB alone compares
+        return False

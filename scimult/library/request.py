@@ -46,7 +46,7 @@ class Request:
     where : str or mapping, optional
         A filter on the columns; see `scimult.library.filters`.
     only, exclude : sequence of str
-        Ids to restrict the results to, or to leave out.
+        Ids to restrict the results to, or to leave out; some may be of no paper here.
     method : {"auto", "exact", "approximate"}
         ``auto`` uses the approximate index if there is one and it pays off.
     words : float, optional

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.data.importers import read_papers
-from scimult.data.importers.paper import first_name_first
+from scimult.data.importers.paper import ImportedPaper, first_name_first
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import open_binary
 from scimult.data.rows import read_members
@@ -163,16 +163,7 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
             venue.add_submission(record, paper.id, text, list(map(reviewer_id, paper.authors)))
         except DataError as error:
             rejects.reject(error)
-    columns = {"reviewer": "reviewer"}
-    for paper in read_papers([publications], columns=columns, rejects=rejects):
-        value = paper.extra["reviewer"]
-        reviewer = "" if value is None else reviewer_id(str(value))
-        record = Record(*paper.location, {})
-        if not reviewer or isinstance(value, (list, dict)):
-            problem = "column 'reviewer' is empty" if not reviewer else "not a reviewer's id"
-            fix = "write one reviewer per row, and a row for each who wrote it, or remove the row"
-            rejects.reject(record.error(problem, value=value or paper.id, fix=fix))
-            continue
+    for record, reviewer, paper in _published(publications, rejects):
         text = Text("paper", paper.title, paper.abstract)
         publication = Publication(text, paper.year, paper.venue)
         submitted = venue.submissions.get(paper.id)
@@ -193,6 +184,29 @@ def read_tables(papers: Path, publications: Path, rejects: Rejects) -> Venue:
         for name, authors in venue.authors.items()
     }
     return venue
+
+
+def _published(publications: Path, rejects: Rejects) -> Iterator[tuple[Record, str, ImportedPaper]]:
+    """Yield the publications of a table with their reviewers.
+
+    Rows without one wait for a row with one, or the end: there the reader raises its own error if
+    no row has the column.
+    """
+    waiting: list[DataError] = []
+    for paper in read_papers([publications], columns={"reviewer": "reviewer"}, rejects=rejects):
+        value = paper.extra["reviewer"]
+        reviewer = "" if value is None else reviewer_id(str(value))
+        record = Record(*paper.location, {})
+        if not reviewer or isinstance(value, (list, dict)):
+            problem = "column 'reviewer' is empty" if not reviewer else "not a reviewer's id"
+            fix = "write one reviewer per row, and a row for each who wrote it, or remove the row"
+            waiting.append(record.error(problem, value=value or paper.id, fix=fix))
+            continue
+        while waiting:
+            rejects.reject(waiting.pop(0))
+        yield record, reviewer, paper
+    for error in waiting:
+        rejects.reject(error)
 
 
 def reviewer_id(name: str) -> str:

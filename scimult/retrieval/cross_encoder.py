@@ -6,11 +6,11 @@ Shape legend: P pairs, U different ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scimult.downloads import offline_if_cut_off
 from scimult.errors import ConfigError, DataError
 from scimult.progress import is_watched
 from scimult.types import FloatArray
@@ -86,8 +86,8 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
     from sentence_transformers import CrossEncoder
 
     try:
-        here = is_cut_off(model)
-        encoder: CrossEncoder = CrossEncoder(model, device=device, local_files_only=here)
+        with offline_if_cut_off(model):
+            encoder: CrossEncoder = CrossEncoder(model, device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load cross-encoder: {' '.join(str(error).split()).rstrip('.')}"
         fix = "name a folder or a model with one score per pair"
@@ -107,24 +107,6 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
         problem = f"cross-encoder gives {encoder.num_labels} scores per pair"
         raise ConfigError(problem, value=model, fix=fix)
     return encoder
-
-
-def is_cut_off(model: str) -> bool:
-    """Return whether a model is no path of this machine, and the hub cannot be reached.
-
-    Without a network the hub's client repeats each request for half a minute. This asks once, so
-    that the caller can pass ``local_files_only``, which still finds a downloaded model (though
-    transformers then looks for an adapter of it on the hub, unless ``HF_HUB_OFFLINE`` is set).
-    """
-    if Path(model).exists():
-        return False
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().model_info(model, timeout=10)
-    except Exception as error:  # of an HTTP library that differs by the client's version
-        return any(kind.__name__ == "ConnectError" for kind in type(error).__mro__)
-    return False
 
 
 def drawn_weights(model: nn.Module) -> list[str]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from scimult import distributed
 from scimult.errors import CheckpointError, SciMultError
 from scimult.files import publish_folder, read_json, sha256, storage_error, write_json
+from scimult.locks import OLD, UNFINISHED
 from scimult.progress import warn
 
 _MANIFEST = "manifest.json"
@@ -61,10 +62,11 @@ class CheckpointStore:
             On every rank, if any of them could not write. The older checkpoints remain.
         """
         final = self.folder / _name(step)
-        temporary = self.folder / f".{final.name}.tmp"
+        temporary = self.folder / f".{final.name}{UNFINISHED}"
         if distributed.is_main():
-            for leftover in self.folder.glob(".step-*.tmp"):
-                shutil.rmtree(leftover, ignore_errors=True)
+            for ending in (UNFINISHED, OLD):
+                for leftover in self.folder.glob(f".step-*{ending}"):
+                    shutil.rmtree(leftover, ignore_errors=True)
         self._together(lambda: temporary.mkdir(parents=True, exist_ok=True), temporary)
         self._together(lambda: write(temporary), temporary)
 

@@ -94,6 +94,17 @@ def test_offline_client_gives_our_error(tmp_path: Path, monkeypatch: pytest.Monk
         load_pretrained("someone/not-downloaded")
 
 
+def test_errors_of_the_http_library_give_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a proxy that lets nothing through is no OSError."""
+
+    def refused(name: str, **_: Any) -> str:
+        raise type("ProxyError", (Exception,), {})("403 Forbidden")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
+    with pytest.raises(CheckpointError, match=r"on the hub .ProxyError: 403 Forbidden\)"):
+        load_pretrained("someone/model")
+
+
 def test_cards_name_bases_on_the_hub_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = load_pretrained(save_tiny_model(Path("work/base")))

@@ -78,6 +78,14 @@ def test_unknown_verb_is_a_usage_error() -> None:
     assert "prepaer" in result.stderr
 
 
+@pytest.mark.parametrize("verb", [["encode", "--dtype"], ["library", "create", "x", "--precision"]])
+def test_a_wrong_choice_is_named_without_words_of_the_parser(verb: list[str]) -> None:
+    result = runner.invoke(app, [*verb, "float17"])
+    assert result.exit_code == 2
+    text = " ".join(result.stderr.replace("│", " ").split())
+    assert f"Invalid value for '{verb[-1]}': 'float17' is not one of '" in text
+
+
 def test_help_shows_the_whole_launcher_command() -> None:
     """Square brackets would be read as markup and vanish."""
     output = " ".join(runner.invoke(app, ["pretrain", "--help"]).output.split())

@@ -307,6 +307,17 @@ def test_wrong_paths_are_named(model: Path, folder: Path) -> None:
     assert "nowhere: file does not exist" in _error(missing_papers)
 
 
+@pytest.mark.parametrize(
+    ("name", "problem"), [("no*.jsonl", "no file matches"), ("no.jsonl", "file does not exist")]
+)
+def test_encode_tells_patterns_without_a_match_from_missing_files(
+    model: Path, folder: Path, name: str, problem: str
+) -> None:
+    out = folder / "e"
+    result = _run("encode", folder / name, "--model", model, "--task", "search", "--out", out)
+    assert f"{name}: {problem}. Fix: " in _error(result)
+
+
 def test_an_empty_query_is_an_error(model: Path, folder: Path) -> None:
     result = _run("search", " ", "--model", model, "--papers", folder)
     assert "is empty" in _error(result)

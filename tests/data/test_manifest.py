@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scimult.data.manifest import PairEntry, TargetEntry
+from scimult.data.pairs import Split
 from scimult.data.prepared import PreparedData
 from scimult.errors import DataError
 from scimult.files import read_json, write_json
@@ -31,6 +32,14 @@ def test_every_key_is_documented(data: PreparedData, repository: Path) -> None:
         content = rows["`pairs`" if entry is PairEntry else "`targets`"]
         names = {field.alias or name for name, field in entry.model_fields.items()}
         assert {name for name in names if not re.search(rf"\b{name}\b", content)} == set()
+
+
+def test_prepared_data_is_shown_with_its_sizes(data: PreparedData) -> None:
+    splits: tuple[Split, ...] = ("train", "dev")
+    train, dev = (sum(len(p.positives.values) for p in data.pairs(split)) for split in splits)
+    shown = f"{len(data.texts)} texts; classification, link_prediction, search"
+    pairs = f"pairs: {train} in train, {dev} in dev"
+    assert repr(data) == f"PreparedData({str(data.folder)!r}: {shown}; {pairs})"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from scimult import files
 from scimult.data import token_store
 from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
@@ -115,6 +117,30 @@ def test_a_build_killed_after_its_texts_changed_does_not_resume_at_the_mark_of_t
     fresh = build_token_store(texts, tokenizer, tmp_path / "fresh", 48)
     for row in range(len(texts)):
         assert resumed.tokens(row, 48).tolist() == fresh.tokens(row, 48).tolist()
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_what_a_killed_replacement_left_goes_with_the_next_build(
+    tmp_path: Path, tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Killed before the new store has its name, or after, with the old one beside it."""
+    folder, texts = tmp_path / "tokens", _texts(tmp_path / "texts", TEXTS)
+    build_token_store(texts, tokenizer, folder, 48)
+    moved = []
+
+    def until_killed(source: Path, target: Path) -> None:
+        if folder in (source, target) or source.suffix == ".old":
+            if len(moved) == renames:
+                raise KeyboardInterrupt
+            moved.append(source)
+        os.rename(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(files.os, "replace", until_killed)
+        build_token_store(texts, tokenizer, folder, 32)
+    assert (folder.exists(), len([*tmp_path.glob(".tokens.*.old")])) == (renames == 2, 1)
+    build_token_store(texts, tokenizer, folder, 24)
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
 
 
 def test_a_tokenizer_that_keeps_ends_is_refused(tmp_path: Path, tokenizer: TextTokenizer) -> None:

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
@@ -13,6 +14,7 @@ from scimult.evaluation.benchmark import HubFile
 from scimult.evaluation.datasets import download_from_hub, read_dataset, write_hub_file
 from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import CORPUS, HEADER, REQUESTS, write_jsonl, write_rows, write_search
+from tests.file_server import cut_off_hub
 
 CARD = """---
 configs:
@@ -78,3 +80,16 @@ def test_an_error_without_a_message_has_a_name(
     monkeypatch.setattr(datasets, "load_dataset", fails)
     with pytest.raises(DataError, match="cannot read a/b .*: ConnectionError"):
         write_hub_file(tmp_path / "x.jsonl", HubFile(repo="a/b", split="test"))
+
+
+def test_without_a_network_nothing_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    cut_off_hub(monkeypatch)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    with pytest.raises(DataError, match=r"cannot read a/b .*Couldn't reach 'a/b' on the Hub"):
+        write_hub_file(tmp_path / "x.jsonl", HubFile(repo="a/b", split="test"))
+    assert not datasets.config.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import mteb
 import pytest
+from huggingface_hub import is_offline_mode
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
@@ -31,6 +33,7 @@ from scimult.inference.mteb_model import MtebEncoder
 from scimult.inference.mteb_tasks import find_tasks, scientific_tasks
 from scimult.tasks import catalogue
 from tests.benchmark_sets import CORPUS, write_rerank, write_search
+from tests.file_server import cut_off_hub
 from tests.local_mteb import metadata, ranking_task, register
 from tests.tiny import save_tiny_model
 
@@ -243,6 +246,25 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model
     assert list(found.sets) == ["LocalSearch", "LocalOther"]
     assert found.sets["LocalSearch"].scores == kept.sets["LocalSearch"].scores
     assert found.sets["LocalSearch"].cost == kept.sets["LocalSearch"].cost
+
+
+def test_without_a_network_mteb_does_not_wait_for_one(
+    tmp_path: Path, model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, data = _data(tmp_path, "search")
+    local, offline = ranking_task(data), []
+
+    def fails(self: Any, *args: Any, **kwargs: Any) -> None:
+        offline.append((datasets.config.HF_HUB_OFFLINE, is_offline_mode()))
+        raise ConnectionError("no route to host")
+
+    local.load_data = fails  # type: ignore[method-assign]
+    cut_off_hub(monkeypatch)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    with pytest.raises(DataError, match=r"cannot load the data .*no route to host.*the connection"):
+        score("tiny", {}, MtebEncoder(model), [local()], tmp_path / "out", tmp_path / "cache")
+    assert offline == [(True, True)]
+    assert not is_offline_mode()
 
 
 def test_scores_are_means_over_splits_and_subsets() -> None:

@@ -36,6 +36,12 @@ def test_mean_and_concatenation(members: list[SciMult]) -> None:
     assert np.array_equal(embedded, np.concatenate([one, two], axis=1))
 
 
+def test_its_representation_names_members_and_comparison(members: list[SciMult]) -> None:
+    assert repr(Ensemble(members, name="both")) == "Ensemble('both': mean of '0', '1'; dot)"
+    unit = Ensemble(members, name="unit", combine="concatenation", normalise=True)
+    assert repr(unit) == "Ensemble('unit': concatenation of '0', '1'; dot, unit vectors)"
+
+
 def test_texts_are_queries_unless_said_otherwise(members: list[SciMult]) -> None:
     both = Ensemble(members, name="both")
     queries = both.encode([Text("query", "graphs")], task="search")

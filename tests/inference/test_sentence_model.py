@@ -112,6 +112,9 @@ def test_sixteen_bits_keep_what_follows_the_scaling(tmp_path: Path, after: str) 
     modules = [body, Pooling(width, pooling_mode="mean"), Normalize(), *last]
     peer = SentenceTransformer(modules=modules, device="cpu", truncate_dim=half).bfloat16()
     peer.save(str(tmp_path / "saved"))
-    rows = _load(tmp_path / "saved").encode([Text("paper", "Graphs")], task="search", role="query")
+    encoder = _load(tmp_path / "saved")
+    size = f"width {half or 8}"
+    assert repr(encoder).endswith(f"/saved'; {size}, cosine; bfloat16 on cpu)")
+    rows = encoder.encode([Text("paper", "Graphs")], task="search", role="query")
     np.testing.assert_allclose(rows, peer.encode(["Graphs"]), rtol=0, atol=1e-6)
     assert abs(np.linalg.norm(rows) - 1) > 0.1

@@ -97,6 +97,33 @@ def test_ranges_of_dates_are_over_dates(make: Make) -> None:
         library.ids(where={"code": (date(2020, 1, 3), None)})
 
 
+@pytest.mark.parametrize(
+    ("column", "start", "end"),
+    [
+        ("year", 2022, 2019),
+        ("year", 2.5, 2),
+        ("code", "b", "a"),
+        ("day", date(2021, 1, 2), date(2020, 1, 2)),
+        ("day", "2021-01-02", "2020-01-02"),
+    ],
+)
+def test_a_range_that_ends_before_it_starts_is_refused(
+    make: Make, column: str, start: Any, end: Any
+) -> None:
+    library = make([*MIXED, paper(4, year=2020)])
+    with pytest.raises(ConfigError) as caught:
+        library.ids(where={column: (start, end)})
+    told = f'"{column}": the range ends before it starts (value: {(start, end)!r}). Fix: '
+    assert str(caught.value).startswith(told)
+    library.ids(where={column: (end, start)})
+    library.ids(where={column: (start, start)})
+
+
+def test_a_range_of_numbers_may_be_given_as_texts(make: Make) -> None:
+    """DuckDB reads them as numbers, so 9 comes before 10."""
+    assert make([paper(0, size=9), paper(1, size=11)]).ids(where={"size": ("9", "10")}) == ["p000"]
+
+
 @pytest.mark.parametrize("none", [np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT")])
 def test_what_is_missing_in_a_frame_is_absent_in_a_filter(make: Make, none: Any) -> None:
     library = make(MIXED)

@@ -14,7 +14,7 @@ from scimult.inference import SciMult
 from scimult.inference.bulk import BulkEncoder, Part, encode_shards
 from scimult.library import Library
 from scimult.library.records import as_papers
-from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.shards import Precision, Shards, publish, write_shard
 from tests.library.conftest import dated, paper
 
 Make = Callable[..., Library]
@@ -82,6 +82,20 @@ def test_vectors_of_another_origin_are_refused(make: Make, model: SciMult, tmp_p
     with pytest.raises(DataError, match="vectors of unknown texts"):
         searched.add(papers, vectors=tmp_path / "bare")
     assert len(searched) == 0
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("float16", "float32"), ("float32", "float16")])
+def test_vectors_of_another_precision_name_the_option(
+    make: Make, model: SciMult, tmp_path: Path, theirs: Precision, ours: Precision
+) -> None:
+    bulk = BulkEncoder(model, tmp_path / "v", task="search", role="candidate", precision=theirs)
+    encode_shards(bulk, [("x", made.text) for made in as_papers(dated(1))])
+    library = make([], tasks=["search"], precision=ours)
+    options = f"create the library with --precision {theirs}, or encode with --precision {ours}"
+    with pytest.raises(DataError, match=f"stored as {theirs}.* as {ours}. Fix: {options}"):
+        library.add(dated(1), vectors=tmp_path / "v")
+    fitting = make([], "fitting", tasks=["search"], precision=theirs)
+    assert fitting.add(dated(1), vectors=tmp_path / "v").texts_encoded == 0
 
 
 def test_vectors_with_a_part_missing_are_refused(

@@ -189,6 +189,42 @@ def test_submissions_and_publications_numbered_apart_are_refused(tmp_path: Path)
     assert found.value.line == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("written.jsonl", '{"id": "1", "title": "Edges", "author": "Ada"}\n'),
+        ("written.bib", "@misc{1, title={Edges}, author={Ada}}"),
+        ("written.csv", "id,title,author\n1,Edges,Ada\n"),
+    ],
+)
+def test_publications_without_a_column_reviewer_are_told_so(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "papers.csv").write_text("id,title\ns,Nodes\n")
+    (tmp_path / name).write_text(text)
+    told = rf"{name}: no record has the column 'reviewer'; there are .*title, .*Fix: add the column"
+    with pytest.raises(DataError, match=told):
+        read_tables(tmp_path / "papers.csv", tmp_path / name, Rejects())
+
+
+@pytest.mark.parametrize("filled", [0, 1, 2, None])
+def test_rows_without_a_reviewer_are_named(tmp_path: Path, filled: int | None) -> None:
+    """As in a file where the others have one, or all are blank."""
+    reviewers = ["ada" if number == filled else " " for number in range(3)]
+    rows = [{"id": f"{n}", "title": f"T {n}", "reviewer": r} for n, r in enumerate(reviewers)]
+    path = tmp_path / "written.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "papers.csv").write_text("id,title\ns,Nodes\n")
+    with pytest.raises(DataError, match="column 'reviewer' is empty") as found:
+        read_tables(tmp_path / "papers.csv", path, Rejects())
+    assert found.value.line == reviewers.index(" ") + 1
+    rejects = Rejects(skip_bad=True)
+    if filled is not None:
+        venue = read_tables(tmp_path / "papers.csv", path, rejects)
+        assert venue.reviewers == {"ada": [str(filled)]}
+        assert sum(rejects.counts.values()) == 2
+
+
 def test_an_empty_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "papers.csv").write_text("id,title\n")
     (tmp_path / "written.csv").write_text("reviewer,id,title\nada,1,Edges\n")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants, is_offline_mode
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForSequenceClassification,
@@ -16,10 +17,12 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
+from scimult.downloads import is_cut_off
 from scimult.errors import CheckpointError, ConfigError
 from scimult.inference.sentence_encoder import EncoderSpec
 from scimult.inference.sentence_model import load_model
-from scimult.retrieval.cross_encoder import is_cut_off, load_cross_encoder
+from scimult.retrieval.cross_encoder import load_cross_encoder
+from tests.file_server import cut_off_hub
 from tests.tiny import save_cross_encoder, tiny_backend, tiny_tokenizer
 
 PAIRS = [("a graph", f"another graph of {number} nodes") for number in range(8)]
@@ -41,8 +44,13 @@ class ConnectError(Exception):
     """As the HTTP libraries of the hub's client call it."""
 
 
+class ProxyError(ConnectError):
+    """Of a proxy that lets nothing through."""
+
+
 @pytest.mark.parametrize(
-    ("answer", "cut_off"), [(ConnectError(), True), (TimeoutError(), False), (ValueError(), False)]
+    ("answer", "cut_off"),
+    [(ConnectError(), True), (ProxyError(), True), (TimeoutError(), False), (ValueError(), False)],
 )
 def test_without_a_network_the_hub_is_asked_once(
     monkeypatch: pytest.MonkeyPatch, answer: Exception, cut_off: bool
@@ -54,10 +62,11 @@ def test_without_a_network_the_hub_is_asked_once(
         asked.append(name)
         raise answer
 
-    def load(*_: object, local_files_only: bool, **__: object) -> None:
-        loaded.append(local_files_only)
+    def load(*_: object, **__: object) -> None:
+        loaded.append(is_offline_mode())
         raise OSError("no such model.")
 
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(HfApi, "model_info", model_info)
     monkeypatch.setattr("sentence_transformers.CrossEncoder", load)
     monkeypatch.setattr("sentence_transformers.SentenceTransformer", load)
@@ -66,6 +75,21 @@ def test_without_a_network_the_hub_is_asked_once(
     with pytest.raises(CheckpointError, match=r"a/b: .*no such model. Fix: "):
         load_model(EncoderSpec(model="a/b", pooling="own"), "cpu")
     assert (asked, loaded) == (["a/b"] * 2, [cut_off] * 2)
+    assert not is_offline_mode()
+
+
+def test_a_downloaded_model_is_read_at_once_without_a_network(
+    cross: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers looks for an adapter of it on the hub even if told to read local files only."""
+    snapshot = tmp_path / "cache/models--a--b/snapshots" / ("0" * 40)
+    shutil.copytree(cross, snapshot)
+    (tmp_path / "cache/models--a--b/refs").mkdir()
+    (tmp_path / "cache/models--a--b/refs/main").write_text(snapshot.name)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    cut_off_hub(monkeypatch)
+    scores = load_cross_encoder("a/b", "cpu")(PAIRS)
+    np.testing.assert_array_equal(scores, load_cross_encoder(str(cross), "cpu")(PAIRS))
 
 
 def test_the_hub_is_not_asked_for_a_folder(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,14 +121,16 @@ def test_the_best_is_kept_while_a_kept_one_names_it(tmp_path: Path) -> None:
 
 def test_a_damaged_later_checkpoint_does_not_displace_an_intact_one(store: CheckpointStore) -> None:
     truncate(store.folder / "step-0000020")
-    left = store.folder / ".step-0000015.tmp"
-    left.mkdir()
+    killed = [".step-0000015.tmp", ".step-0000010.0123456789ab.old"]
+    left = [store.folder / name for name in killed]
+    for folder in left:
+        folder.mkdir()
     CheckpointStore(store.folder, keep=1).save(12, write, {})
     newest = store.newest()
     assert newest is not None
     assert newest.step == 12
     assert not (store.folder / "step-0000010").exists()
-    assert not left.exists()
+    assert not any(folder.exists() for folder in left)
 
 
 @pytest.mark.parametrize("name", ["step-0000010.bak", "step-old", "step-"])

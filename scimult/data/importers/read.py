@@ -153,7 +153,10 @@ def _warn_of_unread(path: Path, names: Iterable[str], columns: Columns) -> None:
 
 def _no_column(name: str, column: str, names: Iterable[str], path: Path) -> DataError:
     problem = f"no record has the column {column!r}; there are {listed(list(names))}"
-    return DataError(problem, path=path, fix=f"correct the column given for {name!r}")
+    fix = f"correct the column given for {name!r}"
+    if name == column:
+        fix = "add the column, or call the one that holds it so"
+    return DataError(problem, path=path, fix=fix)
 
 
 def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
