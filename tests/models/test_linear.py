@@ -96,3 +96,21 @@ def test_a_layer_recomputed_for_its_gradient_gives_the_same() -> None:
     plain = torch.autograd.grad(layer(x).square().sum(), layer.weight)[0]
     kept = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
     assert torch.equal(torch.autograd.grad(kept.square().sum(), layer.weight)[0], plain)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_sums_do_not_depend_on_where_weights_lie(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of a batch may be the only one of its route."""
+    monkeypatch.setattr(module, "multiplies_by_onednn", lambda: False)
+    layer, x = _layer(384, 512), torch.randn(rows, 384)
+    outputs = []
+    for offset in (0, 2, 4):
+        place = torch.empty(512 * 384 + 32)
+        start = (-place.data_ptr() // 4) % 16 + offset
+        moved = place[start : start + 512 * 384].view(512, 384).copy_(layer.weight.detach())
+        layer.weight = nn.Parameter(moved)
+        outputs.append(layer(x))
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])

@@ -42,6 +42,8 @@ def encoder(heads: int, blocks: int = 2, hidden: int = 384) -> Encoder:
             max_positions=512,
             dropout=0.1,
             attention_dropout=0.1,
+            # So that the last of few blocks keeps as much as the others.
+            pooling="mean",
         )
     )
 
