@@ -12,11 +12,13 @@ import numpy as np
 import torch
 
 from scimult.listed_products import largest_products
+from scimult.products import FEW
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray
 
-# Beyond, what a matrix product saves is more than what surrounds it costs.
-_MOST_NUMBERS = 1 << 22
+# Numbers read in all. Beyond, what a matrix product saves, or for a few queries reading each
+# candidate once, is more than what surrounds it costs.
+_MOST_NUMBERS, _MOST_FOR_FEW = 1 << 22, 1 << 23
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -44,7 +46,8 @@ class Nearest:
     def suits(self, queries: int) -> bool:
         """Return whether faiss is fast: it reads all candidates for each query, with one thread."""
         once = queries == 1 and torch.get_num_threads() == 1
-        return once or 0 < queries * self._candidates_CD.size <= _MOST_NUMBERS
+        most = _MOST_FOR_FEW if queries <= FEW else _MOST_NUMBERS
+        return once or 0 < queries * self._candidates_CD.size <= most
 
     def search(self, queries_QD: FloatArray, k: int) -> Ranking | None:
         """Return the lists; None where equal scores end one or a product might overflow.

@@ -113,8 +113,11 @@ def test_faiss_is_asked_where_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> Non
         Nearest(np.zeros((rows, 8), dtype=np.float32), np.arange(rows)) for rows in (10, 1000)
     )
     monkeypatch.setattr(nearest, "_MOST_NUMBERS", 1000)
+    monkeypatch.setattr(nearest, "_MOST_FOR_FEW", 2 * 1000)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert [small.suits(queries) for queries in (0, 1, 12, 13)] == [False, True, True, False]
+    medium = Nearest(np.zeros((60, 8), dtype=np.float32), np.arange(60))
+    assert [medium.suits(queries) for queries in (FEW, FEW + 1)] == [True, False]
     assert not large.suits(1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert large.suits(1)
