@@ -18,7 +18,7 @@ from scimult.types import FloatArray, IntArray
 
 # Numbers read in all. Beyond, what a matrix product saves, or for a few queries reading each
 # candidate once, is more than what surrounds it costs.
-_MOST_NUMBERS, _MOST_FOR_FEW = 1 << 22, 1 << 23
+_MOST_NUMBERS, _MOST_FOR_FEW = 3 << 20, 1 << 23
 _LARGEST = float(np.finfo(np.float32).max)
 
 
