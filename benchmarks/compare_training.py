@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from statistics import median
 
 import torch
 
-from benchmarks.processes import on_ranks
-from benchmarks.timing import Clock, Ratio, interleaved, ratio
-from benchmarks.training import OurSteps, Setting, TheirSteps, in_turn
+from benchmarks.processes import Ask, Steps, columns, on_ranks, own_process, seconds_of_step
+from benchmarks.timing import Clock, Ratio, in_turns, ratio
+from benchmarks.training import OurSteps, Setting, TheirSteps
 
 
 @dataclass(frozen=True)
@@ -38,41 +40,55 @@ def side_by_side(
     rounds: int,
     clock: Clock,
 ) -> list[TrainingRow]:
-    """Time our steps, with and without the embedding cache, and sentence-transformers'.
+    """Time our steps beside sentence-transformers', then beside ours with the embedding cache.
 
-    Every round runs the same batch with all of them, within a joined process group. On a GPU all
-    batches run once before: their shapes are new to kernels, and memory is allocated for them.
+    Each has a process of its own, and every round runs the same batch with both, in turns.
     """
     rows = []
     for dropout in (setting.dropout, 0.0):
-        plain = OurSteps(replace(setting, dropout=dropout), device, precision)
-        cached = OurSteps(
-            replace(setting, dropout=dropout, chunk_tokens=chunk_tokens), device, precision
-        )
-        batches = [plain.columns(number) for number in range(rounds + 1)]
-        theirs = TheirSteps(replace(setting, dropout=dropout), batches, device, precision)
-        works = {"ours": plain.step, "theirs": theirs.step, "cached": cached.step}
-        if device.type != "cpu":
-            for number, step in product(range(rounds + 1), works.values()):
-                step(number)
-        turns = {name: in_turn(step) for name, step in works.items()}
-        seconds = interleaved(turns, rounds, device, clock)
+        plain = replace(setting, dropout=dropout)
+        cached = replace(plain, chunk_tokens=chunk_tokens)
+        with own_process(partial(OurSteps, plain, precision=precision)) as in_ours:
+            batches = in_ours(columns, rounds + 1)
+            real = [sum(len(row) for column in batch for row in column) for batch in batches]
+            padded = [sum(len(c) * max(map(len, c)) for c in batch) for batch in batches]
+            # Memory that a step takes for the first time is cleared by the system, and to a GPU's
+            # kernels every shape is new.
+            before = sorted(range(rounds + 1), key=padded.__getitem__, reverse=True)
+            if device.type == "cpu":
+                before = before[:1]
+            compared = partial(_compared, in_ours, before=before, rounds=rounds, clock=clock)
+            ours, theirs = compared(partial(TheirSteps, plain, batches, precision=precision))
+            without, with_cache = compared(partial(OurSteps, cached, precision=precision))
         # The first round is a warm-up.
-        real = [sum(len(row) for column in batch for row in column) for batch in batches[1:]]
-        padded = [sum(len(c) * max(map(len, c)) for c in batch) for batch in batches[1:]]
         rows.append(
             TrainingRow(
                 dropout=dropout,
-                ours=median(n / s for n, s in zip(real, seconds["ours"], strict=True)),
-                theirs=median(n / s for n, s in zip(real, seconds["theirs"], strict=True)),
-                padding=1 - sum(real) / sum(padded),
-                faster=ratio(seconds["theirs"], seconds["ours"]),
-                cached=ratio(seconds["cached"], seconds["ours"]),
+                ours=median(n / s for n, s in zip(real[1:], ours, strict=True)),
+                theirs=median(n / s for n, s in zip(real[1:], theirs, strict=True)),
+                padding=1 - sum(real[1:]) / sum(padded[1:]),
+                faster=ratio(theirs, ours),
+                cached=ratio(with_cache, without),
             )
         )
-        plain.close()
-        cached.close()
     return rows
+
+
+def _compared(
+    in_ours: Ask,
+    make: Callable[[torch.device], Steps],
+    before: Sequence[int],
+    rounds: int,
+    clock: Clock,
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of our steps and of others, after steps that are not timed."""
+    with own_process(make) as in_other:
+        asks = {"ours": in_ours, "other": in_other}
+        steps = {name: partial(ask, seconds_of_step, clock) for name, ask in asks.items()}
+        for number, step in product(before, steps.values()):
+            step(number)
+        seconds = in_turns(steps, rounds)
+    return seconds["ours"], seconds["other"]
 
 
 def two_ranks(setting: Setting, rounds: int, precision: str) -> dict[str, float]:

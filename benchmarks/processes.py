@@ -1,23 +1,34 @@
-"""Measurements in separate processes: several ranks, and peak memory."""
+"""Measurements in separate processes: several ranks, peak memory, and sides of a comparison."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.spawn import spawn
 
+from benchmarks.timing import Clock, seconds_of
 from benchmarks.training import OurSteps, Setting
 from scimult import distributed
+from scimult.errors import SciMultError
 from scimult.files import read_json, write_json
 from scimult.hardware import peak_memory
 from scimult.training.engine import process_group
+from scimult.types import TokenIds
 
 _TIMEOUT_SECONDS = 600
+Ask = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -78,3 +89,62 @@ def peak_megabytes() -> float:
     if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR") != "cpu":
         return torch.cuda.max_memory_allocated() / 1e6
     return peak_memory() / 1e6
+
+
+class Steps(Protocol):
+    """One side of a comparison."""
+
+    def step(self, number: int) -> None:
+        """Do one step."""
+
+
+# Of a side's own process: its steps with their device, and what it leaves at the end.
+_own: list[tuple[Steps, torch.device]] = []
+_held = ExitStack()
+
+
+@contextmanager
+def own_process(make: Callable[[torch.device], Steps]) -> Iterator[Ask]:
+    """Make steps in a new process; yield what calls a function there, and waits for it.
+
+    In a shared process, memory that one side gives back to the system would cost the next step of
+    the other, which has to have it cleared anew.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+
+        def ask(function: Callable[..., Any], *arguments: object) -> Any:
+            try:
+                return pool.submit(function, *arguments).result()
+            except BrokenProcessPool as error:
+                raise SciMultError(
+                    "a process of the comparison was killed, perhaps as memory was full",
+                    fix="compare fewer --pairs",
+                ) from error
+
+        try:
+            ask(_begin, make)
+            yield ask
+        finally:
+            ask(_end)
+
+
+def _begin(make: Callable[[torch.device], Steps]) -> None:
+    device = _held.enter_context(process_group(_TIMEOUT_SECONDS))
+    _own.append((make(device), device))
+
+
+def _end() -> None:
+    _held.close()
+
+
+def columns(count: int) -> list[list[list[TokenIds]]]:
+    """Return the texts of the first steps of this side's process; only ours knows them."""
+    ((steps, _),) = _own
+    assert isinstance(steps, OurSteps)
+    return [steps.columns(number) for number in range(count)]
+
+
+def seconds_of_step(clock: Clock, number: int) -> float:
+    """Do one step of this side's process, and return its seconds."""
+    ((steps, device),) = _own
+    return seconds_of(partial(steps.step, number), device, clock)

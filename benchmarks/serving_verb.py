@@ -52,13 +52,15 @@ def serve(
         if text.title
     ]
     with_ids = [{"id": str(number), **row} for number, row in enumerate(rows)]
-    report: dict[str, object] = {"benchmark": "serve", "machine": machine(torch.device("cpu"))}
+    report: dict[str, object] = {"benchmark": "serve"}
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "library"
         Library.create(library, with_ids, model=model.resolve(), dtype=dtype)
         cost = measure_serving(library, rows, clients, rounds, threads)
         print_table(serving_table(cost))
         report["serving"] = asdict(cost)
+        # Of the call, which got --threads.
+        report["machine"] = machine(torch.device("cpu"))
         if soak:
             long_run = measure_soak(library, soak, clients, threads)
             print_table(soak_table(long_run))

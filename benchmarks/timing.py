@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Literal
 
@@ -40,18 +41,38 @@ def interleaved(
     Every round runs all of them, after a warm-up round, in an order of its own: what runs before
     decides what caches hold.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    now, names, rng = CLOCKS[clock], list(works), random.Random(0)
+    timed = {name: partial(_timed, work, device, clock) for name, work in works.items()}
+    return in_turns(timed, rounds)
+
+
+def in_turns(timed: Mapping[str, Callable[[int], float]], rounds: int) -> dict[str, list[float]]:
+    """Do as `interleaved` with work that gets the round's number and returns its own seconds.
+
+    So does work in other processes. The warm-up is round 0.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    names, rng = list(timed), random.Random(0)
     for number in range(rounds + 1):
         for name in names:
-            _wait(device)
-            start = now()
-            works[name]()
-            _wait(device)
+            taken = timed[name](number)
             if number:
-                seconds[name].append(now() - start)
+                seconds[name].append(taken)
         rng.shuffle(names)
     return seconds
+
+
+def _timed(work: Work, device: torch.device, clock: Clock, _: int) -> float:
+    return seconds_of(work, device, clock)
+
+
+def seconds_of(work: Work, device: torch.device, clock: Clock) -> float:
+    """Return the seconds of one piece of work on an otherwise idle device."""
+    now = CLOCKS[clock]
+    _wait(device)
+    start = now()
+    work()
+    _wait(device)
+    return now() - start
 
 
 def ratio(seconds: list[float], reference: list[float]) -> Ratio:

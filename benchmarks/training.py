@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Work
 from benchmarks.variants import SIZES
 from scimult import distributed
 from scimult.checkpoints import Pretrained, PretrainedConfig, load_pretrained
@@ -249,12 +248,6 @@ class TheirSteps:
             ids[row, : len(tokens)] = torch.from_numpy(tokens)
             mask[row, : len(tokens)] = 1
         return {"input_ids": ids.to(self._device), "attention_mask": mask.to(self._device)}
-
-
-def in_turn(step: Callable[[int], None], first: int = 0) -> Work:
-    """Return a function that does the next step at every call."""
-    numbers = iter(range(first, _STEPS))
-    return lambda: step(next(numbers))
 
 
 @contextmanager

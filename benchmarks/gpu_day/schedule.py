@@ -91,7 +91,7 @@ CALLS: dict[str, tuple[Step, ...]] = {
         _step("encode_bert_base", 80, "encoding:encode", size="bert-base"),
         _step("search", 60, "searching:search"),
         _step("sweep_minilm", 80, "speeds:sweep", size="minilm"),
-        _step("peer_train", 110, "speeds:peer"),
+        _step("peer_train", 170, "speeds:peer"),
         _step("attention_speed", 30, "attention:speed"),
     ),
     "train": (

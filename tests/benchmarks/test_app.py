@@ -84,7 +84,7 @@ def test_last_line_is_one_json_object() -> None:
     assert report["machine"]["torch"] == torch.__version__
 
 
-@pytest.mark.long
+@pytest.mark.ranks
 def test_training_against_sentence_transformers(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     base = save_base_model(tmp_path / "base", "bert")

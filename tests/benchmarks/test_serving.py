@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from benchmarks.app import app
@@ -30,12 +31,15 @@ def test_a_service_under_load(tmp_path: Path) -> None:
     papers = tmp_path / "papers.jsonl"
     papers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     arguments = ["serve", "--model", str(model), "--papers", str(papers), "--texts", "12"]
-    sizes = ["--clients", "4", "--rounds", "1", "--threads", "1", "--soak", "50"]
+    sizes = ["--clients", "4", "--rounds", "1", "--threads", "2", "--soak", "50"]
     sizes += ["--dtype", "float32"]
+    threads = torch.get_num_threads()
     done = CliRunner().invoke(app, [*arguments, *sizes])
+    torch.set_num_threads(threads)
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["serving"]["checked"], report["serving"]["wrong"]) == (12, 0)
     assert (report["soak"]["requests"], report["soak"]["wrong"]) == (50, 0)
     assert len(report["soak"]["megabytes"]) == 10
+    assert report["machine"]["threads"] == 2
     assert report["serving"]["p50"] <= report["serving"]["p99"]
