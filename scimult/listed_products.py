@@ -99,8 +99,10 @@ def _faiss() -> Iterator[Any]:
     library = _library()
     before = library.omp_get_max_threads()
     library.omp_set_num_threads(torch.get_num_threads())
-    yield library
-    library.omp_set_num_threads(before)
+    try:
+        yield library
+    finally:
+        library.omp_set_num_threads(before)
 
 
 @cache

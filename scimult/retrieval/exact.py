@@ -40,7 +40,7 @@ from scimult.retrieval.few_candidates import (
     OneProduct,
 )
 from scimult.retrieval.few_on_device import FewOnDevice
-from scimult.retrieval.nearest import Nearest
+from scimult.retrieval.nearest import MOST_QUERIES, Nearest
 from scimult.retrieval.passes import Passes, Work
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
@@ -51,7 +51,7 @@ from scimult.retrieval.selection import (
     check_listed,
 )
 from scimult.retrieval.several_queries import FEWER_THAN_ROUNDED, SeveralQueries
-from scimult.retrieval.vectors import Vectors, unit_vectors
+from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
@@ -174,13 +174,14 @@ class ExactIndex:
     def _by_faiss(self, queries_QD: FloatArray, k: int) -> Ranking | None:
         """Return what faiss finds for few usual queries; None where it cannot tell or is slow."""
         usual = queries_QD.dtype == np.float32 and queries_QD.flags.c_contiguous
-        if not usual or queries_QD.ndim != 2 or queries_QD.shape[1] != self._width:
+        few = queries_QD.ndim == 2 and len(queries_QD) <= MOST_QUERIES
+        if not (usual and few) or queries_QD.shape[1] != self._width:
             return None
         nearest = self._nearest
         if nearest is None or not nearest.suits(len(queries_QD)):
             return None
         if self.similarity == "cosine":
-            queries_QD = unit_vectors(torch.from_numpy(queries_QD)).numpy()
+            queries_QD = self._vectors.queries(queries_QD).numpy()
         return nearest.search(queries_QD, k)
 
     @property

@@ -16,6 +16,9 @@ from scimult.products import FEW
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, IntArray
 
+MOST_QUERIES = 64
+"""More are multiplied faster as a matrix."""
+
 # Numbers read in all. Beyond, what a matrix product saves, or for a few queries reading each
 # candidate once, is more than what surrounds it costs.
 _MOST_NUMBERS, _MOST_FOR_FEW = 3 << 20, 1 << 23

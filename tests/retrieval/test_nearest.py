@@ -88,6 +88,18 @@ def test_equal_scores_inside_a_list_are_sorted_and_at_its_end_left_to_us() -> No
     assert whole.rows_QK.tolist() == [[3, 1, 2, 4, 0]]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_queries_that_cannot_be_written_are_read(similarity: Similarity) -> None:
+    index, queries_QD = (
+        ExactIndex(_ids(20), _vectors(20, 4, 9, 6), similarity),
+        np.ones((2, 4), "f"),
+    )
+    writeable = index.search(queries_QD, 5)
+    queries_QD.setflags(write=False)
+    _assert_same(index.search(queries_QD, 5), writeable)
+
+
 @pytest.mark.parametrize("number", [3e38, np.inf, np.nan])
 def test_products_that_might_overflow_are_left_to_us_which_refuses_them(number: float) -> None:
     """faiss lists no sum that is not a number, and says nothing."""
