@@ -50,7 +50,7 @@ from scimult.retrieval.selection import (
     check_length,
     check_listed,
 )
-from scimult.retrieval.several_queries import FEWER_THAN_ROUNDED, SeveralQueries
+from scimult.retrieval.several_queries import FEWER_THAN_BYTES, SeveralQueries
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
@@ -58,8 +58,11 @@ FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 
 # Queries searched together in one pass over the candidates.
 _QUERIES = 1 << 14
-# Two passes pay off with this many numbers per result, and more than few candidates.
-_FOR_INT8, _FOR_BFLOAT16, _LEAST_WIDTH = 1 << 18, 1 << 17, 64
+# Two passes pay off with this many numbers per result, and more than few candidates; on a CPU also
+# with so many candidates per result that rounding leaves few of them.
+_NUMBERS = {"int8": 1 << 18, "bfloat16": 1 << 16}
+_CANDIDATES = {"int8": 200, "bfloat16": 160}
+_NUMBERS_ON_GPU, _LEAST_WIDTH = 1 << 17, 64
 
 
 class ExactIndex:
@@ -83,8 +86,8 @@ class ExactIndex:
         ``int8`` (on a CPU) and ``bfloat16`` use that type for the first of two passes, and keep a
         copy of the candidates a quarter or half the size of float32; ``float32`` makes one pass;
         ``auto`` makes two where such products are fast and the candidates are in the device's
-        memory and many (8,192, with 262,144 numbers for each result: 34,000 of width 768 for the
-        best 100; half as many where only bfloat16 is fast, as on a GPU).
+        memory and many: 8,192, and for each result 160 with 65,536 numbers for bfloat16 (16,000 of
+        width 768 for the best 100), 200 with 262,144 for int8 (34,000); on a GPU 131,072 numbers.
     query_rows, block_rows : int, optional
         Size of the buffer of scores; default: what suits the device.
 
@@ -274,8 +277,8 @@ class ExactIndex:
             return FewQueries(*parts)
         if not SeveralQueries.suits(queries, len(self.ids)):
             return None
-        faster = queries <= FEWER_THAN_ROUNDED or self._rounded(k) is None
-        return self._several if faster else None
+        in_bytes = self._first_pass == "auto" and self._cheapest(k) == "int8"
+        return None if in_bytes and queries > FEWER_THAN_BYTES else self._several
 
     @cached_property
     def _several(self) -> SeveralQueries | None:
@@ -300,16 +303,19 @@ class ExactIndex:
         return rounded if math.isfinite(rounded.length) else None
 
     def _cheapest(self, k: int) -> FirstPass:
-        numbers = len(self.ids) * self._width
-        few = len(self.ids) <= MOST_CANDIDATES
+        count, numbers = len(self.ids), len(self.ids) * self._width
         # Not in memory, or too many for a GPU: then a rounded copy of all may not fit either.
-        if few or self._width < _LEAST_WIDTH or not self._vectors.in_reach:
+        small = count <= MOST_CANDIDATES or self._width < _LEAST_WIDTH
+        if small or not self._vectors.in_reach:
             return "float32"
-        if self.device.type == "cpu" and multiplies_bytes():
-            # Below that, bfloat16 gains a tenth for many queries and loses a third for a few.
-            return "int8" if numbers >= _FOR_INT8 * k else "float32"
-        fast = numbers >= _FOR_BFLOAT16 * k and multiplies_bfloat16(self.device)
-        return "bfloat16" if fast else "float32"
+        in_half = multiplies_bfloat16(self.device)
+        if not self._on_host:
+            return "bfloat16" if in_half and numbers >= _NUMBERS_ON_GPU * k else "float32"
+        kinds: list[tuple[FirstPass, bool]] = [("int8", multiplies_bytes()), ("bfloat16", in_half)]
+        for kind, fast in kinds:
+            if fast and numbers >= _NUMBERS[kind] * k and count >= _CANDIDATES[kind] * k:
+                return kind
+        return "float32"
 
     @cached_property
     def _in_int8(self) -> ByteVectors:

@@ -20,11 +20,11 @@ from scimult.retrieval.runs import Ranking
 from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, IntArray
 
-FEWER_THAN_ROUNDED = 8
-"""As many queries are faster in one float32 product than in a first pass of rounded ones."""
+FEWER_THAN_BYTES = 8
+"""As many queries are faster in one float32 product even where a first pass would be in int8."""
 
 # More queries are as fast in blocks, and more scores leave the cache.
-_QUERIES, _SCORES = 32, 1 << 20
+_QUERIES, _SCORES = 40, 1 << 20
 # Numbers of candidates that are copied: 64 MiB.
 _NUMBERS = 1 << 24
 # Kept beyond K, so that scores near a list's end rarely need another search.

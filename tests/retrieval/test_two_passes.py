@@ -338,7 +338,7 @@ def test_two_passes_are_taken_where_they_pay(
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
 
-    def types(x_CD: FloatArray, k: int, queries: int = 33) -> set[torch.dtype]:
+    def types(x_CD: FloatArray, k: int, queries: int = 41) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
         product = BlockScores.of
 
@@ -348,15 +348,20 @@ def test_two_passes_are_taken_where_they_pay(
 
         with monkeypatch.context() as patched:
             patched.setattr(BlockScores, "of", noted)
-            ExactIndex(ids, x_CD, "dot").search(candidates_CD[:queries], k)
+            ExactIndex(ids, x_CD, "dot").search(np.asarray(x_CD[:queries]), k)
         return seen
 
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
     if multiplies_bytes():
         assert types(candidates_CD, 2) == {torch.uint8}
+        assert types(candidates_CD, 3) == {torch.bfloat16}
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bytes", lambda: False)
-    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
-    assert types(candidates_CD, 4) == {torch.bfloat16}
-    assert types(candidates_CD, 5) == {torch.float32}
+    assert types(candidates_CD, 8) == {torch.bfloat16}
+    assert types(candidates_CD, 9) == {torch.float32}
+    wide_CD = _embeddings("plain", 9000, 1024, 8)
+    assert types(wide_CD, 56) == {torch.bfloat16}
+    # Of 9,000 candidates at most a 64th is multiplied again.
+    assert types(wide_CD, 57) == {torch.float32}
     assert types(candidates_CD, 2, queries=FEW) == {torch.float32}
     np.save(tmp_path / "x.npy", candidates_CD)
     assert types(np.load(tmp_path / "x.npy", mmap_mode="r"), 2) == {torch.float32}
@@ -374,7 +379,9 @@ def test_a_gpu_that_candidates_do_not_fit_gets_no_rounded_copy(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * candidates_CD.nbytes, 0))
     index.device = index._vectors.device = torch.device("cuda")
     index._vectors.__dict__["_resident"] = block
+    index._on_host = False
     assert index._cheapest(4) == "bfloat16"
+    assert index._cheapest(5) == "float32"
     # 0.7 of the free memory is less than the candidates and their copy take.
     del index._vectors.__dict__["_resident"]
     assert index._cheapest(4) == "float32"
