@@ -50,7 +50,7 @@ from scimult.retrieval.selection import (
     check_length,
     check_listed,
 )
-from scimult.retrieval.several_queries import FEWER_THAN_BYTES, SeveralQueries
+from scimult.retrieval.several_queries import FASTER_THAN_BYTES, SeveralQueries
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray, Similarity
 
@@ -278,7 +278,7 @@ class ExactIndex:
         if not SeveralQueries.suits(queries, len(self.ids)):
             return None
         in_bytes = self._first_pass == "auto" and self._cheapest(k) == "int8"
-        return None if in_bytes and queries > FEWER_THAN_BYTES else self._several
+        return None if in_bytes and queries > FASTER_THAN_BYTES else self._several
 
     @cached_property
     def _several(self) -> SeveralQueries | None:

@@ -20,7 +20,7 @@ from scimult.retrieval.runs import Ranking
 from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, IntArray
 
-FEWER_THAN_BYTES = 8
+FASTER_THAN_BYTES = 8
 """As many queries are faster in one float32 product even where a first pass would be in int8."""
 
 # More queries are as fast in blocks, and more scores leave the cache.
