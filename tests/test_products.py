@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scimult import products as module
 from scimult.errors import ConfigError
 from scimult.products import (
+    ByteMatrix,
     gelu_between,
     largest_weight,
     multiplies_by_onednn,
@@ -158,6 +159,30 @@ def test_a_rounded_model_is_refused_where_its_products_would_be_wrong(
 
 
 # Weights of eight bits need units of their own; those of seven are right on any CPU.
+@pytest.mark.skipif(not multiplies_bytes(), reason="this CPU multiplies no bytes")
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    rows=st.integers(1, 40),
+    queries=st.integers(1, 40),
+    width=st.integers(1, 300),
+)
+def test_sums_of_bytes_are_those_of_whole_numbers(
+    seed: int, rows: int, queries: int, width: int
+) -> None:
+    """Exact up to the conversion to float32: integers up to 2**24, times a step of 1."""
+    rng = np.random.default_rng(seed)
+    bytes_ND = rng.integers(0, 256, (rows, width), dtype=np.uint8)
+    numbers_MD = rng.integers(-128, 128, (queries, width), dtype=np.int8)
+    steps_M, bias_M = torch.ones(queries), torch.zeros(queries)
+    matrix = ByteMatrix.of(torch.from_numpy(numbers_MD), steps_M, bias_M)
+    wanted_NM = (bytes_ND.astype(np.int64) - 128) @ numbers_MD.astype(np.int64).T
+    assert np.array_equal(matrix.products(torch.from_numpy(bytes_ND)).numpy(), wanted_NM)
+    halved = ByteMatrix.of(torch.from_numpy(numbers_MD), 0.5 * steps_M, bias_M + 3)
+    found_NM = halved.products(torch.from_numpy(bytes_ND)).numpy()
+    assert np.array_equal(found_NM, 0.5 * wanted_NM + 3)
+
+
 LARGEST = [64, *([127] if multiplies_bytes() else [])]
 
 
