@@ -5,8 +5,7 @@ Shape legend: Q queries, C candidates, D width, K results per query.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -24,6 +23,8 @@ from scimult.types import FloatArray, IntArray
 OURS, OURS_ONE_PASS, OURS_COSINE = "ours", "ours, one pass", "ours, cosine"
 FAISS, FAISS_BLAS = "faiss", "faiss, BLAS"
 _CHECKED_QUERIES = 64
+# Larger candidates stay in no cache.
+_LARGE = 1 << 28
 _CHECKED_BLOCK = 1 << 14
 
 
@@ -63,11 +64,16 @@ def search_comparisons(
     generator = np.random.default_rng(0)
     embeddings_CD = _generated(generator, candidates, width)
     ids = [f"{row:08d}" for row in range(candidates)]
-    # Candidates of its own for each, which the others do not leave in a cache.
+    # Where they fit into a cache, each search has candidates that the others do not leave there.
+    small = embeddings_CD.nbytes <= _LARGE
+    one_pass_CD, cosine_CD = (embeddings_CD.copy() if small else embeddings_CD for _ in range(2))
     ours = ExactIndex(ids, embeddings_CD, "dot")
-    one_pass = ExactIndex(ids, embeddings_CD.copy(), "dot", first_pass="float32")
-    cosine = ExactIndex(ids, embeddings_CD.copy(), "cosine")
-    theirs = [_faiss_index(embeddings_CD, *at) for at in ((), (1,)) if find_spec("faiss")]
+    one_pass = ExactIndex(ids, one_pass_CD, "dot", first_pass="float32")
+    cosine = ExactIndex(ids, cosine_CD, "cosine")
+    theirs: list[Any] = []
+    if find_spec("faiss"):
+        first = _faiss_index(embeddings_CD)
+        theirs = [first, _faiss_index(embeddings_CD) if small else first]
     for count in queries:
         queries_QD = _generated(generator, count, width)
         works: dict[str, Work] = {
@@ -75,8 +81,9 @@ def search_comparisons(
             OURS_ONE_PASS: partial(one_pass.search, queries_QD, k),
             OURS_COSINE: partial(cosine.search, queries_QD, k),
         }
-        for name, search in zip((FAISS, FAISS_BLAS), theirs, strict=False):
-            works[name] = partial(search, queries_QD, k)
+        if theirs:
+            works[FAISS] = partial(theirs[0].search, queries_QD, k)
+            works[FAISS_BLAS] = partial(_by_blas, theirs[1], queries_QD, k)
         before = load_average()
         times = interleaved(works, rounds, torch.device("cpu"), clock)
         seconds = {name: median(values) for name, values in times.items()}
@@ -108,32 +115,26 @@ def _generated(generator: np.random.Generator, count: int, width: int) -> FloatA
     return x_ND
 
 
-def _faiss_index(
-    embeddings_CD: FloatArray, blas_from: int | None = None
-) -> Callable[[FloatArray, int], object]:
+def _faiss_index(embeddings_CD: FloatArray) -> Any:
     faiss = import_module("faiss")
     faiss.omp_set_num_threads(torch.get_num_threads())
     index = faiss.IndexFlatIP(embeddings_CD.shape[1])
     index.add(embeddings_CD)
-
-    def search(queries_QD: FloatArray, k: int) -> object:
-        with _blas_from(faiss, blas_from):
-            return index.search(queries_QD, k)
-
-    return search
+    return index
 
 
-@contextmanager
-def _blas_from(faiss: Any, least: int | None) -> Iterator[None]:
-    """Let faiss call BLAS from this threshold on; None leaves its own.
+def _by_blas(index: Any, queries_QD: FloatArray, k: int) -> object:
+    """Let faiss call BLAS for any number of queries.
 
-    Older releases compare it with the number of queries (20), newer ones with that times the
-    width (128,000): 1 is always in both.
+    Older releases compare the threshold with the number of queries (20), newer ones with that times
+    the width (128,000): 1 is always in both.
     """
-    before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = before if least is None else least
-    yield
-    faiss.cvar.distance_compute_blas_threshold = before
+    settings = import_module("faiss").cvar
+    before = settings.distance_compute_blas_threshold
+    settings.distance_compute_blas_threshold = 1
+    found: object = index.search(queries_QD, k)
+    settings.distance_compute_blas_threshold = before
+    return found
 
 
 def _float64_best(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> IntArray:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from scimult.models.banks import ExpertBank
 from scimult.models.layouts import AdapterLayout, Sublayer
+from scimult.models.linear import Linear
 
 
 class Adapter(nn.Module):
@@ -18,8 +19,8 @@ class Adapter(nn.Module):
 
     def __init__(self, width: int, bottleneck: int) -> None:
         super().__init__()
-        self.down = nn.Linear(width, bottleneck)
-        self.up = nn.Linear(bottleneck, width)
+        self.down = Linear(width, bottleneck)
+        self.up = Linear(bottleneck, width)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Return the change, shape ``(T, D)``."""
@@ -41,9 +42,9 @@ class Fusion(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value_change = nn.Linear(width, width, bias=False)
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.value_change = Linear(width, width, bias=False)
 
     def forward(self, h_TD: Tensor, z_TED: Tensor) -> Tensor:
         """Mix the adapters' outputs ``z_TED``, with the sub-layer's output ``h_TD`` as query."""

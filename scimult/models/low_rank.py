@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scimult.models.banks import ExpertBank
 from scimult.models.layouts import LowRankLayout, LowRankTarget
+from scimult.models.linear import Linear
 
 # Below this share of the largest singular value, one is rounding.
 _ROUNDING = 1e-12
@@ -25,8 +26,8 @@ class LowRankUpdate(nn.Module):
     def __init__(self, width_in: int, width_out: int, layout: LowRankLayout) -> None:
         super().__init__()
         self.scale = layout.alpha / layout.rank
-        self.down = nn.Linear(width_in, layout.rank, bias=False)
-        self.up = nn.Linear(layout.rank, width_out, bias=False)
+        self.down = Linear(width_in, layout.rank, bias=False)
+        self.up = Linear(layout.rank, width_out, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """Return the update, shape ``(T, O)``."""

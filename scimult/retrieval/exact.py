@@ -74,7 +74,8 @@ class ExactIndex:
         One distinct id per candidate; they break ties.
     embeddings_CD : array
         Shape ``(C, D)``, floating point; may be memory-mapped and of half precision: scores are
-        float32 products. Do not change it while the index is in use.
+        float32 products. Do not change it while the index is in use. On a CPU up to 64 MiB of it
+        are copied in the layout of several queries' products.
     similarity : {"dot", "cosine", "l2"}
         ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2``; where candidates have much in
         common, a point between them is first subtracted from q and d, so that it costs no digits.
@@ -131,6 +132,8 @@ class ExactIndex:
         self._width, self._first_pass = embeddings_CD.shape[1], first_pass
         self._on_host = self.device.type == "cpu"
         self._query_rows, self._block_rows = query_rows, block_rows
+        # Then another way is not taken because it is faster.
+        self._as_told = first_pass in ("int8", "bfloat16") or block_rows is not None
         self._kept_nearest: Nearest | None = None
 
     def search(
@@ -195,7 +198,7 @@ class ExactIndex:
             if isinstance(few, FewCandidates):
                 if few.bias_C is None:
                     self._kept_nearest = Nearest(few.vectors_CD, self.place_C, self.order_C)
-            elif whole_CD is not None and self.similarity == "dot" and not self._block_rows:
+            elif whole_CD is not None and self.similarity == "dot" and not self._as_told:
                 self._kept_nearest = Nearest(whole_CD.numpy(), self.place_C)
         return self._kept_nearest
 
@@ -261,7 +264,7 @@ class ExactIndex:
 
     @cached_property
     def _few(self) -> FewCandidates | FewOnDevice | None:
-        if self._first_pass in ("int8", "bfloat16") or self._block_rows is not None:
+        if self._as_told:
             return None
         if not self._on_host:
             return FewOnDevice(self._vectors, self.place_C) if self._vectors.in_reach else None
@@ -282,9 +285,7 @@ class ExactIndex:
 
     @cached_property
     def _several(self) -> SeveralQueries | None:
-        if self._first_pass not in ("auto", "float32") or not SeveralQueries.may_copy(
-            self._vectors
-        ):
+        if self._as_told or not SeveralQueries.may_copy(self._vectors):
             return None
         return SeveralQueries(self._vectors, self.place_C)
 

@@ -53,7 +53,8 @@ class OneProduct(ABC):
         for first in progress(starts, "search", unit="block", show=show):
             some = slice(first, first + step)
             with np.errstate(all="ignore"):
-                scores_QC = checked_scores(self._scores(queries_QD[some]))
+                scores_QC = self._scores(queries_QD[some])
+            scores_QC = checked_scores(scores_QC)
             if exclude_Q is not None:
                 left_out = np.flatnonzero(exclude_Q[some] >= 0)
                 scores_QC[left_out, self._place_C[exclude_Q[some][left_out]]] = -np.inf

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.products import FEW, linear_by_onednn, multiplies_few_by_onednn, packed
+from scimult.products import FEW, linear_by_onednn, packed, packs_for_few
 from scimult.retrieval.few_candidates import best_columns, checked_scores
 from scimult.retrieval.few_on_device import settled
 from scimult.retrieval.rounded import SingleVectors, lengths_of
@@ -53,7 +53,7 @@ class SeveralQueries:
         """Return whether a copy is small and of use."""
         count, width = vectors.shape
         few = vectors.in_memory and count * width <= _NUMBERS
-        return few and vectors.device.type == "cpu" and multiplies_few_by_onednn()
+        return few and vectors.device.type == "cpu" and packs_for_few()
 
     @staticmethod
     def suits(queries: int, candidates: int) -> bool:

@@ -240,3 +240,19 @@ def test_the_last_block_finishes_pooled_tokens_to_the_same_states_and_gradients(
     for name, gradient in our_gradients.items():
         # Sums over rows and routes of values of order 100.
         torch.testing.assert_close(gradient, whole_gradients[name], rtol=1e-9, atol=FLOAT64)
+
+
+@every_case
+def test_one_row_has_the_same_embedding_wherever_weights_lie_in_memory(case: str) -> None:
+    """Of the last block only one token is left of it."""
+    model = tiny_encoder(case).eval()
+    found = []
+    for offset in (0, 1, 2, 4):
+        for parameter in model.parameters():
+            place = torch.empty(parameter.numel() + 32)
+            start = (-place.data_ptr() // 4) % 16 + offset
+            moved = place[start : start + parameter.numel()].view(parameter.shape)
+            parameter.data = moved.copy_(parameter.data)
+        with torch.no_grad():
+            found.append(model(pack(tiny_rows()[2:3]), 1))
+    assert all(torch.equal(found[0], other) for other in found[1:])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scimult.errors import DataError
 from scimult.products import FEW
 from scimult.retrieval import exact, nearest
-from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.exact import ExactIndex, FirstPass
 from scimult.retrieval.few_candidates import MOST_CANDIDATES
 from scimult.retrieval.nearest import Nearest
 from scimult.retrieval.runs import Ranking
@@ -134,6 +134,14 @@ def test_faiss_is_asked_where_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert large.suits(1)
     assert not large.suits(2)
+
+
+@pytest.mark.parametrize("first_pass", ["bfloat16", "float32"])
+def test_a_first_pass_that_was_asked_for_is_made(first_pass: FirstPass) -> None:
+    index = ExactIndex(_ids(200), _vectors(200, 70, 9, 6), "dot", first_pass=first_pass)
+    for _ in range(2):
+        index.search(_vectors(6, 70, 9, 7), 5)
+    assert (index._kept_nearest is None) == (first_pass == "bfloat16")
 
 
 def test_where_two_libraries_of_openmp_would_meet_faiss_is_not_asked(

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from scimult.errors import DataError
-from scimult.products import multiplies_few_by_onednn
+from scimult.products import packs_for_few
 from scimult.retrieval import several_queries
 from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.few_candidates import MOST_CANDIDATES
 from scimult.retrieval.several_queries import SeveralQueries
 from scimult.types import FloatArray, Similarity
 
-pytestmark = pytest.mark.skipif(not multiplies_few_by_onednn(), reason="no AVX2")
+pytestmark = pytest.mark.skipif(not packs_for_few(), reason="no AVX2")
 _COUNT = MOST_CANDIDATES + 50
 
 
