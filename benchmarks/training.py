@@ -44,7 +44,10 @@ _STEPS = 10_000
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of both sides: base checkpoint, prepared pairs, batch, dropout."""
+    """Settings of both sides: base checkpoint, prepared pairs, batch, dropout.
+
+    ``pooling`` is ours: sentence-transformers' steps take the mean.
+    """
 
     base: str
     prepared: str
@@ -53,6 +56,7 @@ class Setting:
     dropout: float
     chunk_tokens: int | None = None
     compiled: bool = False
+    pooling: str = "mean"
 
     def config(self) -> PretrainConfig:
         """Return the configuration of our run."""
@@ -63,7 +67,7 @@ class Setting:
                 "data": {"prepared": self.prepared, "max_length": self.max_length},
                 "model": {
                     "base": self.base,
-                    "pooling": "mean",
+                    "pooling": self.pooling,
                     "similarity": "cosine",
                     "dropout": self.dropout,
                     "attention_dropout": self.dropout,

@@ -38,13 +38,14 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
 # Most important first, in case time runs out.
 _CASES: tuple[tuple[int, dict[str, Any]], ...] = (
     *product((512, _PAIRS), _OPTIONS),
+    *((512, {"pooling": "cls", **options}) for options in _OPTIONS[:2]),
     (1024, {"compiled": True}),
     (_PAIRS, {"chunk_tokens": _CHUNK_TOKENS}),
     *product((32,), _OPTIONS),
     (_PAIRS, {"precision": "fp32"}),
 )
 _DRY_CASES: tuple[tuple[int, dict[str, Any]], ...] = tuple(
-    product((8,), ({}, {"dropout": 0.1}, {"chunk_tokens": 200}))
+    product((8,), ({}, {"dropout": 0.1}, {"chunk_tokens": 200}, {"pooling": "cls"}))
 )
 
 

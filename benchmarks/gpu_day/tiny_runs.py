@@ -14,7 +14,7 @@ from benchmarks.gpu_day.day import Day
 from benchmarks.gpu_day.provide import Inputs
 
 _STEPS = 6
-_REFERENCE = "reference"
+_REFERENCES = {"mean": "reference", "cls": "reference_cls"}
 # For six losses near 4 in bfloat16, after updates that differ in their last bits.
 LOSS_WITHIN = 0.02
 # The usual scale of 2^16 overflows in the first steps, which are then skipped.
@@ -28,11 +28,11 @@ _ARCHITECTURE = {
 }
 
 
-def reference(day: Day, step: str) -> None:
+def reference(day: Day, step: str, *, pooling: str = "mean") -> None:
     """Train on the CPU in float32, as the reference for the losses of the others."""
     environment = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    _run(day, step, config(day, step, precision="fp32"), environment)
-    day.note(step, losses=_losses(day, _REFERENCE))
+    _run(day, step, config(day, step, precision="fp32", pooling=pooling), environment)
+    day.note(step, losses=_losses(day, step))
 
 
 def train(
@@ -46,19 +46,21 @@ def train(
     chunk_tokens: int | None = None,
     compile: bool = False,
     recompute: bool = False,
+    pooling: str = "mean",
 ) -> None:
     """Train on the device; report losses, the worst difference, seconds and waits by line."""
     if precision == "fp16" and day.device == "cpu":
         day.note(step, left_out="DeepSpeed supports fp16 only on GPUs")
         return
-    tree = config(day, step, precision, stage, variant, dropout, chunk_tokens)
+    tree = config(day, step, precision, stage, variant, dropout, chunk_tokens, pooling)
     tree["engine"] |= {"compile": compile, "activation_checkpointing": recompute}
     _run(day, step, tree, {})
     losses = _losses(day, step)
     difference = None
     same = variant == "mha_expert" and dropout == 0.0
-    if same and (day.work / "runs" / _REFERENCE / "metrics.jsonl").exists():
-        expected = _losses(day, _REFERENCE)
+    reference = _REFERENCES[pooling]
+    if same and (_folder(day, reference) / "metrics.jsonl").exists():
+        expected = _losses(day, reference)
         difference = round(max(abs(a - b) / b for a, b in zip(losses, expected, strict=True)), 5)
     seconds = [round(line["seconds"], 3) for line in _metrics(day, step)]
     facts = {"losses": losses, "loss_difference": difference, "seconds_of_steps": seconds}
@@ -75,6 +77,7 @@ def config(
     variant: str = "mha_expert",
     dropout: float = 0.0,
     chunk_tokens: int | None = None,
+    pooling: str = "mean",
 ) -> dict[str, Any]:
     """Return the configuration of a tiny run."""
     inputs = Inputs.of(day.inputs)
@@ -85,7 +88,7 @@ def config(
             "tokenizer": str(inputs.model),
             "architecture": _ARCHITECTURE,
             "variant": variant,
-            "pooling": "mean",
+            "pooling": pooling,
             "similarity": "cosine",
             "dropout": dropout,
             "attention_dropout": dropout,
