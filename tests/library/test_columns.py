@@ -124,7 +124,10 @@ def test_a_range_of_numbers_may_be_given_as_texts(make: Make) -> None:
     assert make([paper(0, size=9), paper(1, size=11)]).ids(where={"size": ("9", "10")}) == ["p000"]
 
 
-@pytest.mark.parametrize("none", [np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT")])
+NAT = np.datetime64("NaT", "ns")
+
+
+@pytest.mark.parametrize("none", [np.nan, np.float32("nan"), pd.NA, pd.NaT, NAT])
 def test_what_is_missing_in_a_frame_is_absent_in_a_filter(make: Make, none: Any) -> None:
     library = make(MIXED)
     assert library.ids(where={"code": none}) == ["p002"]

@@ -176,4 +176,4 @@ def test_a_linear_head_finds_a_linear_target() -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
     peer = LinearRegression().fit(inputs.numpy(), targets.numpy())
     assert head.weight[0].tolist() == pytest.approx(peer.coef_.tolist(), abs=1e-6)
-    assert float(head.bias) == pytest.approx(peer.intercept_, abs=1e-6)
+    assert head.bias.item() == pytest.approx(peer.intercept_, abs=1e-6)
