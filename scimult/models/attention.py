@@ -11,16 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scimult.models.dropout import apply_dropout
 from scimult.models.packed_attention import MOST_ROWS, attend_packed, reads_packed_rows
 from scimult.models.packing import AttentionGroup, PackingPlan
+from scimult.models.product_attention import attend_by_products, attends_by_products
 from scimult.models.short_attention import LONGEST, attend_short, reads_short_rows
 
 # Extra keys and values for all rows of a route, by route, of shape ``(I, 2, H, K)``.
 Context = dict[int, Tensor]
-
-# Sums of exponentials within these bounds lose nothing to the range of bfloat16 and float32.
-_LEAST_SUM, _LARGEST_SUM = 1e-30, 1e33
 
 
 def attend(
@@ -65,7 +62,7 @@ def attend(
     # Split, not sliced: the gradient of each slice would be as large as all tokens.
     parts = torch.split(qkv_T3HK, [group.num_tokens for group in groups])
     outputs = [
-        _attend_group(part_t3HK, group, dropout, window, context, training)
+        _attend_group(part_t3HK, group, dropout, window, context)
         for part_t3HK, group in zip(parts, groups, strict=True)
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -77,7 +74,6 @@ def _attend_group(
     dropout: float,
     window: int | None,
     context: Context | None,
-    training: bool,
 ) -> Tensor:
     heads, width = qkv_t3HK.shape[2:]
     padded = qkv_t3HK
@@ -89,7 +85,7 @@ def _attend_group(
     padded_BL3HK = padded.view(group.rows, group.longest, *qkv_t3HK.shape[1:])
     qkv_3BHLK = padded_BL3HK.permute(2, 0, 3, 1, 4)
     if window is not None and group.longest > 4 * window:
-        output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window, training)
+        output_BHLK = _attend_in_chunks(qkv_3BHLK, group.mask_BL, dropout, window)
     else:
         mask = None if group.mask_BL is None else group.mask_BL[:, None, None, :]
         if window is not None and group.longest > window + 1:
@@ -101,7 +97,7 @@ def _attend_group(
             k_BHLK, v_BHLK = torch.cat([k_BHIK, k_BHLK], 2), torch.cat([v_BHIK, v_BHLK], 2)
             if mask is not None:
                 mask = F.pad(mask, (read_2HIK.shape[2], 0), value=True)
-        output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout, training)
+        output_BHLK = _attend_padded(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     flat = output_BHLK.transpose(1, 2).reshape(-1, heads, width)
     return flat if group.slots_T is None else flat.index_select(0, group.slots_T)
 
@@ -119,7 +115,7 @@ def _window_mask(group: AttentionGroup, window: int, device: torch.device) -> Te
 
 
 def _attend_in_chunks(
-    qkv_3BHLK: Tensor, real_BL: Tensor | None, dropout: float, window: int, training: bool
+    qkv_3BHLK: Tensor, real_BL: Tensor | None, dropout: float, window: int
 ) -> Tensor:
     """Attend within a window, in time and memory linear in L.
 
@@ -152,7 +148,7 @@ def _attend_in_chunks(
         for x_BHLK in (k_BHLK, v_BHLK)
     )
     output_bHCK = _attend_padded(
-        per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout, training
+        per_chunk(q_BHNKC), per_chunk(k_BHNKJ), per_chunk(v_BHNKJ), mask, dropout
     )
     output_BNHCK = output_bHCK.view(rows, chunks, heads, chunk, width)
     output_BHLK = output_BNHCK.transpose(1, 2).reshape(rows, heads, chunks * chunk, width)
@@ -160,72 +156,9 @@ def _attend_in_chunks(
 
 
 def _attend_padded(
-    q_BHLK: Tensor,
-    k_BHLK: Tensor,
-    v_BHLK: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    training: bool,
+    q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
     """Attend within padded rows by the fastest method for their dtype and device."""
-    if is_unfused(q_BHLK.device, q_BHLK.dtype, dropout):
-        return _attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout, training)
+    if attends_by_products(q_BHLK.device, q_BHLK.dtype, dropout):
+        return attend_by_products(q_BHLK, k_BHLK, v_BHLK, mask, dropout)
     return F.scaled_dot_product_attention(q_BHLK, k_BHLK, v_BHLK, attn_mask=mask, dropout_p=dropout)
-
-
-def is_unfused(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
-    """Return whether padded attention materialises a score for every pair of tokens.
-
-    On CPUs torch's fused kernel does not support dropout, and its fallback is slower than ours.
-    """
-    return device.type == "cpu" and (dropout > 0 or dtype == torch.bfloat16)
-
-
-def _attend_by_products(
-    q_BHLK: Tensor,
-    k_BHLK: Tensor,
-    v_BHLK: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    training: bool,
-) -> Tensor:
-    """Attend by two matrix products and a softmax, in float32 at least.
-
-    On CPUs in bfloat16 this is 1.4 to 5 times faster, forward and backward, than torch's fused
-    kernel, whose backward pass runs slow bfloat16 loops. With dropout in float32 it is 1.5
-    times faster than torch's fallback.
-    """
-    q_BHLK = q_BHLK * q_BHLK.shape[-1] ** -0.5
-    # Copied here: the product would copy transposed keys, number by number.
-    k_BHLK = k_BHLK.contiguous()
-    wide = torch.promote_types(q_BHLK.dtype, torch.float32)
-    scores_BHLL = q_BHLK @ k_BHLK.transpose(-1, -2)
-    # Training rounds alike with and without gradients, in both passes of the embedding cache.
-    if mask is None and not training and not scores_BHLL.requires_grad:
-        mixed_BHLK = _mix_by_exponentials(scores_BHLL, v_BHLK)
-        if mixed_BHLK is not None:
-            return mixed_BHLK
-    scores_BHLL = scores_BHLL.to(wide)
-    if mask is not None:
-        # Added, not filled in: a sum costs nothing in the backward pass.
-        scores_BHLL = scores_BHLL + torch.where(mask, 0.0, float("-inf"))
-    weights_BHLL = scores_BHLL.softmax(-1).to(q_BHLK.dtype)
-    if dropout:
-        weights_BHLL = apply_dropout(weights_BHLL, dropout)
-    output_BHLK: Tensor = weights_BHLL @ v_BHLK
-    return output_BHLK
-
-
-def _mix_by_exponentials(scores_BHLL: Tensor, v_BHLK: Tensor) -> Tensor | None:
-    """Return ``softmax(scores) @ v``, or None where exponentials need the softmax's shift.
-
-    Without a row's largest score taken off first, one pass over the scores is left: the product
-    adds up the exponentials too, as those of a value of one.
-    """
-    width = v_BHLK.shape[-1]
-    sums_BHLK = scores_BHLL.exp() @ F.pad(v_BHLK, (0, 1), value=1.0)
-    totals_BHL1 = sums_BHLK[..., width:]
-    least, largest = torch.aminmax(totals_BHL1)
-    if not _LEAST_SUM <= least <= largest <= _LARGEST_SUM:
-        return None
-    return sums_BHLK[..., :width] / totals_BHL1

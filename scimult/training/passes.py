@@ -18,7 +18,7 @@ from scimult import distributed
 from scimult.data.batches import MicroBatch, TargetBatch
 from scimult.hardware import send
 from scimult.models import Encoder, PackedTexts, length_batches, pack
-from scimult.models.attention import is_unfused
+from scimult.models.product_attention import attends_by_products
 from scimult.progress import note
 from scimult.training.learned import Values
 from scimult.training.objective import PartResult
@@ -94,18 +94,18 @@ def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
     """Return each text's activation cost, in equivalent short-text tokens.
 
     A block keeps about ``_KEPT`` D numbers per token for the backward pass, with dropout. Unfused
-    attention keeps three per head and pair of tokens: scores, weights, and weights after
-    dropout. A pair then costs 1 / (7 ``head_width``) of a token; ``None`` means fused attention.
+    attention keeps two per head and pair of tokens: weights, and weights after dropout. A pair then
+    costs 2 / (``_KEPT`` ``head_width``) of a token; ``None`` means fused attention.
     """
     if head_width is None:
         return lengths_U
-    return lengths_U + lengths_U**2 // (7 * head_width)
+    return lengths_U + 2 * lengths_U**2 // (_KEPT * head_width)
 
 
 def unfused_head_width(model: Encoder, device: torch.device) -> int | None:
     """Return the ``head_width`` of a model for `activation_tokens`."""
     config, dtype = model.config, next(model.parameters()).dtype
-    unfused = is_unfused(device, dtype, config.attention_dropout)
+    unfused = attends_by_products(device, dtype, config.attention_dropout)
     return config.hidden_size // config.num_heads if unfused else None
 
 
