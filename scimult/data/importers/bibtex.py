@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from bibtexparser.library import Library
     from bibtexparser.model import Entry
 
-_VENUES = ("journal", "journaltitle", "booktitle", "school")
+_VENUES = ("journal", "journaltitle", "booktitle", "school", "institution")
 _DATES = ("year", "date")
 # Scopus's first, and Web of Science's last if there are no others, as in their other exports.
 _KEYWORDS = ("author_keywords", "keywords", "keyword", "mendeley-tags", "keywords-plus")
@@ -55,8 +56,29 @@ _COMMANDS = {
     **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
     **{name: name for name in ("LaTeX", "TeX", "BibTeX")},
     "LaTeXe": "LaTeX2e",
-    "degree": "°",
-    "checkmark": "✓",
+    **{"degree": "°", "euro": "€", "checkmark": "✓", "textmu": "µ"},
+    **{"glqq": "„", "grqq": "“", "glq": "‚", "grq": "‘"},
+    **{"flqq": "«", "frqq": "»", "flq": "‹", "frq": "›"},
+    # What parts words: spaces, and ends of lines.
+    **dict.fromkeys((">", "space", "nobreakspace", "thinspace", "enspace", "hspace"), " "),
+    **dict.fromkeys(("hfill", "newline", "linebreak", "par"), " "),
+}
+# Letters outside formulas, of the packages textgreek and textalpha.
+_GREEK_NAMES = (
+    "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu "
+    "Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega"
+)
+_GREEK = {
+    f"text{name}": letter
+    for cased in (str, str.lower)
+    for name, letter in zip(
+        cased(_GREEK_NAMES).split(), cased("ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"), strict=True
+    )
+}
+# Accents that pylatexenc does not know, as in Vietnamese, Romanian and Sanskrit.
+_MARKS = {
+    **{"h": "\u0309", "textcommabelow": "\u0326", "textdoublegrave": "\u030f"},
+    **{"textsubring": "\u0325", "textsubbar": "\u0331"},
 }
 
 
@@ -273,8 +295,12 @@ def _latex_decoder() -> Callable[[str], str]:
     context = latexwalker.get_default_latex_context_db()
     texts = latex2text.get_default_latex_context_db()
     # It parses no arguments of \href, which it converts all the same.
-    context.add_context_category("links", macros=[macrospec.MacroSpec("href", "{{")])
-    named = {"href": "%(2)s", **_COMMANDS}
+    shapes = {"href": "{{", "foreignlanguage": "{{", **dict.fromkeys(_MARKS, "{")}
+    context.add_context_category(
+        "ours", macros=[*map(macrospec.MacroSpec, shapes, shapes.values())]
+    )
+    named = {"href": "%(2)s", "foreignlanguage": "%(2)s", **_GREEK, **_COMMANDS}
+    named |= {name: f"%(1)s{mark}" for name, mark in _MARKS.items()}
     ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
     ours += [latex2text.MacroTextSpec(name, discard=False) for name in _WRAPPERS]
     texts.add_context_category("ours", prepend=True, macros=ours)
@@ -287,7 +313,7 @@ def _latex_decoder() -> Callable[[str], str]:
         piece = _PERCENT.sub(r"\\%", piece)
         piece = _BARE_ACCENT.sub(lambda accent: _ACCENTS[accent[1]], piece)
         try:
-            return str(decoder.latex_to_text(piece, latex_context=context))
+            return normalize("NFC", decoder.latex_to_text(piece, latex_context=context))
         # It raises any of these where a command lacks its arguments.
         except (ValueError, LookupError, AttributeError) as error:
             raise ValueError(piece) from error

@@ -160,6 +160,12 @@ def test_keywords_of_scopus_and_web_of_science(
     assert paper.labels == labels
 
 
+def test_the_institution_of_a_thesis_or_report_is_its_venue(tmp_path: Path) -> None:
+    """BibLaTeX's manual, 2.2.5: ``school`` is another name of ``institution``."""
+    text = "@thesis{a, title={A}, institution={MIT}}\n@phdthesis{b, title={B}, school={MIT}}"
+    assert [paper.venue for paper in read(written(tmp_path, "a.bib", text))] == ["MIT", "MIT"]
+
+
 @pytest.mark.parametrize(
     ("entry", "value"),
     [

@@ -85,6 +85,14 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"10{\textasciicircum}6 cells, {\textasciitilde}5", "10^6 cells, ~5"),
         (r"\^{\i}le, Pe\~{n}a, trans\-form, col{\textperiodcentered}lecci{\'o}",
          "île, Peña, transform, col·lecció"),
+        # The meanings below are those of LaTeX's kernel, babel, and textgreek and textalpha.
+        (r"two\newline lines\linebreak or\par more, with\space a\thinspace b\hspace{1em}c\>d",
+         "two lines or more, with a b c d"),
+        (r"TNF-{\textalpha}, IL-1\textbeta{} and \textSigma\textomega", "TNF-α, IL-1β and Σω"),
+        (r"Nguy\~{\^e}n H\h{a}i, B{\h{\^a}}u, {\textcommabelow S}tefan Tripa\textcommabelow tiu",
+         "Nguyễn Hải, Bẩu, Ștefan Tripațiu"),
+        (r"\glqq Wort\grqq{} \flqq mot\frqq{} \foreignlanguage{french}{mot clé} 5\euro",
+         "„Wort“ «mot» mot clé 5€"),
     ],
 )  # fmt: skip
 def test_commands_that_stand_for_text_are_kept(tmp_path: Path, text: str, plain: str) -> None:
