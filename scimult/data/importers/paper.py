@@ -35,8 +35,12 @@ _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
     re.I,
 )
-# What Scopus writes for an abstract, and PubMed for a title, that it does not have.
-_NO_TEXT = re.compile(r"\[(?:no abstract|not) available\.?\]\.?", re.I)
+# What Scopus and PubMed write for an abstract, and PubMed for a title, that they do not have.
+_NO_TEXT = re.compile(
+    r"\[(?:no abstract|not) available\.?\]\.?"
+    r"|(?:(?:publisher: )?abstract available from the publisher\.?\s*)+",
+    re.I,
+)
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
 # complete.
 _TAG = re.compile(
