@@ -83,16 +83,16 @@ LAYOUTS: Mapping[str, Layout] = {
             "id": "ID AN",
             "title": "TI, T1, TT, BT",
             "abstract": "AB N2",
-            "authors": "AU A1 A2",
-            # JF is a journal's full name; JO, J2 and JA may be abbreviations. Zotero writes the
+            "authors": "AU A1 A2 ED",
+            # JF is a journal's full name; JO, J2, JA and J1 may be abbreviations. Zotero writes the
             # title of proceedings as C3.
-            "venue": "JF T2 JO J2 JA C3 BT",
+            "venue": "JF T2 JO J2 JA J1 C3 BT",
             "year": "PY, Y1, DA",
             "doi": "DO, M3",
             "labels": "KW",
         },
         last="ER",
-        lists={"A1", "A2", "A3", "A4", "AU", "KW"},
+        lists={"A1", "A2", "A3", "A4", "AU", "ED", "KW"},
         noise={"KW": _MAIN},
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
     ),

@@ -21,6 +21,12 @@ from tests.data.importers.written import lines, read, written
         ("&lt;p&gt;CO&amp;lt;sub&amp;gt;2&amp;lt;/sub&amp;gt; rose.&lt;/p&gt;It fell.", None),
         ("x<y and z>0 for <E> &lt; 1", "x<y and z>0 for <E> < 1"),
         ("<mml:math><mml:mi>x</mml:mi><mml:mo>=</mml:mo></mml:math>", "x ="),
+        # Inline elements, as of the standards of JATS and HTML, and a comment.
+        (
+            "<jats:styled-content>L</jats:styled-content>-arginine in <jats:monospace>R"
+            "</jats:monospace>, see <a href='https://a.b'>this</a>.<!-- Not for print -->",
+            "L-arginine in R, see this.",
+        ),
     ],
 )
 def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | None) -> None:

@@ -34,10 +34,23 @@ ABSTRACT = (
 
 def test_an_abbreviated_journal_is_the_venue_if_there_is_no_other(tmp_path: Path) -> None:
     """As Zotero reads it: JF is the full name, JO may be short."""
-    journals = ["JA  - J. Abbr.", "JO  - J. Abbr.\nJF  - Journal", "JO  - J. Abbr.\nT2  - Journal"]
+    journals = [
+        "JA  - J. Abbr.",
+        "J1  - J. Abbr.",
+        "JO  - J. Abbr.\nJF  - Journal",
+        "JO  - J. Abbr.\nT2  - Journal",
+    ]
     text = "".join(f"TY  - JOUR\nT1  - A\n{journal}\nER  - \n" for journal in journals)
     venues = [paper.venue for paper in read(written(tmp_path, "a.ris", text))]
-    assert venues == ["J. Abbr.", "Journal", "Journal"]
+    assert venues == ["J. Abbr.", "J. Abbr.", "Journal", "Journal"]
+
+
+def test_editors_stand_in_for_authors(tmp_path: Path) -> None:
+    """The specification of 2001 has two tags for them, ``A2`` and ``ED``."""
+    for tag in ("A2", "ED"):
+        text = f"TY  - BOOK\nT1  - A\n{tag}  - Doe, Jane\n{tag}  - Roe, Karl\nER  - \n"
+        (paper,) = read(written(tmp_path, "a.ris", text))
+        assert paper.authors == ["Jane Doe", "Karl Roe"]
 
 
 def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
