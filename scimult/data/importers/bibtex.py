@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
 if TYPE_CHECKING:
-    from bibtexparser.library import Library
-    from bibtexparser.model import Entry
+    from bibtexparser.model import Block, Entry
 
 _VENUES = ("journal", "journaltitle", "booktitle", "school", "institution")
 _DATES = ("year", "date")
@@ -28,6 +27,11 @@ _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
 _BARE = re.compile(r"[^{}\"=]*")
 # What should be an entry, and is a comment for bibtexparser: "@ article{", "@online-resource{".
 _ODD_ENTRY = re.compile(r"^[ \t]*@(?!\s*comment\b).*", re.MULTILINE | re.IGNORECASE)
+# EndNote leaves out a key that it does not have, with its comma: "@article{ author = {A}}".
+_NO_KEY = re.compile(
+    r"^([ \t]*@(?!(?:string|preamble|comment)\b)\w+\s*[{(])(?=\s*[\w-]+\s*=)",
+    re.MULTILINE | re.IGNORECASE,
+)
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
@@ -99,11 +103,12 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     text = "\n".join(lines.get(number, "") for number in numbers)
     unread = [number for number in numbers if number not in lines]
     # Its middleware for strings knows no "#": values are resolved here.
-    library = parse_string(text, parse_stack=[])
-    _refuse_failed(library, path, rejects)
-    strings = _strings(library)
+    library = parse_string(_NO_KEY.sub(r"\1,", text), parse_stack=[])
     # Properties of ``library`` search all blocks at every use.
-    entries = [block for block in library.blocks if isinstance(block, Entry)]
+    blocks = [_block(block) for block in library.blocks]
+    _refuse_failed(blocks, path, rejects)
+    strings = _strings(blocks)
+    entries = [block for block in blocks if isinstance(block, Entry)]
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
     decode = _latex_decoder()
     for entry in entries:
@@ -124,7 +129,16 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         rejects.reject(empty_file(path, "BibTeX entry"))
 
 
-def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
+def _block(block: Block) -> Block:
+    """Return a block, or the entry in one that counts as a copy because it has no key either."""
+    from bibtexparser.model import DuplicateBlockKeyBlock
+
+    if isinstance(block, DuplicateBlockKeyBlock) and not block.key:
+        return block.ignore_error_block
+    return block
+
+
+def _refuse_failed(blocks: Sequence[Block], path: Path, rejects: Rejects) -> None:
     from bibtexparser.model import (
         DuplicateBlockKeyBlock,
         DuplicateFieldKeyBlock,
@@ -132,7 +146,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
         ParsingFailedBlock,
     )
 
-    for block in library.blocks:
+    for block in blocks:
         number = (block.start_line or 0) + 1
         if isinstance(block, ImplicitComment) and (start := _ODD_ENTRY.search(block.comment)):
             problem, fix = _INVALID
@@ -154,7 +168,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
             rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix), key)
 
 
-def _strings(library: Library) -> dict[str, str]:
+def _strings(blocks: Sequence[Block]) -> dict[str, str]:
     """Return the strings that a file defines.
 
     Unlike BibTeX, which reads once, fields may use strings that are defined after them.
@@ -162,7 +176,7 @@ def _strings(library: Library) -> dict[str, str]:
     from bibtexparser.model import String
 
     strings: dict[str, str] = {}
-    for block in library.blocks:
+    for block in blocks:
         if isinstance(block, String):
             with suppress(ValueError):
                 strings[block.key.lower()] = _joined(block.value, strings)
@@ -324,17 +338,19 @@ def _latex_decoder() -> Callable[[str], str]:
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text's words; those of one group, formula or environment together.
 
-    A word that ends with a command is not the last, as that takes the next one or its space.
+    A word that ends with a command is not the last, as that takes the next one or its space. Nor
+    is one after a command if a group follows, which may be an argument.
     """
     words: list[str] = []
-    depth, in_formula = 0, False
+    depth, in_formula, is_whole = 0, False, False
     for word in text.split():
+        if is_whole and not (word.startswith("{") and any("\\" in one for one in words)):
+            yield " ".join(words)
+            words = []
         words.append(word)
         for mark in _LATEX_MARK.findall(word):
             depth = max(depth + _OPENS.get(mark, 0), 0)
             in_formula ^= mark.startswith("$")
-        if not depth and not in_formula and not _COMMAND_LAST.search(word):
-            yield " ".join(words)
-            words = []
+        is_whole = not depth and not in_formula and not _COMMAND_LAST.search(word)
     if words:
         yield " ".join(words)

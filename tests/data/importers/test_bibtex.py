@@ -192,6 +192,18 @@ def test_an_entry_that_is_none_is_told(tmp_path: Path, entry: str, value: str) -
     assert repr(value)[1:-1] in example
 
 
+@pytest.mark.parametrize("start", ["@article{\n", "@Article { ", "\t@article(\n\t", "@article{,"])
+def test_an_entry_may_lack_its_key(tmp_path: Path, start: str) -> None:
+    """As in files of EndNote; Better BibTeX reads them, too."""
+    end = ")" if "(" in start else "}"
+    entry = f"{start} author = {{Lee, Ann}},\n  title = {{A}}, year = 2012\n{end}\n"
+    text = f"{entry}@misc{{b, title = {{B}}}}\n{entry.replace('{A}', '{C}')}"
+    papers = read(written(tmp_path, "a.bib", text))
+    assert [paper.title for paper in papers] == ["A", "B", "C"]
+    assert (papers[0].authors, papers[2].year, papers[1].id) == (["Ann Lee"], 2012, "b")
+    assert [paper.id_from for paper in papers] == ["text", "record", "text"]
+
+
 def test_a_comment_above_a_field_hides_nothing(tmp_path: Path) -> None:
     text = "@misc{a, title = {A},\n  % the year of the proceedings\n  year = 2000}"
     (paper,) = read(written(tmp_path, "a.bib", text))

@@ -66,6 +66,7 @@ LATEX = [
     r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
     r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \dots{} \url{http://a_b c} 5\% of a~b",
     r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
+    r"\textcolor {red} {two words} {\'e} {a} {\em b} {c} \textbf {d e} {f}",
     r"unbalanced } and \textbf{never closed, costs $5",
 ]
 
@@ -84,6 +85,9 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"p {\textgreater} 0.05 {\textbar} a{\textunderscore}b", "p > 0.05 | a_b"),
         (r"See \href{https://a.b/c d}{the \emph{long} text} of \LaTeX{} at 5\degree C",
          "See the long text of LaTeX at 5°C"),
+        # With spaces between its arguments, as of the GAP system.
+        (r"{GAP} {\textendash} \href {https://www.gap-system.org} {\texttt{gap-system.org}} 4",
+         "GAP – gap-system.org 4"),
         (r"\mbox{\textit{GPT-2} in} \texttt{a\_b} \textsf{\textup{c}} and \textmd{d}",
          "GPT-2 in a_b c and d"),
         # As Mendeley and Zotero write "10^6 cells, ~5".
