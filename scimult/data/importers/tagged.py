@@ -99,7 +99,8 @@ LAYOUTS: Mapping[str, Layout] = {
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.
     "nbib": Layout(
         "PubMed record",
-        re.compile(r"([A-Z]{2,4})\s{0,2}-(?:\s(.*)|$)"),
+        # Some write "PMID-123"; nothing else may miss the space.
+        re.compile(r"(PMID(?=\s{0,2}-\d)|[A-Z]{2,4}(?=\s{0,2}-(?:\s|$)))\s{0,2}-\s?(.*)"),
         "PMID",
         {
             "id": "PMID OID",

@@ -240,3 +240,17 @@ def test_a_bad_record_alone_is_left_out(tmp_path: Path, name: str, good: str, ba
     (tmp_path / name).write_bytes((good.format("A") + bad).encode("latin-1"))
     papers = list(read_papers([tmp_path / name], rejects=Rejects(skip_bad=True)))
     assert [paper.title for paper in papers] == ["A"]
+
+
+def test_a_pmid_without_a_space_starts_a_record(tmp_path: Path) -> None:
+    """As in JabRef's own test files; the two were one paper. Text may have such words."""
+    text = (
+        "PMID-1\nTI  - A of\n      UV-visible\nAB  - Of\nPMIDs and\nUV-visible\n\nPMID-2\nTI  - B\n"
+    )
+    first, second = read(written(tmp_path, "a.nbib", text))
+    assert (first.id, first.title, first.abstract) == (
+        "1",
+        "A of UV-visible",
+        "Of PMIDs and UV-visible",
+    )
+    assert (second.id, second.title) == ("2", "B")
