@@ -134,7 +134,7 @@ def _block(block: Block) -> Block:
     from bibtexparser.model import DuplicateBlockKeyBlock
 
     if isinstance(block, DuplicateBlockKeyBlock) and not block.key:
-        return block.ignore_error_block
+        return block.ignore_error_block or block
     return block
 
 
