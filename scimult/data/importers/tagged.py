@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     noise : mapping
         What is no part of a tag's texts.
     comma : bool
-        Whether commas separate keywords that are on one line.
+        Whether commas separate keywords that are all on one line.
     """
 
     what: str
@@ -81,7 +81,7 @@ LAYOUTS: Mapping[str, Layout] = {
         "TY",
         {
             "id": "ID AN",
-            "title": "TI, T1, TT, BT",
+            "title": "TI, T1, TT, BT, CT, ST",
             "abstract": "AB N2",
             "authors": "AU A1 A2 ED",
             # JF is a journal's full name; JO, J2, JA and J1 may be abbreviations. Zotero writes the
@@ -94,6 +94,7 @@ LAYOUTS: Mapping[str, Layout] = {
         last="ER",
         lists={"A1", "A2", "A3", "A4", "AU", "ED", "KW"},
         noise={"KW": _MAIN},
+        comma=True,
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
     ),
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.

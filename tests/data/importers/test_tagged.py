@@ -242,6 +242,24 @@ def test_a_bad_record_alone_is_left_out(tmp_path: Path, name: str, good: str, ba
     assert [paper.title for paper in papers] == ["A"]
 
 
+def test_keywords_on_one_line_and_short_titles_are_read_as_in_zotero(tmp_path: Path) -> None:
+    """Its RIS translator splits a lone keyword at commas, and falls back on CT and ST."""
+    form = "TY  - JOUR\n{}\nER  - \n"
+    for fields, title, labels in (
+        ("TI  - A\nKW  - deep learning, graphs,  trees", "A", ["deep learning", "graphs", "trees"]),
+        (
+            "TI  - A\nKW  - Neoplasms, Experimental\nKW  - mice",
+            "A",
+            ["Neoplasms, Experimental", "mice"],
+        ),
+        ("CT  - Caption\nST  - Short", "Caption", []),
+        ("ST  - Short\nTI  - Long", "Long", []),
+        ("ST  - Short", "Short", []),
+    ):
+        (paper,) = read(written(tmp_path, "a.ris", form.format(fields)))
+        assert (paper.title, paper.labels) == (title, labels)
+
+
 def test_a_pmid_without_a_space_starts_a_record(tmp_path: Path) -> None:
     """As in JabRef's own test files; the two were one paper. Text may have such words."""
     text = (
