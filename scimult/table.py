@@ -208,7 +208,9 @@ def to_latex(table: Table) -> str:
 
 
 def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    row = " & ".join(cells) + r" \\"
+    # The end of the row before would take these as its own arguments.
+    return "{}" + row if row.startswith(("[", "*")) else row
 
 
 def _latex_cell(cell: Cell) -> str:

@@ -60,6 +60,13 @@ def test_latex_escapes_texts_and_marks_tests() -> None:
     assert r"y & -- & 25.00\rlap{$^{-}$} \\" in lines
 
 
+def test_the_end_of_a_latex_row_takes_nothing_of_the_next() -> None:
+    r"""LaTeX looks for a star and a bracket after ``\\\\``, also on the next line."""
+    for name in ("[1] x", "*x"):
+        lines = to_latex(Table("t", ["a"], 1, [[label("first")], [label(name)]])).splitlines()
+        assert lines[-4:-2] == [r"first \\", rf"{{}}{name} \\"]
+
+
 def test_a_line_break_in_a_text_does_not_end_a_latex_comment() -> None:
     found = to_latex(Table("one\n\\input{x}", ["a"], 1, [[label("b")]], ["two\n\\end{x}"]))
     assert all(line.startswith("%") for line in found.splitlines()[:2])

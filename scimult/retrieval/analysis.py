@@ -19,15 +19,22 @@ from scimult.errors import one_of
 # Increase this when the words of a text change, so that stored indexes of older ones are rebuilt.
 VERSION = "2"
 NONE, LUCENE = "none", "lucene"
-_IDEOGRAPHS = "\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_IDEOGRAPHS = (
+    r"\u3006\u3007\u3021-\u3029\u3038-\u303a\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U000323af"
+)
+_KATAKANA = r"\u3031-\u3035\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d"
+_APART = _IDEOGRAPHS + _KATAKANA
 # A mark (``\p{M}``, see `with_marks`) belongs to the letter before it.
 PATTERNS = {
     "words": r"\w[\w\p{M}]+",
     # Unicode's word rules (UAX 29): some punctuation joins letters, some joins digits, underscores
-    # join both but are no words, and each ideograph is a word, as are these signs.
-    LUCENE: rf"[©®™]|[{_IDEOGRAPHS}][\p{{M}}]*"
-    rf"|_*[^\W_{_IDEOGRAPHS}][^\W{_IDEOGRAPHS}]*(?:[\p{{M}}]+[^\W{_IDEOGRAPHS}]*)*"
-    r"(?:(?:(?<=[^\W\d_]|[\p{M}])['‘’.:·](?=[^\W\d_])|(?<=\d)[,;.'‘’](?=\d))[\w\p{M}]+)*",
+    # join both but are no words, and each ideograph is a word, as are these signs, and a run of
+    # Katakana.
+    LUCENE: rf"[©®™]|[{_IDEOGRAPHS}][\p{{M}}]*|[{_KATAKANA}][{_KATAKANA}\p{{M}}]*"
+    rf"|_*[^\W_{_APART}][^\W{_APART}]*(?:[\p{{M}}]+[^\W{_APART}]*)*"
+    rf"(?:(?:(?<=[^\W\d_]|[\p{{M}}])['‘’.:·](?=[^\W\d_{_APART}])|(?<=\d)[,;.'‘’](?=\d))"
+    rf"(?:[^\W{_APART}]|[\p{{M}}])+)*",
 }
 # The same words where all is ASCII, as most text is, in two thirds of the time.
 _ASCII = {
@@ -42,7 +49,7 @@ _MEASURED = re.compile("(?:[aeiou]|[^aeiou]y)[^aeiou]")
 Stems = Callable[[Sequence[str]], list[str]]
 # After letters: in "the 1970's" a word ends before the apostrophe. Begins with the apostrophe,
 # which is found faster than what is before it.
-_POSSESSIVE = r"['’＇](?<=(?:[^\W\d_]|[\p{M}]).)s(?![\w\p{M}])"
+_POSSESSIVE = rf"['’＇](?<=(?:[^\W\d_{_APART}]|[\p{{M}}]).)s(?![^\W{_APART}]|[\p{{M}}])"
 _ASCII_POSSESSIVE = re.compile(r"'(?<=[^\W\d_].)s(?!\w)", re.ASCII)
 
 

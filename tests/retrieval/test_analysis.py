@@ -134,6 +134,16 @@ def test_words_with_marks_are_those_of_unicode(text: str) -> None:
     assert Analyser(tokens="lucene")([text]) == [words]
 
 
+@given(st.text(st.sampled_from("ab1é中国々𠀀ひらカナーｶ한글 .,'-"), max_size=12))
+@example("BERTモデルは3つ、v1.2中文")
+@example("a.b中")
+def test_scripts_of_east_asia_are_split_as_unicode_says(text: str) -> None:
+    """Ideographs and Hiragana each, Katakana in runs, Hangul as letters; ``regex`` knows them."""
+    segments = regex.split(r"(?wV1)\b", text.lower())
+    expected = [segment for segment in segments if regex.search(r"\w", segment)]
+    assert Analyser(tokens="lucene")([text]) == [expected]
+
+
 def test_thai_is_runs_of_letters_and_marks() -> None:
     runs = regex.findall(r"\p{L}[\p{L}\p{M}]*", THAI)
     assert WORDS([THAI]) == Analyser(tokens="lucene")([THAI]) == [runs]

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.nn import Embedding, Linear
+from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
 
 from scimult.checkpoints import load_pretrained
 from scimult.errors import ConfigError, UnknownNameError
@@ -177,6 +178,19 @@ def test_schedules_as_their_papers_write_them(cut: int, rest: int, data: st.Data
     p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
     slanted = (1 + p * (ratio - 1)) / ratio
     assert lr_factor("slanted_triangular", t, steps, cut) == pytest.approx(slanted)
+
+
+def test_linear_and_cosine_are_those_of_transformers() -> None:
+    """Ours is one step ahead during warm-up, as the first of theirs has a rate of 0."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    for name, schedule in (
+        ("linear", get_linear_schedule_with_warmup(optimizer, 10, 100)),
+        ("cosine", get_cosine_schedule_with_warmup(optimizer, 10, 100)),
+    ):
+        (theirs,) = schedule.lr_lambdas
+        for step in range(100):
+            expected = theirs(step + 1 if step < 10 else step)
+            assert lr_factor(name, step, 100, 10) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
 if TYPE_CHECKING:
-    from bibtexparser.library import Library
-    from bibtexparser.model import Entry
+    from bibtexparser.model import Block, Entry
 
-_VENUES = ("journal", "journaltitle", "booktitle", "school")
+_VENUES = ("journal", "journaltitle", "booktitle", "school", "institution")
 _DATES = ("year", "date")
 # Scopus's first, and Web of Science's last if there are no others, as in their other exports.
 _KEYWORDS = ("author_keywords", "keywords", "keyword", "mendeley-tags", "keywords-plus")
@@ -27,6 +27,11 @@ _VALUE_MARK = re.compile(r"(?<!\\)[{}\"#]")
 _BARE = re.compile(r"[^{}\"=]*")
 # What should be an entry, and is a comment for bibtexparser: "@ article{", "@online-resource{".
 _ODD_ENTRY = re.compile(r"^[ \t]*@(?!\s*comment\b).*", re.MULTILINE | re.IGNORECASE)
+# EndNote leaves out a key that it does not have, with its comma: "@article{ author = {A}}".
+_NO_KEY = re.compile(
+    r"^([ \t]*@(?!(?:string|preamble|comment)\b)\w+\s*[{(])(?=\s*[\w-]+\s*=)",
+    re.MULTILINE | re.IGNORECASE,
+)
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 _DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
@@ -55,8 +60,29 @@ _COMMANDS = {
     **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
     **{name: name for name in ("LaTeX", "TeX", "BibTeX")},
     "LaTeXe": "LaTeX2e",
-    "degree": "°",
-    "checkmark": "✓",
+    **{"degree": "°", "euro": "€", "checkmark": "✓", "textmu": "µ"},
+    **{"glqq": "„", "grqq": "“", "glq": "‚", "grq": "‘"},
+    **{"flqq": "«", "frqq": "»", "flq": "‹", "frq": "›"},
+    # What parts words: spaces, and ends of lines.
+    **dict.fromkeys((">", "space", "nobreakspace", "thinspace", "enspace", "hspace"), " "),
+    **dict.fromkeys(("hfill", "newline", "linebreak", "par"), " "),
+}
+# Letters outside formulas, of the packages textgreek and textalpha.
+_GREEK_NAMES = (
+    "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu "
+    "Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega"
+)
+_GREEK = {
+    f"text{name}": letter
+    for cased in (str, str.lower)
+    for name, letter in zip(
+        cased(_GREEK_NAMES).split(), cased("ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"), strict=True
+    )
+}
+# Accents that pylatexenc does not know, as in Vietnamese, Romanian and Sanskrit.
+_MARKS = {
+    **{"h": "\u0309", "textcommabelow": "\u0326", "textdoublegrave": "\u030f"},
+    **{"textsubring": "\u0325", "textsubbar": "\u0331"},
 }
 
 
@@ -77,11 +103,12 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     text = "\n".join(lines.get(number, "") for number in numbers)
     unread = [number for number in numbers if number not in lines]
     # Its middleware for strings knows no "#": values are resolved here.
-    library = parse_string(text, parse_stack=[])
-    _refuse_failed(library, path, rejects)
-    strings = _strings(library)
+    library = parse_string(_NO_KEY.sub(r"\1,", text), parse_stack=[])
     # Properties of ``library`` search all blocks at every use.
-    entries = [block for block in library.blocks if isinstance(block, Entry)]
+    blocks = [_block(block) for block in library.blocks]
+    _refuse_failed(blocks, path, rejects)
+    strings = _strings(blocks)
+    entries = [block for block in blocks if isinstance(block, Entry)]
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
     decode = _latex_decoder()
     for entry in entries:
@@ -102,7 +129,16 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         rejects.reject(empty_file(path, "BibTeX entry"))
 
 
-def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
+def _block(block: Block) -> Block:
+    """Return a block, or the entry in one that counts as a copy because it has no key either."""
+    from bibtexparser.model import DuplicateBlockKeyBlock
+
+    if isinstance(block, DuplicateBlockKeyBlock) and not block.key:
+        return block.ignore_error_block or block
+    return block
+
+
+def _refuse_failed(blocks: Sequence[Block], path: Path, rejects: Rejects) -> None:
     from bibtexparser.model import (
         DuplicateBlockKeyBlock,
         DuplicateFieldKeyBlock,
@@ -110,7 +146,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
         ParsingFailedBlock,
     )
 
-    for block in library.blocks:
+    for block in blocks:
         number = (block.start_line or 0) + 1
         if isinstance(block, ImplicitComment) and (start := _ODD_ENTRY.search(block.comment)):
             problem, fix = _INVALID
@@ -132,7 +168,7 @@ def _refuse_failed(library: Library, path: Path, rejects: Rejects) -> None:
             rejects.reject(DataError(problem, path=path, line=number, value=value, fix=fix), key)
 
 
-def _strings(library: Library) -> dict[str, str]:
+def _strings(blocks: Sequence[Block]) -> dict[str, str]:
     """Return the strings that a file defines.
 
     Unlike BibTeX, which reads once, fields may use strings that are defined after them.
@@ -140,7 +176,7 @@ def _strings(library: Library) -> dict[str, str]:
     from bibtexparser.model import String
 
     strings: dict[str, str] = {}
-    for block in library.blocks:
+    for block in blocks:
         if isinstance(block, String):
             with suppress(ValueError):
                 strings[block.key.lower()] = _joined(block.value, strings)
@@ -273,8 +309,12 @@ def _latex_decoder() -> Callable[[str], str]:
     context = latexwalker.get_default_latex_context_db()
     texts = latex2text.get_default_latex_context_db()
     # It parses no arguments of \href, which it converts all the same.
-    context.add_context_category("links", macros=[macrospec.MacroSpec("href", "{{")])
-    named = {"href": "%(2)s", **_COMMANDS}
+    shapes = {"href": "{{", "foreignlanguage": "{{", **dict.fromkeys(_MARKS, "{")}
+    context.add_context_category(
+        "ours", macros=[*map(macrospec.MacroSpec, shapes, shapes.values())]
+    )
+    named = {"href": "%(2)s", "foreignlanguage": "%(2)s", **_GREEK, **_COMMANDS}
+    named |= {name: f"%(1)s{mark}" for name, mark in _MARKS.items()}
     ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
     ours += [latex2text.MacroTextSpec(name, discard=False) for name in _WRAPPERS]
     texts.add_context_category("ours", prepend=True, macros=ours)
@@ -287,7 +327,7 @@ def _latex_decoder() -> Callable[[str], str]:
         piece = _PERCENT.sub(r"\\%", piece)
         piece = _BARE_ACCENT.sub(lambda accent: _ACCENTS[accent[1]], piece)
         try:
-            return str(decoder.latex_to_text(piece, latex_context=context))
+            return normalize("NFC", decoder.latex_to_text(piece, latex_context=context))
         # It raises any of these where a command lacks its arguments.
         except (ValueError, LookupError, AttributeError) as error:
             raise ValueError(piece) from error
@@ -298,17 +338,19 @@ def _latex_decoder() -> Callable[[str], str]:
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text's words; those of one group, formula or environment together.
 
-    A word that ends with a command is not the last, as that takes the next one or its space.
+    A word that ends with a command is not the last, as that takes the next one or its space. Nor
+    is one after a command if a group follows, which may be an argument.
     """
     words: list[str] = []
-    depth, in_formula = 0, False
+    depth, in_formula, is_whole = 0, False, False
     for word in text.split():
+        if is_whole and not (word.startswith("{") and any("\\" in one for one in words)):
+            yield " ".join(words)
+            words = []
         words.append(word)
         for mark in _LATEX_MARK.findall(word):
             depth = max(depth + _OPENS.get(mark, 0), 0)
             in_formula ^= mark.startswith("$")
-        if not depth and not in_formula and not _COMMAND_LAST.search(word):
-            yield " ".join(words)
-            words = []
+        is_whole = not depth and not in_formula and not _COMMAND_LAST.search(word)
     if words:
         yield " ".join(words)

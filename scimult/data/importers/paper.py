@@ -35,16 +35,23 @@ _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
     re.I,
 )
-# What Scopus writes for an abstract, and PubMed for a title, that it does not have.
-_NO_TEXT = re.compile(r"\[(?:no abstract|not) available\.?\]\.?", re.I)
+# What Scopus and PubMed write for an abstract, and PubMed for a title, that they do not have.
+_NO_TEXT = re.compile(
+    r"\[(?:no abstract|not) available\.?\]\.?"
+    r"|(?:(?:publisher: )?abstract available from the publisher\.?\s*)+",
+    re.I,
+)
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
 # complete.
 _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
 )
-# CDATA, which IOP also writes as an instruction, beside the same formula in another, <?MML ...?>.
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?MML\s.*?\?>", re.DOTALL)
+# CDATA, which IOP also writes as an instruction, beside the same formula in another, <?MML ...?>;
+# and comments.
+_CDATA = re.compile(
+    r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?MML\s.*?\?>|<!--.*?-->", re.DOTALL
+)
 # JATS gives one formula as TeX and as MathML; some TeX is a whole document.
 _FORMULA = re.compile(
     r"<((?:\w+:)?(?:alternatives|inline-formula|disp-formula))\b[^<>]*>"
@@ -57,10 +64,12 @@ _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
 _WRITTEN_LIST = re.compile(
     rf"\s*\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]\s*", re.DOTALL
 )
-# Tags within words; all others separate words.
+# Tags within words, of HTML and JATS; all others separate words.
 _INLINE = {
-    *("b", "bold", "em", "font", "i", "inf", "italic", "sc", "scp", "small", "span", "strong"),
-    *("sub", "sup", "tt", "u", "underline"),
+    *("a", "abbr", "abbrev", "b", "bold", "cite", "code", "em", "email", "ext-link", "font", "i"),
+    *("inf", "italic", "kbd", "mark", "monospace", "named-content", "overline", "roman", "s"),
+    *("sans-serif", "sc", "scp", "small", "span", "strike", "strong", "styled-content", "sub"),
+    *("sup", "tt", "u", "underline", "uri", "var"),
 }
 _NEVER_CLOSED = {"br", "hr", "img"}
 # "Doe, John A Jr", as MEDLINE writes it; "Doe, John (57204001122)", as Scopus does.

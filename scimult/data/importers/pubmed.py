@@ -94,11 +94,13 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
         ),
         *(
             item
-            for part in ("PubmedData", "BookDocument")
+            for part in ("PubmedData", "BookDocument", "PubmedBookData")
             for item in element.iterfind(f"{part}/ArticleIdList/ArticleId")
             if item.get("IdType") == "doi"
         ),
     ]
+    # Those of a whole book, or the editors, are within the book.
+    authors = article.findall("AuthorList/Author") or citation.findall("Book/AuthorList/Author")
     cited = element.iterfind("PubmedData/ReferenceList//Reference/ArticleIdList/ArticleId")
     descriptors = citation.iterfind("MeshHeadingList/MeshHeading/DescriptorName")
     mesh = [_text(item) for item in descriptors]
@@ -109,7 +111,8 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
         "title": next(filter(known_text, (_text(article.find(name)) for name in titles)), ""),
         # Of some papers there is only a database's abstract, or one in another language.
         "abstract": _abstract(article, "Abstract") or _abstract(citation, "OtherAbstract"),
-        "authors": [_name(item) for item in article.iterfind("AuthorList/Author")],
+        # A name that an erratum corrects is there twice.
+        "authors": [_name(item) for item in authors if item.get("ValidYN") != "N"],
         "venue": _text(article.find("Journal/Title")) or _text(article.find("Book/BookTitle")),
         "year": next(filter(None, (year_in(article.findtext(name)) for name in years)), None),
         "doi": _text(dois[0]) if dois else None,
@@ -128,10 +131,14 @@ def _child(element: ElementTree.Element, *names: str) -> ElementTree.Element:
 
 
 def _abstract(element: ElementTree.Element, name: str) -> str:
-    """Return the labelled parts of the first child of this name."""
+    """Return the parts of the first child of this name, with their labels."""
     parts = _child(element, name).iterfind("AbstractText")
     texts = ((part.get("Label"), _text(part)) for part in parts)
-    return " ".join(f"{label}: {text}" if label else text for label, text in texts if text)
+    return " ".join(
+        f"{label}: {text}" if label not in (None, "", "UNLABELLED") else text
+        for label, text in texts
+        if text
+    )
 
 
 def _name(author: ElementTree.Element) -> str:

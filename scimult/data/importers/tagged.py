@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     noise : mapping
         What is no part of a tag's texts.
     comma : bool
-        Whether commas separate keywords that are on one line.
+        Whether commas separate keywords that are all on one line.
     """
 
     what: str
@@ -81,25 +81,27 @@ LAYOUTS: Mapping[str, Layout] = {
         "TY",
         {
             "id": "ID AN",
-            "title": "TI, T1, TT, BT",
+            "title": "TI, T1, TT, BT, CT, ST",
             "abstract": "AB N2",
-            "authors": "AU A1 A2",
-            # JF is a journal's full name; JO, J2 and JA may be abbreviations. Zotero writes the
+            "authors": "AU A1 A2 ED",
+            # JF is a journal's full name; JO, J2, JA and J1 may be abbreviations. Zotero writes the
             # title of proceedings as C3.
-            "venue": "JF T2 JO J2 JA C3 BT",
+            "venue": "JF T2 JO J2 JA J1 C3 BT",
             "year": "PY, Y1, DA",
             "doi": "DO, M3",
             "labels": "KW",
         },
         last="ER",
-        lists={"A1", "A2", "A3", "A4", "AU", "KW"},
+        lists={"A1", "A2", "A3", "A4", "AU", "ED", "KW"},
         noise={"KW": _MAIN},
+        comma=True,
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
     ),
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.
     "nbib": Layout(
         "PubMed record",
-        re.compile(r"([A-Z]{2,4})\s{0,2}-(?:\s(.*)|$)"),
+        # Some write "PMID-123"; nothing else may miss the space.
+        re.compile(r"(PMID(?=\s{0,2}-\d)|[A-Z]{2,4}(?=\s{0,2}-(?:\s|$)))\s{0,2}-\s?(.*)"),
         "PMID",
         {
             "id": "PMID OID",

@@ -27,7 +27,7 @@ from scimult.types import BoolArray, IntArray
 
 REPORT_FILE = "hygiene.json"
 # Increase this when the rules change, so that cached results of older rules are not reused.
-VERSION = "6"
+VERSION = "7"
 
 
 def clean(source: Path, target: Path, collected: Collected, config: HygieneConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 
 from scimult.data.marks import with_marks
@@ -18,6 +19,13 @@ _BASES = (
 )
 # The last ones choose between glyphs of a character.
 _DROPPED = rf"(?<=[{_BASES}])[\p{{M}}]+|[\ufe00-\ufe0f\U000e0100-\U000e01ef]+"
+# Latin letters with a stroke, without a dot, and ligatures, which Unicode does not decompose.
+FOLDED = str.maketrans(
+    {**dict(zip("øłđðħŧıȷ", "olddhtij", strict=True)), "æ": "ae", "œ": "oe", "þ": "th", "ŋ": "ng"}
+)
+# In LaTeX, accents that are letters, and letters of two: Erd\H{o}s, \AA ngstr\"om.
+_ACCENTS = re.compile(r"\\[GHbcdkrtuv](?:\s*(?=\{)|\s+(?=[A-Za-z\\]))")
+_LETTERS = re.compile(r"\\([aA]{2}|[dD][jJhH])(?![A-Za-z])")
 # Lower-cases ASCII letters, keeps digits, and turns all else into spaces.
 _ASCII = "".join(chr(i).lower() if chr(i).isalnum() else " " for i in range(128))
 
@@ -28,11 +36,13 @@ def words(text: str) -> list[str]:
     >>> words("Poincaré’s ﬁrst"), words("हिन्दी ガラス") == ["हिन्दी", "ガラス"]
     (['poincare', 's', 'first'], True)
     """
+    if "\\" in text:
+        text = _LETTERS.sub(lambda letter: letter[1][0], _ACCENTS.sub("", text))
     if text.isascii():  # same result, several times faster
         return text.translate(_ASCII).split()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     bare = unicodedata.normalize("NFKC", with_marks(_DROPPED).sub("", decomposed))
-    found: list[str] = with_marks(_WORD).findall(bare)
+    found: list[str] = with_marks(_WORD).findall(bare.translate(FOLDED))
     return found
 
 

@@ -160,6 +160,12 @@ def test_keywords_of_scopus_and_web_of_science(
     assert paper.labels == labels
 
 
+def test_the_institution_of_a_thesis_or_report_is_its_venue(tmp_path: Path) -> None:
+    """BibLaTeX's manual, 2.2.5: ``school`` is another name of ``institution``."""
+    text = "@thesis{a, title={A}, institution={MIT}}\n@phdthesis{b, title={B}, school={MIT}}"
+    assert [paper.venue for paper in read(written(tmp_path, "a.bib", text))] == ["MIT", "MIT"]
+
+
 @pytest.mark.parametrize(
     ("entry", "value"),
     [
@@ -184,6 +190,18 @@ def test_an_entry_that_is_none_is_told(tmp_path: Path, entry: str, value: str) -
     line = 1 + f"\n{entry}".partition("@")[0].count("\n")
     assert f"a.bib:{line}: " in example
     assert repr(value)[1:-1] in example
+
+
+@pytest.mark.parametrize("start", ["@article{\n", "@Article { ", "\t@article(\n\t", "@article{,"])
+def test_an_entry_may_lack_its_key(tmp_path: Path, start: str) -> None:
+    """As in files of EndNote; Better BibTeX reads them, too."""
+    end = ")" if "(" in start else "}"
+    entry = f"{start} author = {{Lee, Ann}},\n  title = {{A}}, year = 2012\n{end}\n"
+    text = f"{entry}@misc{{b, title = {{B}}}}\n{entry.replace('{A}', '{C}')}"
+    papers = read(written(tmp_path, "a.bib", text))
+    assert [paper.title for paper in papers] == ["A", "B", "C"]
+    assert (papers[0].authors, papers[2].year, papers[1].id) == (["Ann Lee"], 2012, "b")
+    assert [paper.id_from for paper in papers] == ["text", "record", "text"]
 
 
 def test_a_comment_above_a_field_hides_nothing(tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ from tests.data.importers.written import lines, read, written
         ("&lt;p&gt;CO&amp;lt;sub&amp;gt;2&amp;lt;/sub&amp;gt; rose.&lt;/p&gt;It fell.", None),
         ("x<y and z>0 for <E> &lt; 1", "x<y and z>0 for <E> < 1"),
         ("<mml:math><mml:mi>x</mml:mi><mml:mo>=</mml:mo></mml:math>", "x ="),
+        # Inline elements, as of the standards of JATS and HTML, and a comment.
+        (
+            "<jats:styled-content>L</jats:styled-content>-arginine in <jats:monospace>R"
+            "</jats:monospace>, see <a href='https://a.b'>this</a>.<!-- Not for print -->",
+            "L-arginine in R, see this.",
+        ),
     ],
 )
 def test_texts_lose_tags_that_are_tags(tmp_path: Path, text: str, plain: str | None) -> None:
@@ -60,6 +66,7 @@ LATEX = [
     r"\emph{E. coli} of {\aa}ngstr\"om -- CO$_2$ by \textbf{two words} and {\it many more} here",
     r"$a b$ $$a b$$ \(x y\) \[ a b \] \\ \{ \} \alpha beta \dots{} \url{http://a_b c} 5\% of a~b",
     r"``quoted text'' \' e \v c \begin{itemize} \item a \item b \end{itemize} ends \c{c}",
+    r"\textcolor {red} {two words} {\'e} {a} {\em b} {c} \textbf {d e} {f}",
     r"unbalanced } and \textbf{never closed, costs $5",
 ]
 
@@ -78,6 +85,9 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"p {\textgreater} 0.05 {\textbar} a{\textunderscore}b", "p > 0.05 | a_b"),
         (r"See \href{https://a.b/c d}{the \emph{long} text} of \LaTeX{} at 5\degree C",
          "See the long text of LaTeX at 5°C"),
+        # With spaces between its arguments, as of the GAP system.
+        (r"{GAP} {\textendash} \href {https://www.gap-system.org} {\texttt{gap-system.org}} 4",
+         "GAP – gap-system.org 4"),
         (r"\mbox{\textit{GPT-2} in} \texttt{a\_b} \textsf{\textup{c}} and \textmd{d}",
          "GPT-2 in a_b c and d"),
         # As Mendeley and Zotero write "10^6 cells, ~5".
@@ -85,6 +95,14 @@ def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
         (r"10{\textasciicircum}6 cells, {\textasciitilde}5", "10^6 cells, ~5"),
         (r"\^{\i}le, Pe\~{n}a, trans\-form, col{\textperiodcentered}lecci{\'o}",
          "île, Peña, transform, col·lecció"),
+        # The meanings below are those of LaTeX's kernel, babel, and textgreek and textalpha.
+        (r"two\newline lines\linebreak or\par more, with\space a\thinspace b\hspace{1em}c\>d",
+         "two lines or more, with a b c d"),
+        (r"TNF-{\textalpha}, IL-1\textbeta{} and \textSigma\textomega", "TNF-α, IL-1β and Σω"),
+        (r"Nguy\~{\^e}n H\h{a}i, B{\h{\^a}}u, {\textcommabelow S}tefan Tripa\textcommabelow tiu",
+         "Nguyễn Hải, Bẩu, Ștefan Tripațiu"),
+        (r"\glqq Wort\grqq{} \flqq mot\frqq{} \foreignlanguage{french}{mot clé} 5\euro",
+         "„Wort“ «mot» mot clé 5€"),
     ],
 )  # fmt: skip
 def test_commands_that_stand_for_text_are_kept(tmp_path: Path, text: str, plain: str) -> None:

@@ -102,3 +102,45 @@ def test_a_doi_that_is_not_valid_is_none(tmp_path: Path) -> None:
         layouts.PUBMED.replace('ValidYN="Y"', 'ValidYN="N"'): "",
     }.items():
         assert read(written(tmp_path, "a.xml", xml))[0].doi == doi
+
+
+def test_what_says_that_there_is_an_abstract_elsewhere_is_none(tmp_path: Path) -> None:
+    """The phrase is in NLM's announcement of the element, of September 2012."""
+    phrase = "Abstract available from the publisher."
+    other = "".join(
+        f'<OtherAbstract Type="Publisher" Language="{language}">'
+        f"<AbstractText>{phrase}</AbstractText></OtherAbstract>"
+        for language in ("fre", "spa")
+    )
+    xml = layouts.PUBMED.replace("</MedlineCitation>", f"{other}</MedlineCitation>")
+    assert read(written(tmp_path, "a.xml", xml))[1].abstract == ""
+    text = f"PMID- 1\nTI  - A\nOAB - Publisher: {phrase}\nOABL- fre\n"
+    for lines in (text, text + f"OAB - Publisher: {phrase}\nOABL- spa\n"):
+        (paper,) = read(written(tmp_path, "a.nbib", lines))
+        assert (paper.title, paper.abstract) == ("A", "")
+
+
+def test_a_part_without_a_label_has_none(tmp_path: Path) -> None:
+    """NLM labels what precedes the labelled parts; Zotero and PubMed's page leave that out."""
+    xml = layouts.PUBMED.replace('Label="BACKGROUND"', 'Label="UNLABELLED"')
+    assert read(written(tmp_path, "a.xml", xml))[0].abstract == "Mice breathe. RESULTS: They do."
+
+
+def test_a_corrected_author_is_one(tmp_path: Path) -> None:
+    """NLM's own example, in its descriptions of the XML's elements."""
+    persons = """<Author ValidYN="Y"><LastName>Whitley</LastName><ForeName>R J</ForeName></Author>
+    <Author ValidYN="N"><LastName>Whitely</LastName><ForeName>R J</ForeName></Author>"""
+    xml = layouts.PUBMED.replace("<Author>", f"{persons}<Author>", 1)
+    authors = read(written(tmp_path, "a.xml", xml))[0].authors
+    assert authors == ["R J Whitley", "Ana Núñez", "The Group"]
+
+
+def test_a_whole_book_has_the_book_s_authors_and_doi(tmp_path: Path) -> None:
+    book = """<PubmedBookArticle><BookDocument><PMID>4</PMID><Book><BookTitle>Pearls</BookTitle>
+    <AuthorList Type="editors"><Author><LastName>Li</LastName><ForeName>Bo</ForeName></Author>
+    </AuthorList></Book></BookDocument><PubmedBookData><ArticleIdList>
+    <ArticleId IdType="doi">10.1234/ABC.4</ArticleId></ArticleIdList></PubmedBookData>
+    </PubmedBookArticle>"""
+    xml = layouts.PUBMED.replace("</PubmedArticleSet>", f"{book}</PubmedArticleSet>")
+    paper = read(written(tmp_path, "a.xml", xml))[2]
+    assert (paper.title, paper.authors, paper.doi) == ("Pearls", ["Bo Li"], "10.1234/abc.4")

@@ -34,10 +34,23 @@ ABSTRACT = (
 
 def test_an_abbreviated_journal_is_the_venue_if_there_is_no_other(tmp_path: Path) -> None:
     """As Zotero reads it: JF is the full name, JO may be short."""
-    journals = ["JA  - J. Abbr.", "JO  - J. Abbr.\nJF  - Journal", "JO  - J. Abbr.\nT2  - Journal"]
+    journals = [
+        "JA  - J. Abbr.",
+        "J1  - J. Abbr.",
+        "JO  - J. Abbr.\nJF  - Journal",
+        "JO  - J. Abbr.\nT2  - Journal",
+    ]
     text = "".join(f"TY  - JOUR\nT1  - A\n{journal}\nER  - \n" for journal in journals)
     venues = [paper.venue for paper in read(written(tmp_path, "a.ris", text))]
-    assert venues == ["J. Abbr.", "Journal", "Journal"]
+    assert venues == ["J. Abbr.", "J. Abbr.", "Journal", "Journal"]
+
+
+def test_editors_stand_in_for_authors(tmp_path: Path) -> None:
+    """The specification of 2001 has two tags for them, ``A2`` and ``ED``."""
+    for tag in ("A2", "ED"):
+        text = f"TY  - BOOK\nT1  - A\n{tag}  - Doe, Jane\n{tag}  - Roe, Karl\nER  - \n"
+        (paper,) = read(written(tmp_path, "a.ris", text))
+        assert paper.authors == ["Jane Doe", "Karl Roe"]
 
 
 def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
@@ -227,3 +240,35 @@ def test_a_bad_record_alone_is_left_out(tmp_path: Path, name: str, good: str, ba
     (tmp_path / name).write_bytes((good.format("A") + bad).encode("latin-1"))
     papers = list(read_papers([tmp_path / name], rejects=Rejects(skip_bad=True)))
     assert [paper.title for paper in papers] == ["A"]
+
+
+def test_keywords_on_one_line_and_short_titles_are_read_as_in_zotero(tmp_path: Path) -> None:
+    """Its RIS translator splits a lone keyword at commas, and falls back on CT and ST."""
+    form = "TY  - JOUR\n{}\nER  - \n"
+    for fields, title, labels in (
+        ("TI  - A\nKW  - deep learning, graphs,  trees", "A", ["deep learning", "graphs", "trees"]),
+        (
+            "TI  - A\nKW  - Neoplasms, Experimental\nKW  - mice",
+            "A",
+            ["Neoplasms, Experimental", "mice"],
+        ),
+        ("CT  - Caption\nST  - Short", "Caption", []),
+        ("ST  - Short\nTI  - Long", "Long", []),
+        ("ST  - Short", "Short", []),
+    ):
+        (paper,) = read(written(tmp_path, "a.ris", form.format(fields)))
+        assert (paper.title, paper.labels) == (title, labels)
+
+
+def test_a_pmid_without_a_space_starts_a_record(tmp_path: Path) -> None:
+    """As in JabRef's own test files; the two were one paper. Text may have such words."""
+    text = (
+        "PMID-1\nTI  - A of\n      UV-visible\nAB  - Of\nPMIDs and\nUV-visible\n\nPMID-2\nTI  - B\n"
+    )
+    first, second = read(written(tmp_path, "a.nbib", text))
+    assert (first.id, first.title, first.abstract) == (
+        "1",
+        "A of UV-visible",
+        "Of PMIDs and UV-visible",
+    )
+    assert (second.id, second.title) == ("2", "B")

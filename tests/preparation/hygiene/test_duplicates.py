@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pylatexenc.latexencode import UnicodeToLatexEncoder
 
 from scimult.data.importers.doi import short_doi
 from scimult.data.text_store import TextStore, TextStoreWriter
@@ -18,7 +20,7 @@ from scimult.preparation.hygiene.duplicates import (
     _keepers,
     find_duplicates,
 )
-from scimult.preparation.hygiene.normal_forms import title_key
+from scimult.preparation.hygiene.normal_forms import FOLDED, title_key
 from scimult.types import IntArray, Text
 
 ABSTRACT = " ".join(f"word{number}" for number in range(40))
@@ -43,6 +45,8 @@ def _find(
         ("GRAPH-Drawing: an overview.", "graph drawing  an overview"),
         ("The ﬁrst x² law", "The first x2 law"),
         ("Über Straßen", "Uber STRASSEN"),
+        ("Erdős–Rényi, Čech, Łojasiewicz", r"Erd\H{o}s--R\'enyi, {\v C}ech, {\L}ojasiewicz"),
+        ("Sørensen and Ångström of Æther", r"S\o{}rensen and \AA ngstr\"om of \AE ther"),
         ("Ёлка й ЭЛЕМЕНТ", "елка и элемент"),
         ("Άλφα ῥῆμα", "αλφα ρημα"),
         ("ﾊﾟﾀｰﾝ認識", "パターン認識"),
@@ -91,7 +95,25 @@ def test_marks_that_scripts_need_stay(text: str) -> None:
             drops = True
         elif not drops:
             kept += character
-    assert title_key(text) == unicodedata.normalize("NFKC", kept)
+    assert title_key(text) == unicodedata.normalize("NFKC", kept).translate(FOLDED)
+
+
+def test_letters_of_latin_are_as_in_latex() -> None:
+    """As pylatexenc writes them; letters outside LaTeX's fonts are left out."""
+    encode = UnicodeToLatexEncoder(
+        replacement_latex_protection="braces-almost-all",
+        unknown_char_policy="keep",
+        unknown_char_warning=False,
+    ).unicode_to_latex
+    written = {letter: encode(f"a{letter}b") for letter in map(chr, range(0xC0, 0x250))}
+    compared = [
+        letter
+        for letter, latex in written.items()
+        if letter.isalpha() and latex.isascii() and not re.search(r"\\(text|nument)", latex)
+    ]
+    assert len(compared) > 180
+    for letter in compared:
+        assert title_key(written[letter]) == title_key(f"a{letter}b"), letter
 
 
 @pytest.mark.parametrize(
