@@ -62,14 +62,14 @@ class _Products(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         ctx.scale = q_BHLK.shape[-1] ** -0.5
-        q_BHLK = q_BHLK * ctx.scale
-        # Copied here: the product would copy transposed keys, number by number.
-        k_BHJK = k_BHJK.contiguous()
+        # Heads lie side by side: each product, here and in the backward pass, would copy them.
+        q_BHLK = (q_BHLK * ctx.scale).contiguous()
+        k_BHJK, v_BHJK = k_BHJK.contiguous(), v_BHJK.contiguous()
         exponentials_BHLJ, sums_BHL1 = _exponentials(q_BHLK, k_BHJK, mask)
         dropped_BHLJ = exponentials_BHLJ
         if dropout:
             dropped_BHLJ = exponentials_BHLJ * scaled_mask(exponentials_BHLJ, dropout)
-        output_BHLK = ((dropped_BHLJ @ v_BHJK) / sums_BHL1).to(v_BHJK.dtype)
+        output_BHLK = (dropped_BHLJ @ v_BHJK).div_(sums_BHL1)
         ctx.save_for_backward(
             q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1, output_BHLK
         )
@@ -81,10 +81,9 @@ class _Products(torch.autograd.Function):
         q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1, output_BHLK = (
             ctx.saved_tensors
         )
-        of_mixed_BHLK = gradient_BHLK / sums_BHL1
+        of_mixed_BHLK = gradient_BHLK.contiguous() / sums_BHL1
         # What a softmax subtracts: the sum of each weight times its gradient.
-        shift_BHL1 = (of_mixed_BHLK * output_BHLK).sum(-1, keepdim=True).to(q_BHLK.dtype)
-        of_mixed_BHLK = of_mixed_BHLK.to(q_BHLK.dtype)
+        shift_BHL1 = (of_mixed_BHLK * output_BHLK).sum(-1, keepdim=True)
         of_v_BHJK = dropped_BHLJ.transpose(-1, -2) @ of_mixed_BHLK
         of_scores_BHLJ = (of_mixed_BHLK @ v_BHJK.transpose(-1, -2)).mul_(dropped_BHLJ)
         of_scores_BHLJ.addcmul_(exponentials_BHLJ, shift_BHL1, value=-1)
@@ -96,8 +95,8 @@ class _Products(torch.autograd.Function):
 def _exponentials(q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the exponentials of all scores, 0 for unseen keys, and each query's sum.
 
-    Sums are in float32 at least. Where they leave the range, each row's largest score is taken off
-    first, as in a softmax, which takes a copy of the scores in float32.
+    Where sums leave the range, each row's largest score is taken off first, as in a softmax, which
+    takes a copy of the scores in float32.
     """
     exponentials_BHLJ = (q_BHLK @ k_BHJK.transpose(-1, -2)).exp_()
     sums_BHL1 = _sums_of_seen(exponentials_BHLJ, mask)
@@ -109,11 +108,9 @@ def _exponentials(q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None) -> tuple[
 
 
 def _sums_of_seen(exponentials_BHLJ: Tensor, mask: Tensor | None) -> Tensor:
-    dtype = exponentials_BHLJ.dtype
     if mask is not None:
-        exponentials_BHLJ.mul_(mask.to(dtype))
-    sums_BHL1 = exponentials_BHLJ.sum(-1, keepdim=True)
-    return sums_BHL1.to(torch.promote_types(dtype, torch.float32))
+        exponentials_BHLJ.mul_(mask.to(exponentials_BHLJ.dtype))
+    return exponentials_BHLJ.sum(-1, keepdim=True)
 
 
 def _shifted_exponentials(scores_BHLJ: Tensor, mask: Tensor | None) -> Tensor:

@@ -71,7 +71,7 @@ def test_output_and_gradients_are_those_of_a_softmax(mask: str, dropout: float) 
 
 @pytest.mark.parametrize("length", [5, 60, 300])
 def test_bfloat16_is_about_as_exact_as_with_a_softmax_in_float32(length: int) -> None:
-    """Three quarters more at most; of a whole step, 1.74 and 1.78 % (results/cpu.md)."""
+    """Three quarters more at most; of a whole step, 1.74 and 1.79 % (decisions/models.md)."""
     tensors = [tensor.bfloat16() for tensor in inputs(length, length)]
     expected = with_gradients(by_softmax, [tensor.double() for tensor in tensors], None, 0.0)
     ours, theirs = (
