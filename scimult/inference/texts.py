@@ -192,7 +192,9 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
             continue
         plain = key.casefold()
         meant = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
-        meant += titles[:1] if plain in _TITLES else bodies[:1] if plain in _BODIES else ()
+        # Vocabularies, which scimult tagger reads, call a label's name so.
+        is_title = plain in _TITLES or plain == kind == "label"
+        meant += titles[:1] if is_title else bodies[:1] if plain in _BODIES else ()
         if key in _KNOWN or (meant and not plain.endswith("id")):
             read = " and ".join(" or ".join(names) for names in fields if names)
             fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
