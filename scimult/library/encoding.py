@@ -33,10 +33,12 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
     Raises
     ------
     ConfigError
-        If a task has no papers.
+        If a task has no papers, or tasks is a single string.
     UnknownNameError
         If the model does not know a task.
     """
+    if isinstance(tasks, str):
+        raise ConfigError("tasks is a string", value=tasks, fix="pass a list")
     possible = model.paper_sides("candidate")
     names = list(tasks) or list(possible)
     for task in names:
