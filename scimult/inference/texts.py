@@ -252,7 +252,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     Raises
     ------
     DataError
-        If columns of a mapping have different lengths, or two of a table have the same name.
+        If columns of a mapping have different lengths, two of a table have the same name, or a
+        frame is lazy.
     """
     library = type(table).__module__.partition(".")[0]
     if library == "pandas" and hasattr(table, "columns"):
@@ -261,6 +262,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     if library == "polars" and hasattr(table, "iter_rows"):
         rows: Iterator[Mapping[str, Any]] = table.iter_rows(named=True)
         return rows
+    if library == "polars" and hasattr(table, "collect"):
+        raise DataError("a lazy frame has no rows yet", fix="pass frame.collect()")
     if library == "pyarrow" and hasattr(table, "schema"):
         _check_names(table.schema.names)
         return _of_arrow(table)
