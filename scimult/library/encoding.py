@@ -96,7 +96,11 @@ def open_model(
     """
     location = Path(path or reference["path"])
     if path is None and location.is_absolute() and not location.exists():
-        fix = "name its folder with --model (in Python: Library.open(..., model=...))"
+        fix = (
+            "name its folder with --model (in Python: Library.open(..., model=...)); "
+            "for later calls, too: scimult library migrate LIBRARY --model FOLDER --dtype "
+            + reference["dtype"]
+        )
         raise DataError("the library's model is missing", path=location, fix=fix)
     return open_other(location, device, reference["dtype"], reference["settings"], tokenizer)
 
