@@ -360,6 +360,8 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
         fix = "free disk space or write to another disk, then repeat"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "choose a folder that you may write to"
+    elif error.errno == errno.EFBIG:
+        fix = "allow larger files (ulimit -f), or write to a disk that takes them"
     elif error.errno == errno.ENAMETOOLONG:
         fix = "choose a shorter name; its temporary name has a few more characters"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR):

@@ -51,6 +51,12 @@ def test_yaml_loads(path: Path) -> None:
         load("no_such_key=1")
 
 
+def test_the_file_to_copy_names_no_other_file_of_the_checkout() -> None:
+    text = (CONFIGS / "pretrain" / "own.yaml").read_text(encoding="utf-8")
+    named = [word for line in text.splitlines() for word in line.partition("#")[0].split()]
+    assert [word for word in named if (REPOSITORY / word).is_file()] == []
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.json")), ids=_name)
 def test_json_loads(path: Path) -> None:
     assert path.parent.name == "deepspeed"

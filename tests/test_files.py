@@ -170,7 +170,12 @@ def test_sha256(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "advice"),
-    [(errno.EROFS, "may write to"), (errno.EDQUOT, "free disk space"), (errno.EIO, "check that")],
+    [
+        (errno.EROFS, "may write to"),
+        (errno.EDQUOT, "free disk space"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EIO, "check that"),
+    ],
 )
 def test_every_write_error_comes_with_advice(number: int, advice: str) -> None:
     error = files.storage_error(OSError(number, os.strerror(number)), "out")

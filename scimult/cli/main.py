@@ -61,6 +61,7 @@ _FIXES = {
     errno.EISDIR: "name a file, not a folder",
     errno.ELOOP: "check the path: links in it lead to each other",
     errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENOSPC: "free disk space, or write to another disk",
 }
 
 

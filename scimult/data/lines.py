@@ -19,7 +19,7 @@ from scimult.data.formats import (
     refuse_binary,
     restore_abstract,
 )
-from scimult.data.packed import open_binary
+from scimult.data.packed import open_binary, unpacked_name
 from scimult.errors import DataError
 from scimult.files import json_problem
 
@@ -185,11 +185,13 @@ class Record:
             return value
         if default is not None:
             return default
-        raise self.error(
-            f"field {name!r} is null" if name in self.fields else f"missing field {name!r}",
-            value=sorted(self.fields),
-            fix=f"add {name!r} to this record, or leave the record out with --skip-bad",
-        )
+        fix = f"add {name!r} to this record, or leave the record out with --skip-bad"
+        if name in self.fields:
+            raise self.error(f"field {name!r} is null", value=sorted(self.fields), fix=fix)
+        # What one row of a table lacks, every row lacks.
+        if unpacked_name(self.path).endswith((".csv", ".tsv")):
+            fix = f"call the column that holds it {name!r}, on the first line"
+        raise self.error(f"missing field {name!r}", value=sorted(self.fields), fix=fix)
 
     def _check_unicode(self, name: str, value: str) -> None:
         if value.isascii():

@@ -35,7 +35,10 @@ def find_file(path: Path | str, kind: Kind) -> Path:
     if len(files) == 1:
         return files[0]
     problem = f"folder holds {len(files) or 'none'} of {', '.join(names)}, compressed or not"
-    raise DataError(problem, path=path, fix="name the file itself")
+    fix = "name the file itself"
+    if kind == "paper":
+        fix += f", or several by a pattern such as '{path}/*.bib'"
+    raise DataError(problem, path=path, fix=fix)
 
 
 def is_table(path: Path) -> bool:

@@ -192,7 +192,9 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
             continue
         plain = key.casefold()
         meant = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
-        meant += titles[:1] if plain in _TITLES else bodies[:1] if plain in _BODIES else ()
+        # Vocabularies, which scimult tagger reads, call a label's name so.
+        is_title = plain in _TITLES or plain == kind == "label"
+        meant += titles[:1] if is_title else bodies[:1] if plain in _BODIES else ()
         if key in _KNOWN or (meant and not plain.endswith("id")):
             read = " and ".join(" or ".join(names) for names in fields if names)
             fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
@@ -250,7 +252,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     Raises
     ------
     DataError
-        If columns of a mapping have different lengths, or two of a table have the same name.
+        If columns of a mapping have different lengths, two of a table have the same name, or a
+        frame is lazy.
     """
     library = type(table).__module__.partition(".")[0]
     if library == "pandas" and hasattr(table, "columns"):
@@ -259,6 +262,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     if library == "polars" and hasattr(table, "iter_rows"):
         rows: Iterator[Mapping[str, Any]] = table.iter_rows(named=True)
         return rows
+    if library == "polars" and hasattr(table, "collect"):
+        raise DataError("a lazy frame has no rows yet", fix="pass frame.collect()")
     if library == "pyarrow" and hasattr(table, "schema"):
         _check_names(table.schema.names)
         return _of_arrow(table)

@@ -33,10 +33,12 @@ def sides_of(model: SciMult, tasks: Iterable[str] = ()) -> dict[str, Role]:
     Raises
     ------
     ConfigError
-        If a task has no papers.
+        If a task has no papers, or tasks is a single string.
     UnknownNameError
         If the model does not know a task.
     """
+    if isinstance(tasks, str):
+        raise ConfigError("tasks is a string", value=tasks, fix="pass a list")
     possible = model.paper_sides("candidate")
     names = list(tasks) or list(possible)
     for task in names:
@@ -94,7 +96,11 @@ def open_model(
     """
     location = Path(path or reference["path"])
     if path is None and location.is_absolute() and not location.exists():
-        fix = "name its folder with --model (in Python: Library.open(..., model=...))"
+        fix = (
+            "name its folder with --model (in Python: Library.open(..., model=...)); "
+            "for later calls, too: scimult library migrate LIBRARY --model FOLDER --dtype "
+            + reference["dtype"]
+        )
         raise DataError("the library's model is missing", path=location, fix=fix)
     return open_other(location, device, reference["dtype"], reference["settings"], tokenizer)
 

@@ -26,8 +26,8 @@ def as_sql(where: Where, types: Mapping[str, str]) -> tuple[str, list[Any]]:
 
     A mapping has by column: a value, None (absent), several values (any of these: a list, set,
     range, array or a frame's column) or an inclusive pair (from, to), None for open. NaN, NA and
-    NaT are None, but no end of a pair. On a column of lists a value matches any of its items; a
-    pair of dates compares a column of text as dates.
+    NaT are None, but no end of a pair. On a column of lists a value matches any of its items; dates
+    and pairs of them compare a column of text as dates.
 
     Raises
     ------
@@ -75,6 +75,10 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
     given = [as_python(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
     values = [value for value in given if value is not None]
     terms = [f"{column} IS NULL"] if len(values) < len(given) else []
+    # Not as text alone: a frame's column of moments prints midnight, too, and a date does not.
+    dates = [value for value in values if kind == "VARCHAR" and isinstance(value, date)]
+    if dates:
+        terms.append(f"TRY_CAST({column} AS TIMESTAMP) IN ({', '.join('?' * len(dates))})")
     if kind.startswith("VARCHAR"):
         values = [as_text(v) if isinstance(v, _STORED_AS_TEXT) else v for v in values]
     if values and many:
@@ -82,7 +86,7 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
         values = [values]
     elif values:
         terms.append(f"{column} IN ({', '.join('?' * len(values))})")
-    return f"({' OR '.join(terms) or 'FALSE'})", values
+    return f"({' OR '.join(terms) or 'FALSE'})", [*dates, *values]
 
 
 def _is_reversed(start: Any, end: Any, kind: str) -> bool:

@@ -189,8 +189,8 @@ class Library:
         self,
         ids: str | int | Sequence[str | int] = (),
         *,
-        title: str = "",
-        abstract: str = "",
+        title: str | None = "",
+        abstract: str | None = "",
         task: str = "link_prediction",
         **options: Any,
     ) -> Hits:
@@ -206,12 +206,12 @@ class Library:
             As in `search`: ``k``, ``min_score``, ``where``, ``exclude`` and others.
         """
         seeds = list(ids) if isinstance(ids, Iterable) and not isinstance(ids, str) else [ids]
-        if not (title.strip() or abstract.strip()):
+        paper = {"title": title, "abstract": abstract}
+        if not any(text and text.strip() for text in paper.values()):
             return self.search(task=task, ids=seeds, **options)
         if seeds:
             fix = "give ids, or title and abstract of a new paper"
             raise DataError("ids and a new paper are mutually exclusive", fix=fix)
-        paper = {"title": title, "abstract": abstract}
         return self.search(task=task, vector=self._opened.queries(task, [paper])[0], **options)
 
     def tag(

@@ -34,6 +34,7 @@ FORMAT, VERSION = "scimult-shards", 1
 MANIFEST = "manifest.json"
 Precision = Literal["float32", "float16"]
 _SPACE, _VECTORS = b"space", b"vectors_sha256"
+_HASHED_WITH_WEIGHTS = {"tokenizer", "max_length", "pooling", "unit_vectors", "computed_in"}
 _SCHEMA = pa.schema([("id", pa.string()), ("hash", pa.string())])
 
 
@@ -82,6 +83,9 @@ class Space:
         names = [name for name in (*ours, *theirs) if ours.get(name) != theirs.get(name)]
         if not names:
             return
+        # The hash of the weights is of these, too, and would hide that they are all that differs.
+        if self.model == other.model and not _HASHED_WITH_WEIGHTS.isdisjoint(names):
+            names = [name for name in names if name != "weights"]
         differences = [
             f"{name} {_shown(theirs, name)}, here {_shown(ours, name)}"
             for name in dict.fromkeys(names)

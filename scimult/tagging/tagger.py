@@ -139,6 +139,10 @@ class Tagger:
         StorageError
             If the folder holds something else.
         """
+        given: object = vocabulary
+        if not isinstance(given, Vocabulary):
+            problem = f"vocabulary is of type {type(given).__name__}"
+            raise DataError(problem, fix="pass read_vocabulary(FILE), or Vocabulary(NAMES)")
         replaceable = TAGGER if overwrite else None
         check_replaceable(path, replaceable)
         one_of("hierarchy", hierarchy, get_args(Hierarchy))

@@ -76,6 +76,14 @@ def test_messages_of_a_closed_stderr_are_no_output() -> None:
     assert _verb(TITLE, closed=">&- 2>&-").returncode == 0
 
 
+def test_a_full_disk_behind_stdout_is_named() -> None:
+    command = [sys.executable, "-m", "scimult", "search", "--help"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: No space left on device. Fix: free disk space")
+
+
 def test_python_without_stderr_has_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert not is_watched()

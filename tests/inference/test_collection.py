@@ -128,7 +128,7 @@ def test_nothing_left_is_an_error_even_when_skipping(tmp_path: Path) -> None:
 
 
 def test_which_file_must_be_clear(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"folder holds none of papers\.jsonl"):
+    with pytest.raises(DataError, match=r"holds none of papers\.jsonl.*or several by a pattern"):
         read_collection(tmp_path, "paper", Rejects())
     for name in ("papers.jsonl", "corpus.jsonl"):
         _write(tmp_path / name, [{"id": "a", "title": "T"}])
@@ -136,3 +136,19 @@ def test_which_file_must_be_clear(tmp_path: Path) -> None:
         read_collection(tmp_path, "paper", Rejects())
     with pytest.raises(DataError, match="file does not exist"):
         read_collection(tmp_path / "none.jsonl", "paper", Rejects())
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("label", r"text under 'label'.*name it 'name'"),
+        ("x", r"missing field 'name'.*call the column that holds it 'name', on the first line"),
+    ],
+)
+def test_a_table_of_labels_without_names_says_what_to_rename(
+    tmp_path: Path, column: str, message: str
+) -> None:
+    file = tmp_path / "vocabulary.csv"
+    file.write_text(f"id,{column}\na,Optics\n", encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_collection(file, "label", Rejects())

@@ -76,6 +76,8 @@ def test_columns_and_other_tables(model: SciMult) -> None:
         model.encode({"title": ["a", "b"], "abstract": ["c"]}, task=LINK)
     with pytest.raises(DataError, match=r"is a table \(Frame\)\. Fix: pass its rows"):
         model.encode(type("Frame", (), {"columns": ["title"]})(), task=LINK)
+    with pytest.raises(DataError, match=r"a lazy frame has no rows yet\. Fix: .*collect\(\)"):
+        model.encode(pl.from_pandas(FRAME).lazy(), task=LINK)
 
 
 def test_two_columns_of_one_name_are_refused(model: SciMult) -> None:

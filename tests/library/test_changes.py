@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scimult.files
-from scimult.errors import DataError, StorageError, UnknownNameError
+from scimult.errors import ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, state, writing
@@ -201,6 +201,8 @@ def test_a_failing_reader_leaves_no_empty_library(tmp_path: Path, model_folder: 
     assert not (tmp_path / "library").exists()
     with pytest.raises(UnknownNameError, match="unknown precision"):
         Library.create(tmp_path / "library", [paper(1)], model=model_folder, precision="float8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tasks is a string.*'search'.*pass a list"):
+        Library.create(tmp_path / "library", [paper(1)], model=model_folder, tasks="search")
     assert not (tmp_path / "library").exists()
 
 

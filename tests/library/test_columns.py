@@ -84,6 +84,14 @@ def test_columns_of_text_take_numbers_and_dates(make: Make) -> None:
     assert library.ids(where={"day": date(2020, 1, 2)}) == ["p000", "p003"]
 
 
+def test_a_date_is_found_however_its_column_prints_it(make: Make) -> None:
+    library = make([*MIXED, paper(4, day=datetime(2020, 1, 2)), paper(5, day="unknown")])
+    second = ["p000", "p003", "p004"]
+    for wanted in (date(2020, 1, 2), datetime(2020, 1, 2), pd.Timestamp("2020-01-02")):
+        assert library.ids(where={"day": wanted}) == second
+    assert library.ids(where={"day": [date(2020, 1, 2), "unknown"]}) == [*second, "p005"]
+
+
 def test_ranges_of_dates_are_over_dates(make: Make) -> None:
     noon = datetime(2020, 1, 3, 12)
     library = make([*MIXED, paper(4, day=noon), paper(5, day=datetime(2020, 1, 4))])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scimult.errors import SciMultError
+from scimult.errors import DataError, SciMultError
 from scimult.inference import SciMult
 from scimult.inference.query_encoder import QueryEncoder
 from scimult.library import Library
@@ -164,6 +164,12 @@ def test_a_model_and_a_library_that_were_moved(model_folder: Path, tmp_path: Pat
     moved = Library.open(tmp_path / "b", light=True, model=tmp_path / "second")
     assert moved.search("graph").ids == wanted
     assert isinstance(moved._opened.encoder, QueryEncoder)
+    # The type that auto stands for here may be another one, for which all would be encoded anew.
+    with pytest.raises(DataError, match=r"migrate LIBRARY --model FOLDER --dtype float32$"):
+        Library.open(tmp_path / "b").search("graph")
+    done = Library.open(tmp_path / "b").migrate(tmp_path / "second", dtype="float32")
+    assert done.texts_encoded == 0
+    assert Library.open(tmp_path / "b").search("graph").ids == wanted
 
 
 def test_a_device_a_newer_model_and_an_open_one_use_torch(

@@ -100,6 +100,9 @@ def test_seeds_and_own_vectors(library: Library, model: SciMult, tmp_path: Path)
     assert not set(seeds) & set(by_ids.ids)
     new = library.recommend(title=chosen[0]["title"], abstract=chosen[0]["abstract"], k=1)
     assert new.ids == ["p004"]
+    # As a frame's row or a database has it.
+    alone = library.recommend(title=None, abstract=chosen[0]["abstract"])
+    assert alone.ids == library.recommend(abstract=chosen[0]["abstract"]).ids
     with pytest.raises(DataError, match=r"shape \(1, 3\) for a library of width 16"):
         library.search(vector=np.ones(3, np.float32))
     other = SciMult.from_pretrained(save_tiny_model(tmp_path / "o", similarity="cosine", seed=3))

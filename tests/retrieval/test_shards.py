@@ -207,6 +207,20 @@ def test_another_space_is_refused_by_name(tmp_path: Path) -> None:
     SPACE.check_same(replace(SPACE, model="renamed"), tmp_path)
 
 
+def test_settings_in_the_hash_of_the_weights_are_named_alone(tmp_path: Path) -> None:
+    def space(weights: str, computed_in: str, model: str = "tiny") -> Space:
+        made_by = {"weights": weights, "computed_in": computed_in}
+        return Space(4, "cosine", made_by=made_by, model=model)
+
+    ours = space("abc", "float32")
+    with pytest.raises(DataError, match=r"differ in computed_in 'int8', here 'float32'\. Fix"):
+        ours.check_same(space("def", "int8"), tmp_path)
+    with pytest.raises(DataError, match="differ in weights 'def'"):
+        ours.check_same(space("def", "float32"), tmp_path)
+    with pytest.raises(DataError, match="differ in weights 'def'.*; computed_in"):
+        ours.check_same(space("def", "int8", "other"), tmp_path)
+
+
 def test_half_precision_rounds(tmp_path: Path) -> None:
     half, vectors_ND = replace(SPACE, dtype="float16"), _vectors(3)
     publish(tmp_path, half, [write_shard(tmp_path, 0, half, list("abc"), vectors_ND)])

@@ -201,6 +201,9 @@ def test_few_papers_and_other_folders_are_refused(model: SciMult, tmp_path: Path
         Tagger.train(tmp_path / "mine", VOCABULARY, papers(60), model=model)
     with pytest.raises(ConfigError, match="task does not rank labels for papers"):
         Tagger.train(tmp_path / "t", VOCABULARY, papers(60), model=model, task="search")
+    for given in (tmp_path / "terms.ttl", ["Optics"]):
+        with pytest.raises(DataError, match=r"vocabulary is of type .*pass read_vocabulary\(FILE"):
+            Tagger.train(tmp_path / "t", given, papers(60), model=model)  # type: ignore[arg-type]
 
 
 def test_copies_of_a_held_out_paper_count_once(model: SciMult, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scimult.evaluation.results import Result
 
 NEEDS_QUERIES = "Intervals, tests, wins and losses, recall curves, label frequency, maps"
 GIVE_DATA = "pass --data FOLDER, the folder that scimult evaluate read"
-SAVE_RUNS = "evaluate with --save-runs, and pass --data FOLDER"
+SAVE_RUNS = "evaluate with --save-runs"
 
 
 def without_queries(out: Path, results: Sequence[Result], order: Sequence[str]) -> list[Missing]:
@@ -69,9 +69,13 @@ def missing_sections(
         ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
         ("Texts of won and lost queries", "linear models", fitted, ranked),
         ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
-        ("What each system ranked first", "not every system has ranked lists", listless, SAVE_RUNS),
-        ("Recall curves", "neither ranked lists nor recall at two cut-offs", flat, SAVE_RUNS),
     ]
+    # Lists may be there: they are read with the data.
+    for has_texts, fix in ((False, f"{GIVE_DATA} (with --save-runs)"), (True, SAVE_RUNS)):
+        lists = "not every system has ranked lists" if has_texts else "no data for ranked lists"
+        none, no_curves = ([p for p in s if p.has_texts is has_texts] for s in (listless, flat))
+        gaps.append(("What each system ranked first", lists, none, fix))
+        gaps.append(("Recall curves", f"{lists}, nor recall at two cut-offs", no_curves, fix))
     for section, why, sets, fix in gaps:
         if sets:
             missing.append(Missing(section, f"{why}: {', '.join(p.name for p in sets)}", fix))

@@ -105,8 +105,16 @@ def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
         "Recall curves",
         "Map of papers",
     } <= gaps.keys()
+    # Without data it is unknown whether lists were saved.
+    lists = gaps["What each system ranked first"]
+    assert (lists.why, lists.fix) == (
+        "no data for ranked lists: fields, rerank, links, search",
+        "pass --data FOLDER, the folder that scimult evaluate read (with --save-runs)",
+    )
     text = _read(to_html([suite_report], provenance())).text
     assert all(gap.why in text and gap.fix in text for gap in suite_report.missing)
+    given = {gap.section: gap.fix for gap in _with_texts(tmp_path).missing}
+    assert given["What each system ranked first"] == "evaluate with --save-runs"
     write_results(tmp_path / "again")
     complete = {gap.section for gap in _with_texts(tmp_path / "again").missing}
     assert complete - {"Cost"} == {"Map of papers"}
