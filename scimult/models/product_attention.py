@@ -98,13 +98,15 @@ def _exponentials(q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None) -> tuple[
     Where sums leave the range, each row's largest score is taken off first, as in a softmax, which
     takes a copy of the scores in float32.
     """
-    exponentials_BHLJ = (q_BHLK @ k_BHJK.transpose(-1, -2)).exp_()
-    sums_BHL1 = _sums_of_seen(exponentials_BHLJ, mask)
-    least, largest = torch.aminmax(sums_BHL1)
-    if not _LEAST_SUM <= least <= largest <= _LARGEST_SUM:
-        exponentials_BHLJ = _shifted_exponentials(q_BHLK @ k_BHJK.transpose(-1, -2), mask)
+    # float16 holds no exponential below -17.
+    if q_BHLK.dtype != torch.float16:
+        exponentials_BHLJ = (q_BHLK @ k_BHJK.transpose(-1, -2)).exp_()
         sums_BHL1 = _sums_of_seen(exponentials_BHLJ, mask)
-    return exponentials_BHLJ, sums_BHL1
+        least, largest = torch.aminmax(sums_BHL1)
+        if _LEAST_SUM <= least <= largest <= _LARGEST_SUM:
+            return exponentials_BHLJ, sums_BHL1
+    exponentials_BHLJ = _shifted_exponentials(q_BHLK @ k_BHJK.transpose(-1, -2), mask)
+    return exponentials_BHLJ, _sums_of_seen(exponentials_BHLJ, mask)
 
 
 def _sums_of_seen(exponentials_BHLJ: Tensor, mask: Tensor | None) -> Tensor:
