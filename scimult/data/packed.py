@@ -9,7 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +106,23 @@ def unpacked_name(path: Path) -> str:
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a Zstandard file ends where it should; other files are not read.
+    """Return whether a compressed file ends where it should.
 
-    DuckDB reads one that is cut off without an error, unlike other compressed files.
+    Reads only files of which DuckDB, when they are cut off, reads what there is in silence.
     """
+    unchecked = path.suffix == ".zst" or (path.suffix == ".gz" and not _checks_gzip())
     with suppress(EOFError), open_binary(path) as file:
-        while path.suffix == ".zst" and file.read(_BLOCK):
+        while unchecked and file.read(_BLOCK):
             pass
         return True
     return False
+
+
+@cache
+def _checks_gzip() -> bool:
+    import duckdb
+
+    return int(duckdb.__version__.partition(".")[0]) >= 2
 
 
 class _Unpacked(io.RawIOBase):

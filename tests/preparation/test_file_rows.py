@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from scimult.data.importers.engine import connected
 from scimult.data.lines import Rejects
+from scimult.data.packed import _checks_gzip, is_whole
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.collect import collect
@@ -202,6 +205,24 @@ def test_the_error_of_a_bad_row_comes_as_it_is(engine: FileEngine, tmp_path: Pat
     path.write_text('{"id": 1, "text": "a"}\n{"id": 2}\n')
     with pytest.raises(DataError, match=r"queries\.jsonl:2: missing field 'text'"):
         rows_by(engine, text_rows(path, "query"), Rejects())
+
+
+@pytest.mark.parametrize(
+    ("version", "notices"), [("1.4.0", False), ("1.5.6", False), ("2.0.0", True)]
+)
+def test_a_version_that_reads_cut_off_gzip_files_in_silence_gets_none(
+    tmp_path: Path, version: str, notices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those versions had 998 of 2,000 rows of such a file; from 2.0 on, it is an error."""
+    path = tmp_path / "papers.jsonl.gz"
+    packed = gzip.compress(b'{"id": 1}\n' * 1000)
+    monkeypatch.setattr(duckdb, "__version__", version)
+    _checks_gzip.cache_clear()
+    path.write_bytes(packed)
+    assert is_whole(path)
+    path.write_bytes(packed[:-4])
+    assert is_whole(path) == notices
+    _checks_gzip.cache_clear()
 
 
 @pytest.mark.parametrize(("ending", "codec"), [(".gz", "gzip"), (".zst", "zstd")])
