@@ -5,6 +5,7 @@ Shape legend: B rows, H heads, L tokens of the longest row, J keys, K width of a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from scimult.models.dropout import scaled_mask
 
 # Sums of exponentials within these bounds lose nothing to the range of bfloat16 and float32.
-_LEAST_SUM, _LARGEST_SUM = 1e-30, 1e33
+_LEAST_SUM, _LARGEST_SUM = 1e-15, 1e33
 
 
 def attends_by_products(device: torch.device, dtype: torch.dtype, dropout: float) -> bool:
@@ -65,36 +66,37 @@ class _Products(torch.autograd.Function):
         # Heads lie side by side: each product, here and in the backward pass, would copy them.
         q_BHLK = (q_BHLK * ctx.scale).contiguous()
         k_BHJK, v_BHJK = k_BHJK.contiguous(), v_BHJK.contiguous()
-        exponentials_BHLJ, sums_BHL1 = _exponentials(q_BHLK, k_BHJK, mask)
+        exponentials_BHLJ, sums_BHL1, ctx.balance = _exponentials(q_BHLK, k_BHJK, mask)
         dropped_BHLJ = exponentials_BHLJ
         if dropout:
             dropped_BHLJ = exponentials_BHLJ * scaled_mask(exponentials_BHLJ, dropout)
         output_BHLK = (dropped_BHLJ @ v_BHJK).div_(sums_BHL1)
-        ctx.save_for_backward(
-            q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1, output_BHLK
-        )
+        ctx.save_for_backward(q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1)
         return output_BHLK
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_BHLK: Tensor) -> tuple[Tensor | None, ...]:
-        q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1, output_BHLK = (
-            ctx.saved_tensors
-        )
-        of_mixed_BHLK = gradient_BHLK.contiguous() / sums_BHL1
-        # What a softmax subtracts: the sum of each weight times its gradient.
-        shift_BHL1 = (of_mixed_BHLK * output_BHLK).sum(-1, keepdim=True)
-        of_v_BHJK = dropped_BHLJ.transpose(-1, -2) @ of_mixed_BHLK
+        q_BHLK, k_BHJK, v_BHJK, exponentials_BHLJ, dropped_BHLJ, sums_BHL1 = ctx.saved_tensors
+        # All gradients from here on are ``balance`` times too large.
+        of_mixed_BHLK = gradient_BHLK.contiguous() / (sums_BHL1 / ctx.balance)
+        of_v_BHJK = (dropped_BHLJ.transpose(-1, -2) @ of_mixed_BHLK).div_(ctx.balance)
         of_scores_BHLJ = (of_mixed_BHLK @ v_BHJK.transpose(-1, -2)).mul_(dropped_BHLJ)
+        # As a softmax does: the gradients of a query's scores add up to 0.
+        shift_BHL1 = of_scores_BHLJ.sum(-1, keepdim=True).div_(sums_BHL1)
         of_scores_BHLJ.addcmul_(exponentials_BHLJ, shift_BHL1, value=-1)
-        of_q_BHLK = (of_scores_BHLJ @ k_BHJK).mul_(ctx.scale)
-        of_k_BHJK = of_scores_BHLJ.transpose(-1, -2) @ q_BHLK
+        of_q_BHLK = (of_scores_BHLJ @ k_BHJK).mul_(ctx.scale / ctx.balance)
+        of_k_BHJK = (of_scores_BHLJ.transpose(-1, -2) @ q_BHLK).div_(ctx.balance)
         return of_q_BHLK, of_k_BHJK, of_v_BHJK, None, None
 
 
-def _exponentials(q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the exponentials of all scores, 0 for unseen keys, and each query's sum.
+def _exponentials(
+    q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, float]:
+    """Return the exponentials of all scores, 0 for unseen keys, each query's sum, and a balance.
 
+    A gradient divided by a large sum would be 0 in float32's range, and one multiplied by a large
+    exponential infinite: by the balance, about the root of the largest sum, it is neither.
     Where sums leave the range, each row's largest score is taken off first, as in a softmax, which
     takes a copy of the scores in float32.
     """
@@ -104,9 +106,10 @@ def _exponentials(q_BHLK: Tensor, k_BHJK: Tensor, mask: Tensor | None) -> tuple[
         sums_BHL1 = _sums_of_seen(exponentials_BHLJ, mask)
         least, largest = torch.aminmax(sums_BHL1)
         if _LEAST_SUM <= least <= largest <= _LARGEST_SUM:
-            return exponentials_BHLJ, sums_BHL1
+            # A power of two, which rounds nothing.
+            return exponentials_BHLJ, sums_BHL1, 2.0 ** round(math.log2(largest) / 2)
     exponentials_BHLJ = _shifted_exponentials(q_BHLK @ k_BHJK.transpose(-1, -2), mask)
-    return exponentials_BHLJ, _sums_of_seen(exponentials_BHLJ, mask)
+    return exponentials_BHLJ, _sums_of_seen(exponentials_BHLJ, mask), 1.0
 
 
 def _sums_of_seen(exponentials_BHLJ: Tensor, mask: Tensor | None) -> Tensor:
