@@ -124,7 +124,8 @@ def _of_scirepeval(
     """Predict the labels as SciRepEval's code does: a grid for each, whatever its papers."""
     model = LinearSVC(loss="hinge", max_iter=10_000, random_state=42)
     fitted = OneVsRestClassifier(GridSearchCV(model, {"C": costs}, cv=3))
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return np.asarray(fitted.fit(x, flags).predict(test))
 
 
