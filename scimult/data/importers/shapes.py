@@ -209,7 +209,10 @@ def _titled(title: str, subtitle: str) -> str:
 
 # Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
+    "id": (
+        *("id", "_id", "key", "paper_id", "paper-id", "publication id"),
+        *("pmid", "eid", "ut", "ut (unique wos id)"),
+    ),
     "title": ("title", "article title", "document title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
@@ -221,6 +224,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         "journal/book",
         "container-title",
         "booktitle",
+        "anthology title",
     ),
     "year": (
         *("year", "publication year", "publication_year", "published year", "pubyear"),
@@ -236,8 +240,9 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-# Columns of Zotero, Scopus and Web of Science, whose authors are "Doe, Jane; Roe, Karl".
-_FAMILY_FIRST = {"item type", "author full names"}
+# Columns of Zotero, of Dimensions, and of Scopus and Web of Science, which write authors as "Doe,
+# Jane; Roe, Karl".
+_FAMILY_FIRST = {"item type", "dimensions url", "author full names"}
 
 
 def plain(record: Fields) -> dict[str, Any]:
