@@ -24,6 +24,8 @@ LATEX_SIGNS: dict[Mark, str] = {
     "better": r"\rlap{$^{+}$}",
     "worse": r"\rlap{$^{-}$}",
 }
+# Of CommonMark and of GitHub, whose tildes strike text out and whose dollars are formulas.
+_MARKUP = re.compile(r"[\\|`*\[\]<>&~$]|(?<![^\W_])_|_(?![^\W_])")
 _LATEX = {
     **{sign: "\\" + sign for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -188,9 +190,9 @@ def _markdown_cell(cell: Cell) -> str:
 def escaped(text: str) -> str:
     """Escape a user's text for a Markdown cell or line.
 
-    An underscore within a word starts no markup and stays.
+    A single underscore within a word starts no markup and stays.
     """
-    return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def to_latex(table: Table) -> str:

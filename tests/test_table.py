@@ -11,6 +11,7 @@ from scimult.table import (
     Cell,
     Table,
     change,
+    escaped,
     label,
     percent,
     percents,
@@ -50,6 +51,18 @@ def test_markdown_keeps_texts_inside_their_cells() -> None:
         "| y | – | 25.00▼ |",
     ]
     assert lines[-1] == "* a note"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("__a__ _b_ c_d", r"\_\_a\_\_ \_b\_ c_d"),
+        ("~~gone~~ R&amp;D", r"\~\~gone\~\~ R\&amp;D"),
+        ("$x$ <b> `c` [d](e) *f*", r"\$x\$ \<b\> \`c\` \[d\](e) \*f\*"),
+    ],
+)
+def test_markdown_shows_texts_as_they_are(text: str, written: str) -> None:
+    assert escaped(text) == written
 
 
 def test_latex_escapes_texts_and_marks_tests() -> None:
