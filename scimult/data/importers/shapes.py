@@ -41,20 +41,27 @@ _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
 def openalex(work: Fields) -> dict[str, Any]:
-    """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
+    """Convert an OpenAlex work: short ids, the abstract as text, topics as labels.
+
+    In its tables the columns are paths, and a bar separates what is a list elsewhere.
+    """
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
     return {
         "id": _short(work.get("id")),
         "title": first(work, "title", "display_name"),
         "abstract": work.get("abstract"),
-        "authors": at(work, "authorships.author.display_name"),
+        "authors": _several(at(work, "authorships.author.display_name")),
         "venue": source or at(work, "host_venue.display_name"),
         "year": year_in(first(work, "publication_year", "publication_date")),
         "doi": work.get("doi"),
-        "references": _short(work.get("referenced_works")),
-        "labels": at(work, "topics.display_name"),
+        "references": _short(_several(work.get("referenced_works"))),
+        "labels": _several(at(work, "topics.display_name")),
     }
+
+
+def _several(value: Any) -> Any:
+    return value.split("|") if isinstance(value, str) and "|" in value else value
 
 
 def semantic_scholar(paper: Fields) -> dict[str, Any]:

@@ -346,3 +346,11 @@ DIMENSIONS = (
     '1,pub.1,10.1234/ABC.1,77,Graphs of papers,"We draw\r\n\r\ngraphs.",,Graphs 2012,2012,'
     '"Núñez, Ana; Li, Bo",https://app.dimensions.ai/details/publication/pub.1\r\n'
 )
+
+OPENALEX_TABLE = (
+    '"id","authorships.author.display_name","display_name","doi","publication_year","abstract",'
+    '"primary_location.source.display_name","topics.display_name","referenced_works"\n'
+    '"https://openalex.org/W10","Ana Núñez|Bo Li","Graphs of papers","https://doi.org/10.1234/ABC.1",'
+    '"2012","We draw graphs.","JMLR","Citation Analysis|Graphs, drawn",'
+    '"https://openalex.org/W11|https://openalex.org/W99"\n'
+)

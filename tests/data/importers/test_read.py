@@ -51,6 +51,21 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         json.dumps({"meta": {"count": 2}, "results": layouts.OPENALEX, "group_by": []}),
         {"id": "W10", "references": ["W11", "W99"], "abstract": "We draw graphs. We win."},
     ),
+    "openalex table": (
+        "table.csv",
+        layouts.OPENALEX_TABLE,
+        {
+            "id": "W10",
+            "title": "Graphs of papers",
+            "abstract": "We draw graphs.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "JMLR",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "references": ["W11", "W99"],
+            "labels": ["Citation Analysis", "Graphs, drawn"],
+        },
+    ),
     "s2orc": (
         "metadata_0.jsonl",
         lines(layouts.S2ORC),
