@@ -34,10 +34,13 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "–": "--",
+    "\0": "{}",
     "×": r"$\times$",
     "≤": r"$\leq$",
     "α": r"$\alpha$",
 }
+# Signs that LaTeX joins with the next one: hyphens to a dash, quotes to another quote.
+_JOINED = re.compile(r"([-`',])(?=\1)|[?!](?=`)")
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,8 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    parted = _JOINED.sub("\\g<0>\0", text)
+    return "".join(_LATEX.get(sign, sign) for sign in parted)
 
 
 def _plain(text: str, bold: bool = False) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
+from pylatexenc.latex2text import LatexNodes2Text
 from rich.console import Console
 
 from scimult.table import (
@@ -71,6 +72,14 @@ def test_latex_escapes_texts_and_marks_tests() -> None:
     assert r"set & one\_1 & two \\" in lines
     assert r"50\% | x & 50.00 & \textbf{61.23}\rlap{$^{+}$} \\" in lines
     assert r"y & -- & 25.00\rlap{$^{-}$} \\" in lines
+
+
+@pytest.mark.parametrize(
+    "text", ["models--allenai--specter", "a---b", "a - – b", "``a''", "?`a!`", ",,a--%_b"]
+)
+def test_latex_joins_no_signs(text: str) -> None:
+    lines = to_latex(Table("t", ["a"], 1, [[label(text)]])).splitlines()
+    assert LatexNodes2Text().latex_to_text(lines[-3].removesuffix(r" \\")) == text
 
 
 def test_the_end_of_a_latex_row_takes_nothing_of_the_next() -> None:
