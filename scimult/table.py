@@ -24,6 +24,8 @@ LATEX_SIGNS: dict[Mark, str] = {
     "better": r"\rlap{$^{+}$}",
     "worse": r"\rlap{$^{-}$}",
 }
+# Of CommonMark and of GitHub, whose tildes strike text out and whose dollars are formulas.
+_MARKUP = re.compile(r"[\\|`*\[\]<>&~$]|(?<![^\W_])_|_(?![^\W_])")
 _LATEX = {
     **{sign: "\\" + sign for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -32,10 +34,13 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "–": "--",
+    "\0": "{}",
     "×": r"$\times$",
     "≤": r"$\leq$",
     "α": r"$\alpha$",
 }
+# Signs that LaTeX joins with the next one: hyphens to a dash, quotes to another quote.
+_JOINED = re.compile(r"([-`',])(?=\1)|[?!](?=`)")
 
 
 @dataclass(frozen=True)
@@ -188,9 +193,9 @@ def _markdown_cell(cell: Cell) -> str:
 def escaped(text: str) -> str:
     """Escape a user's text for a Markdown cell or line.
 
-    An underscore within a word starts no markup and stays.
+    A single underscore within a word starts no markup and stays.
     """
-    return re.sub(r"([\\|`*\[\]<>]|\b_|_\b)", r"\\\1", " ".join(text.split()))
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def to_latex(table: Table) -> str:
@@ -219,7 +224,8 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    parted = _JOINED.sub("\\g<0>\0", text)
+    return "".join(_LATEX.get(sign, sign) for sign in parted)
 
 
 def _plain(text: str, bold: bool = False) -> Text:

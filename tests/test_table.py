@@ -5,12 +5,14 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
+from pylatexenc.latex2text import LatexNodes2Text
 from rich.console import Console
 
 from scimult.table import (
     Cell,
     Table,
     change,
+    escaped,
     label,
     percent,
     percents,
@@ -52,12 +54,32 @@ def test_markdown_keeps_texts_inside_their_cells() -> None:
     assert lines[-1] == "* a note"
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("__a__ _b_ c_d", r"\_\_a\_\_ \_b\_ c_d"),
+        ("~~gone~~ R&amp;D", r"\~\~gone\~\~ R\&amp;D"),
+        ("$x$ <b> `c` [d](e) *f*", r"\$x\$ \<b\> \`c\` \[d\](e) \*f\*"),
+    ],
+)
+def test_markdown_shows_texts_as_they_are(text: str, written: str) -> None:
+    assert escaped(text) == written
+
+
 def test_latex_escapes_texts_and_marks_tests() -> None:
     lines = to_latex(TABLE).splitlines()
     assert lines[:3] == ["% A & B", "% a note", r"\begin{tabular}{lrr}"]
     assert r"set & one\_1 & two \\" in lines
     assert r"50\% | x & 50.00 & \textbf{61.23}\rlap{$^{+}$} \\" in lines
     assert r"y & -- & 25.00\rlap{$^{-}$} \\" in lines
+
+
+@pytest.mark.parametrize(
+    "text", ["models--allenai--specter", "a---b", "a - – b", "``a''", "?`a!`", ",,a--%_b"]
+)
+def test_latex_joins_no_signs(text: str) -> None:
+    lines = to_latex(Table("t", ["a"], 1, [[label(text)]])).splitlines()
+    assert LatexNodes2Text().latex_to_text(lines[-3].removesuffix(r" \\")) == text
 
 
 def test_the_end_of_a_latex_row_takes_nothing_of_the_next() -> None:

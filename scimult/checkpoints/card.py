@@ -14,6 +14,7 @@ from scimult.checkpoints.hub import is_hub_name
 from scimult.models import EncoderConfig
 from scimult.models.config import ROUTED
 from scimult.models.variants import variant_of
+from scimult.table import escaped
 
 CARD_FILE = "README.md"
 _COMPARE = {
@@ -72,7 +73,7 @@ def model_card(
     parameters = sum(tensor.numel() for tensor in weights.values())
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False, allow_unicode=True) + "---",
-        f"# {name}",
+        f"# {escaped(name)}",
         "A bi-encoder of scientific text: it embeds papers, "
         "labels and queries as vectors, and the nearest vectors are the best matches.",
         "## Tasks\n\n" + _task_table(config),
@@ -141,7 +142,7 @@ def _task_table(config: PretrainedConfig) -> str:
     lines = ["| task | query | candidate | format | instruction |", "|---|---|---|---|---|"]
     lines += [
         f"| {task.name} | {task.query_kind} | {task.candidate_kind} | {task.format} "
-        f"| {task.instruction or '–'} |"
+        f"| {escaped(task.instruction) or '–'} |"
         for task in config.tasks
     ]
     return "\n".join(lines)
@@ -157,5 +158,5 @@ def _provenance(config: PretrainedConfig) -> str:
     released = config.provenance.get("released")
     if isinstance(released, dict):
         single |= {f"released {key}": released.get(key) for key in ("file", "sha256", "epoch")}
-    lines = [f"- {key}: {value}" for key, value in single.items()] or ["- not recorded"]
-    return "\n".join([*lines, "", "`config.json` has the full record."])
+    lines = [f"- {escaped(f'{key}: {value}')}" for key, value in single.items()]
+    return "\n".join([*(lines or ["- not recorded"]), "", "`config.json` has the full record."])

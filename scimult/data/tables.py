@@ -18,6 +18,8 @@ FIELD_LIMIT = 1 << 24
 """Longest value, in characters; the csv module's process-wide default is too low."""
 # Excel's own first line, which tells the delimiter.
 _EXCEL = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
+# What Dimensions writes above the header: the date of the export, the search, the rights.
+_ABOUT = re.compile(r'"?About the data:\s', re.IGNORECASE)
 Line = tuple[int, str]
 
 
@@ -60,7 +62,8 @@ def _separator(path: Path) -> str:
 
 def delimiter_of(path: Path) -> str:
     """Return the delimiter of a ``.csv`` file: comma, semicolon or tab."""
-    first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
+    lines = (line for _, line in read_lines(path, Rejects(skip_bad=True)))
+    first = next((line for line in lines if not _ABOUT.match(line)), "")
     if (told := _EXCEL.fullmatch(first)) is not None:
         return told[1]
     try:
@@ -118,7 +121,7 @@ def _rows(
     again: deque[Line] = deque()
     is_first = True
     while (line := again.popleft() if again else next(lines, None)) is not None:
-        if not line[1].strip() or (is_first and _EXCEL.fullmatch(line[1])):
+        if not line[1].strip() or (is_first and _is_preamble(line[1])):
             continue
         is_first = False
         used = [line]
@@ -137,6 +140,11 @@ def _rows(
             values = _split(line[1], delimiter)
         if used[-1][0] - line[0] < len(used):
             yield line[0], values  # else one of its lines is no UTF-8, and was rejected
+
+
+def _is_preamble(line: str) -> bool:
+    """Return whether a program wrote this line above a table's header."""
+    return (_EXCEL.fullmatch(line) or _ABOUT.match(line)) is not None
 
 
 def _split(line: str, delimiter: str | None) -> list[str]:

@@ -6,6 +6,7 @@ add little to a benchmark. Shape legend: S systems, D data sets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -18,11 +19,13 @@ from scimult.config import StrictConfig
 from scimult.errors import DataError
 from scimult.evaluation.metrics import Scores
 from scimult.evaluation.report import check_comparable, set_order
+from scimult.evaluation.resampling import ROUNDING
 from scimult.evaluation.results import load_results, provenance
 from scimult.table import ABSENT, Table, label, number
 
 FEWEST = 3
 """Over two systems every correlation is 1 or -1."""
+_DIGITS = round(-math.log10(ROUNDING))
 
 Method = Literal["pearson", "spearman", "kendall"]
 METHODS: dict[Method, Callable[[Scores, Scores], Any]] = {
@@ -90,7 +93,11 @@ def correlate(out: Path) -> Correlation:
 
 
 def matrix(scores_SD: Scores, method: Method) -> list[list[float | None]]:
-    """Return the correlation of every two columns; None where one is constant."""
+    """Return the correlation of every two columns; None where one is constant.
+
+    Scores that differ by no more than rounding are equal, as in tests (`resampling.ROUNDING`).
+    """
+    scores_SD = np.round(scores_SD, _DIGITS)
     columns, constant = list(scores_SD.T), np.ptp(scores_SD, axis=0) == 0
     # Compute each pair once: swapped arguments may differ in the last bit.
     values = {

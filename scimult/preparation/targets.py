@@ -27,6 +27,8 @@ from scimult.preparation.target_config import (
 from scimult.types import BoolArray, IntArray
 
 PAPER_COLUMN = "paper-id|corpus-id"
+# Means closer to 0, as a share of the largest number, are 0.
+_ROUNDING = 1e-12
 
 
 class TargetReader:
@@ -195,7 +197,7 @@ def split_targets(
                 files = [replace(file, numbers=np.log1p(file.numbers)) for file in files]
             factor, offset = _scaling(config, files, dev_N, means)
             files = [replace(file, numbers=factor * file.numbers + offset) for file in files]
-            means[task] = float(_training(files, dev_N).mean())
+            means[task] = _mean(_training(files, dev_N))
         else:
             files = _numbered(config, files)
         split = [part for file in files for part in _split(file, dev_N)]
@@ -217,6 +219,12 @@ def _training(files: Sequence[TargetFile], dev_N: BoolArray) -> NDArray[np.float
     return np.concatenate([file.numbers[~dev_N[file.rows]] for file in files])
 
 
+def _mean(numbers: NDArray[np.float64]) -> float:
+    """Return the mean; 0 if rounding alone makes it another, as that of standardised numbers."""
+    mean = float(numbers.mean())
+    return mean if abs(mean) > _ROUNDING * np.abs(numbers).max() else 0.0
+
+
 def _scaling(
     config: RegressionTargetConfig,
     files: Sequence[TargetFile],
@@ -231,7 +239,8 @@ def _scaling(
     if config.scale == "unit":
         width, zero = float(np.ptp(numbers)), float(numbers.min())
     elif config.scale == "standard":
-        width, zero = float(numbers.std()), float(numbers.mean())
+        # Equal numbers may deviate from their mean by rounding.
+        width, zero = float(numbers.std()) if np.ptp(numbers) else 0.0, float(numbers.mean())
     if width == 0:
         raise _unusable(
             config.task, f"all numbers are {numbers[0]:g}, which scale {config.scale} cannot scale"

@@ -132,7 +132,8 @@ def fit_weights(
     from sklearn.linear_model import LogisticRegression
 
     mean_S, spread_S = signals_PS.mean(axis=0), signals_PS.std(axis=0)
-    spread_S = np.where(spread_S > 0, spread_S, 1)
+    # Rounding gives a source that never varies a spread, and then a weight of thousands.
+    spread_S = np.where(np.ptp(signals_PS, axis=0) > 0, spread_S, 1)
     model = LogisticRegression(C=_INVERSE_PENALTY, max_iter=300)
     model.fit((signals_PS - mean_S) / spread_S, right_P, sample_weight=weight_P)
     weights_S = model.coef_[0] / spread_S

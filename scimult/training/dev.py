@@ -170,11 +170,12 @@ def target_scores(
         scores = [2 * correct / int(predicted_BK.sum() + true_BK.sum())]
     else:
         errors = (outputs_BK[:, 0] - targets_B).square().sum()
-        spread = (targets_B - targets_B.mean()).square().sum().clamp(min=1e-12)
+        spread = (targets_B - targets_B.mean()).square().sum()
         # Half a second to import, which every start of a rank would pay.
         from scipy.stats import kendalltau
 
         tau = float(kendalltau(outputs_BK[:, 0].numpy(), targets_B.numpy()).statistic)
-        # Tau is NaN if all numbers are equal.
-        scores = [float(1 - errors / spread), 0.0 if np.isnan(tau) else tau]
+        # If all numbers are equal there is no spread but by rounding, and tau is NaN.
+        r2 = float(1 - errors / spread) if targets_B.max() > targets_B.min() else 0.0
+        scores = [r2, 0.0 if np.isnan(tau) else tau]
     return dict(zip(target_score_names(file), scores, strict=True))

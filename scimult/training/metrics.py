@@ -42,6 +42,8 @@ _MEANS = (
 # These aggregate over steps, but not over tasks.
 _OF_ONE_TASK = ("class_accuracy", "micro_f1", "r2")
 Sums = dict[str, list[float]]
+# Equal numbers have up to this share of their squares as spread.
+_ROUNDING = 1e-12
 
 
 @torch.no_grad()
@@ -129,7 +131,7 @@ def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
             means[task]["micro_f1"] = 2 * named["found"] / (named["named"] + named["listed"])
         if named["measured"]:
             spread = named["squares"] - named["numbers"] ** 2 / named["measured"]
-            if spread > 0:
+            if spread > _ROUNDING * named["squares"]:
                 means[task]["r2"] = 1 - named["errors"] / spread
     return means
 

@@ -112,3 +112,15 @@ def test_cards_name_bases_on_the_hub_only(tmp_path: Path, monkeypatch: pytest.Mo
         model.config.provenance = {"base": base}
         card = own_card(model.config, model.model.state_dict(), "m")
         assert (f"base_model: {base}\n" in card) == named
+
+
+def test_texts_of_users_stay_in_their_cells_of_a_card(tmp_path: Path) -> None:
+    model = load_pretrained(save_tiny_model(tmp_path / "m"))
+    config = model.config.model_copy(deep=True)
+    config.tasks[0] = config.tasks[0].model_copy(update={"instruction": "A | B:\n__now__"})
+    config.provenance = {"run": "runs/~~old~~"}
+    card = own_card(config, model.model.state_dict(), "a_b")
+    (row,) = [line for line in card.splitlines() if line.startswith(f"| {config.tasks[0].name} |")]
+    assert row.endswith(r" | A \| B: \_\_now\_\_ |")
+    assert "\n# a_b\n" in card
+    assert "- run: runs/\\~\\~old\\~\\~\n" in card

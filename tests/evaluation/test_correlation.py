@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.errors import DataError
-from scimult.evaluation.correlation import Correlation, correlate, matrix
+from scimult.evaluation.correlation import METHODS, Correlation, correlate, matrix
 from scimult.evaluation.results import Result, SetResult, save_result
 
 LEVELS = st.integers(0, 4).map(lambda value: value / 4)
@@ -57,6 +57,20 @@ def test_against_definitions_with_ties(rows: list[tuple[float, float]]) -> None:
         found = matrix(np.array(rows), method)  # type: ignore[arg-type]
         assert found[0][1] == found[1][0]
         assert found[0][1] == (None if constant else pytest.approx(wanted(), abs=1e-9))
+
+
+def test_means_of_the_same_scores_in_another_order_are_ties() -> None:
+    """They differ in the last bit: four equal systems are no order, and five have one outlier."""
+    shuffled = [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1), (0.2, 0.1, 0.3), (0.3, 0.1, 0.2)]
+    means = [float(np.mean(scores)) for scores in shuffled]
+    assert len(set(means)) > 1
+    for method in METHODS:
+        assert matrix(np.column_stack([means, [0.1, 0.2, 0.3, 0.4]]), method)[0] == [None, None]
+        several, exact = (
+            matrix(np.column_stack([[*scores, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]]), method)[0][1]
+            for scores in (means, [0.2] * 4)
+        )
+        assert several == exact
 
 
 def _write(out: Path, systems: dict[str, list[float]], names: str = "xyz") -> None:

@@ -323,6 +323,13 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
     benchmark = _benchmark(["kendall_tau"])
     with pytest.raises(DataError, match="all predictions are equal"):
         regression_linear(benchmark, _papers([], values), np.zeros_like(x))
+    # Of a collapsed model; the last ones of 39 rows are summed in another order.
+    odd = _papers([], values)
+    odd = replace(odd, test_rows=odd.test_rows[:39])
+    for seed in range(3):
+        vector = np.random.default_rng(seed).normal(size=384).astype(np.float32)
+        with pytest.raises(DataError, match="all predictions are equal"):
+            regression_linear(benchmark, odd, np.tile(vector, (TRAIN + TEST, 1)))
     constant = _papers([], [*values[:TRAIN], *[1.0] * TEST])
     with pytest.raises(DataError, match="all true numbers are equal.*Fix: leave the set out"):
         regression_linear(benchmark, constant, x)

@@ -119,6 +119,14 @@ def test_years_have_the_mean_of_log_citations(tmp_path: Path) -> None:
     assert by_paper(data, found) == pytest.approx(expected)
 
 
+def test_numbers_around_0_lend_no_mean(tmp_path: Path) -> None:
+    """Numpy gives these standardised counts a mean of 3e-16."""
+    year = YEAR | {"scale": "unit", "times_mean_of": "count"}
+    table = "paper-id\tcitations\np1\t2\np2\t3\np3\t3\n"
+    with pytest.raises(DataError, match="the mean of count is 0"):
+        prepare(tmp_path, year, COUNT | {"scale": "standard"}, table=table)
+
+
 def test_rare_classes_and_their_papers_are_left_out(tmp_path: Path) -> None:
     rows = papers(topics=[["x", "rare"], ["x"], ["x"], ["rare"], ["y"], ["y"], ["y", "x"], ["y"]])
     data = prepare(tmp_path, TOPICS | {"min_papers": 3}, rows=rows)
@@ -227,6 +235,13 @@ TABLE = "paper-id\tcitations\n"
             None,
             TABLE + "p1\t2\np2\t2\n",
             "all numbers are 2, which scale unit",
+        ),
+        (
+            # Numpy gives them a deviation of 1e-17.
+            COUNT | {"scale": "standard"},
+            None,
+            TABLE + "p1\t0.1\np2\t0.1\np3\t0.1\n",
+            "all numbers are 0.1, which scale standard",
         ),
         (YEAR, papers(size=["new"] * 8), None, "papers.jsonl:1.*not a finite number.*new"),
         (YEAR | {"field": "sise"}, None, None, "no paper has a target of task 'year'.*sise"),

@@ -154,6 +154,21 @@ def test_weights_are_those_of_weighted_logistic_regression() -> None:
     assert found.bias == pytest.approx(plain.intercept_[0], rel=0.01)
 
 
+@pytest.mark.parametrize("pairs", [500, 5000])
+def test_a_source_that_never_varies_tells_nothing(pairs: int) -> None:
+    """As if each concept had two papers: float32 gives their logarithms a spread."""
+    rng = np.random.default_rng(0)
+    varied = rng.normal(size=pairs).astype(np.float32)
+    right = rng.random(pairs) < 1 / (1 + np.exp(1 - varied))
+    weight = np.ones(pairs)
+    x = np.column_stack([varied, np.full(pairs, np.log1p(np.float32(2)))])
+    found = fit_weights(x, right, weight, ("label", "papers"))
+    alone = fit_weights(x[:, :1], right, weight, ("label",))
+    assert found.weights["papers"] == pytest.approx(0, abs=0.01)
+    assert found.weights["label"] == pytest.approx(alone.weights["label"], rel=1e-3)
+    assert found.bias == pytest.approx(alone.bias, rel=1e-2)
+
+
 def test_the_sample_of_pairs_represents_all_of_them() -> None:
     """Weights sum to the number of pairs, and right pairs are always included."""
     rng = np.random.default_rng(4)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import r2_score
 
 from scimult.checkpoints import load_pretrained
 from scimult.config import validate
 from scimult.data.batches import all_known_positives
+from scimult.data.targets import TargetFile
 from scimult.data.views import view_pair
 from scimult.models import pack
 from scimult.preparation.dataset import DatasetConfig, build_dataset
@@ -69,3 +73,19 @@ def test_a_query_of_a_view_finds_its_own_paper(
         model, dev_set, tokens, routes=routes, similarity="cosine", max_length=MAX_LENGTH
     )
     assert worst < 0.1
+
+
+@pytest.mark.parametrize("numbers", [[2.0, 2.0, 2.0], [0.1, 0.1, 0.1], [0.1, 0.2, 0.5]])
+def test_r2_is_scikit_learns_also_of_equal_numbers(
+    monkeypatch: pytest.MonkeyPatch, numbers: list[float]
+) -> None:
+    monkeypatch.setattr(dev, "embed_tokens", lambda *_, **__: np.eye(3, dtype=np.float32))
+    file = TargetFile("s", "t", "dev", "regression", np.arange(3), numbers=np.array(numbers))
+    outputs = [0.3, 0.1, 0.6]
+    head = torch.tensor([[*outputs, 0.0]])
+    tokens: Any = SimpleNamespace(tokens=lambda row, length: np.array([row]))
+    model: Any = None
+    found = dev.target_scores(model, file, head, tokens, route=0, max_length=MAX_LENGTH)
+    # Of 0.1 rounding makes a mean that is another number, for scikit-learn too.
+    wanted = 0.0 if numbers == [0.1] * 3 else r2_score(numbers, outputs)
+    assert found["dev/s.t/r2"] == pytest.approx(wanted, abs=1e-6)

@@ -15,6 +15,7 @@ from scimult.training.metrics import (
     add_sums,
     means_by_task,
     query_statistics,
+    target_statistics,
     total,
 )
 
@@ -85,3 +86,12 @@ def test_means_weigh_queries_and_not_micro_batches() -> None:
     assert total(sums) == pytest.approx(
         {"loss": 19 / 4, "accuracy": 1 / 2, "margin": 1, "hard_wins": 0.5}
     )
+
+
+@pytest.mark.parametrize("numbers", [[0.1] * 3, [2012.0] * 7, [0.3], [0.1] * 6])
+def test_equal_numbers_have_no_r2(numbers: list[float]) -> None:
+    """In floating point the mean of squares exceeds the square of the mean."""
+    targets = torch.tensor(numbers, dtype=torch.float64)
+    outputs = targets[:, None] + 0.5
+    sums = target_statistics("regression", outputs, targets, (outputs[:, 0] - targets).square())
+    assert "r2" not in means_by_task({"task": sums.tolist()})["task"]

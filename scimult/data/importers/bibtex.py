@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
+from scimult.data.importers.doi import linked_doi
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
@@ -32,8 +33,9 @@ _NO_KEY = re.compile(
     r"^([ \t]*@(?!(?:string|preamble|comment)\b)\w+\s*[{(])(?=\s*[\w-]+\s*=)",
     re.MULTILINE | re.IGNORECASE,
 )
+# What holds fields of others, names a set of others, or sets options of a style (IEEEtran, REVTeX).
+_NO_PAPERS = {"xdata", "set", "ieeetranbstctl", "control"}
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
-_DOI_ADDRESS = re.compile(r"https?://(?:dx\.|www\.)?doi\.org/", re.I)
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
 _NAME_PART = re.compile(
     r"\b(family|given|prefix|suffix)\s*=\s*((?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}\"])*)", re.I
@@ -112,6 +114,8 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     by_key = {entry.key.lower(): entry for entry in entries if entry.key}
     decode = _latex_decoder()
     for entry in entries:
+        if entry.entry_type.lower() in _NO_PAPERS:
+            continue
         start = (entry.start_line or 0) + 1
         if any(start <= number <= start + (entry.raw or "").count("\n") for number in unread):
             continue  # one of its lines is no UTF-8, and was rejected
@@ -228,6 +232,23 @@ def _fields(entry: Entry, strings: Mapping[str, str]) -> dict[str, str]:
     return {**dict(zip(names, values, strict=True)), "key": entry.key}
 
 
+def _with_data(
+    entry: Entry, by_key: Mapping[str, Entry], strings: Mapping[str, str], below: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return an entry's fields with those of the entries in its ``xdata``.
+
+    These replace its own, and later ones earlier ones, as in Biber. ``below`` are the entries that
+    ask for this one's: a circle ends where it began.
+    """
+    fields = _fields(entry, strings)
+    below = (*below, fields["key"].lower())
+    for key in re.split(r"\s*,\s*", fields.get("xdata", "").strip().lower()):
+        data = by_key.get(key)
+        if data is not None and data.entry_type.lower() == "xdata" and key not in below:
+            fields |= {**_with_data(data, by_key, strings, below), "key": fields["key"]}
+    return fields
+
+
 def _with_parents(
     entry: Entry, by_key: Mapping[str, Entry], strings: Mapping[str, str]
 ) -> dict[str, str]:
@@ -236,12 +257,12 @@ def _with_parents(
     As in BibLaTeX, a parent without ``booktitle`` gives its ``title``. Other fields of the parent,
     such as its DOI or editors, describe the volume and not the paper.
     """
-    fields = _fields(entry, strings)
+    fields = _with_data(entry, by_key, strings)
     above, seen = fields, {fields["key"].lower()}
     # Proceedings may have a parent too, such as a series; a circle ends where it began.
     while (key := above.get("crossref", "").strip().lower()) in by_key and key not in seen:
         seen.add(key)
-        above = _fields(by_key[key], strings)
+        above = _with_data(by_key[key], by_key, strings)
         if first(fields, *_VENUES) is None:
             fields["booktitle"] = first(above, "booktitle", *_VENUES, "title") or ""
         if first(fields, *_DATES) is None:
@@ -252,9 +273,8 @@ def _with_parents(
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
     persons = _persons(first(fields, "author", "editor") or "")
     names = [decode(_first_name_first(person)) for person in persons]
-    # A publisher's address often continues after the DOI: .../doi/10.1002/abc.123/full
     address = fields.get("url", "")
-    doi = fields.get("doi") or (address if _DOI_ADDRESS.search(address) else "")
+    doi = fields.get("doi") or (address if linked_doi(address) else "")
     return {
         "id": fields["key"],
         "title": decode(": ".join(filter(None, (fields.get("title"), fields.get("subtitle"))))),

@@ -35,3 +35,11 @@ def short_doi(text: str) -> str:
     while doi[-1] in _NEVER_LAST or doi.count(doi[-1]) > doi.count(_OPENING.get(doi[-1], doi[-1])):
         doi = doi[:-1]
     return doi.lower() if _DOI.fullmatch(doi) else ""
+
+
+def linked_doi(address: str) -> str:
+    """Return the DOI in an address of its resolver; empty for another address.
+
+    A publisher's often goes on after the DOI: ``.../doi/10.1002/abc.123/full``.
+    """
+    return short_doi(address) if _LINK.search(address) else ""

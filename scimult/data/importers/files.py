@@ -50,6 +50,7 @@ _SUFFIXES = {suffix: kind for suffix, kind in KINDS.items() if suffix != ".txt"}
 }
 # Records among which one tells the shape.
 _TELLING = 100
+_TELLING_COLUMNS = {"wos": WOS_COLUMNS, "openalex": {"id", "authorships.author.display_name"}}
 _JSON = re.compile(r"\s*[\[{]")
 
 
@@ -101,8 +102,9 @@ def guess_format(path: Path, named: str | None = None) -> Format:
         return Format(container, chosen.shape)
     if container in ("json", "parquet"):
         return Format(container, _shape(path, container) or "plain")
-    columns = re.split(r"[\t,;]", _header(read_start(path)))
-    return Format(container, "wos" if WOS_COLUMNS.issubset(columns) else "plain")
+    columns = {name.strip('" ') for name in re.split(r"[\t,;]", _header(read_start(path)))}
+    told = (shape for shape, names in _TELLING_COLUMNS.items() if names <= columns)
+    return Format(container, next(told, "plain"))
 
 
 def _container(path: Path) -> str:

@@ -41,20 +41,27 @@ _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
 def openalex(work: Fields) -> dict[str, Any]:
-    """Convert an OpenAlex work: short ids, the abstract as text, topics as labels."""
+    """Convert an OpenAlex work: short ids, the abstract as text, topics as labels.
+
+    In its tables the columns are paths, and a bar separates what is a list elsewhere.
+    """
     work = restore_abstract(dict(work))
     source = at(work, "primary_location.source.display_name")
     return {
         "id": _short(work.get("id")),
         "title": first(work, "title", "display_name"),
         "abstract": work.get("abstract"),
-        "authors": at(work, "authorships.author.display_name"),
+        "authors": _several(at(work, "authorships.author.display_name")),
         "venue": source or at(work, "host_venue.display_name"),
         "year": year_in(first(work, "publication_year", "publication_date")),
         "doi": work.get("doi"),
-        "references": _short(work.get("referenced_works")),
-        "labels": at(work, "topics.display_name"),
+        "references": _short(_several(work.get("referenced_works"))),
+        "labels": _several(at(work, "topics.display_name")),
     }
+
+
+def _several(value: Any) -> Any:
+    return value.split("|") if isinstance(value, str) and "|" in value else value
 
 
 def semantic_scholar(paper: Fields) -> dict[str, Any]:
@@ -209,7 +216,10 @@ def _titled(title: str, subtitle: str) -> str:
 
 # Column names of plain tables, in order of preference.
 _SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "id": ("id", "_id", "key", "paper_id", "paper-id", "pmid", "eid", "ut", "ut (unique wos id)"),
+    "id": (
+        *("id", "_id", "key", "paper_id", "paper-id", "publication id"),
+        *("pmid", "eid", "ut", "ut (unique wos id)"),
+    ),
     "title": ("title", "article title", "document title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
@@ -221,6 +231,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         "journal/book",
         "container-title",
         "booktitle",
+        "anthology title",
     ),
     "year": (
         *("year", "publication year", "publication_year", "published year", "pubyear"),
@@ -236,8 +247,9 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-# Columns of Zotero, Scopus and Web of Science, whose authors are "Doe, Jane; Roe, Karl".
-_FAMILY_FIRST = {"item type", "author full names"}
+# Columns of Zotero, of Dimensions, and of Scopus and Web of Science, which write authors as "Doe,
+# Jane; Roe, Karl".
+_FAMILY_FIRST = {"item type", "dimensions url", "author full names"}
 
 
 def plain(record: Fields) -> dict[str, Any]:

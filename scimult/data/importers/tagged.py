@@ -7,13 +7,13 @@ says how its tags look and what they mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scimult.data.importers.doi import short_doi
+from scimult.data.importers.doi import linked_doi, short_doi
 from scimult.data.importers.paper import (
     first,
     first_name_first,
@@ -37,8 +37,9 @@ class Layout(NamedTuple):
     first : str
         Tag that a record starts with.
     fields : mapping
-        Our fields and their tags: the first that has a text counts, and those after a comma too.
-        ``groups`` are authors that are no persons.
+        Our fields and their tags: the first that has a text counts, and those after a comma too;
+        those joined by a plus are one. ``groups`` are authors that are no persons, ``link`` an
+        address that may be that of a DOI.
     last : str
         Tag that a record ends with; without it, it ends where the next one starts.
     lists : set of str
@@ -83,12 +84,13 @@ LAYOUTS: Mapping[str, Layout] = {
             "id": "ID AN",
             "title": "TI, T1, TT, BT, CT, ST",
             "abstract": "AB N2",
-            "authors": "AU A1 A2 ED",
+            "authors": "AU+A1 A2 ED",
             # JF is a journal's full name; JO, J2, JA and J1 may be abbreviations. Zotero writes the
             # title of proceedings as C3.
             "venue": "JF T2 JO J2 JA J1 C3 BT",
             "year": "PY, Y1, DA",
             "doi": "DO, M3",
+            "link": "UR",
             "labels": "KW",
         },
         last="ER",
@@ -130,6 +132,7 @@ LAYOUTS: Mapping[str, Layout] = {
             "venue": "%J %B",
             "year": "%D, %8",
             "doi": "%R",
+            "link": "%U",
             "labels": "%K",
         },
         lists={"%K"},
@@ -277,13 +280,16 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Convert texts by tag, or a row whose columns are tags, to our fields."""
 
     def texts(name: str) -> list[str]:
-        found = (first(fields, *tags.split()) for tags in layout.fields.get(name, "").split(","))
+        found = (_first(fields, tags) for tags in layout.fields.get(name, "").split(","))
         lists = (value if isinstance(value, list) else [value] for value in found if value)
         return [text for texts in lists for text in texts]
 
     def several(name: str, end: str = ";") -> list[str]:
         # Tables write them in one text.
         return [part for text in texts(name) for part in re.split(end, unescape(text))]
+
+    def doi(name: str, doi_in: Callable[[str], str]) -> str:
+        return next(filter(None, map(doi_in, texts(name))), "")
 
     labels = several("labels")
     if layout.comma and len(labels) == 1:
@@ -294,7 +300,7 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
         "title": next(filter(known_text, texts("title")), ""),
         "authors": [*map(first_name_first, several("authors")), *several("groups")],
         "year": next(filter(None, map(year_in, texts("year"))), None),
-        "doi": next(filter(None, map(short_doi, texts("doi"))), ""),
+        "doi": doi("doi", short_doi) or doi("link", linked_doi),
         "labels": labels,
     }
     if "references" in layout.fields:
@@ -305,3 +311,18 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
         cited = filter(None, (short_doi(text.rstrip("]")) for text in works))
         paper |= {"references": list(cited), "id": paper["doi"] or paper["id"]}
     return paper
+
+
+def _first(fields: Mapping[str, Any], names: str) -> Any:
+    """Return the text or texts of the first of these tags, see ``Layout``, that has one."""
+    for name in names.split():
+        tags = name.split("+")
+        found = first(fields, name)
+        if len(tags) > 1:
+            found = []
+            for tag in fields:  # in the order of the file; some write all texts under each tag
+                if tag in tags:
+                    found += [text for text in fields[tag] if text not in found]
+        if found:
+            return found
+    return None

@@ -99,7 +99,7 @@ def _sources(manifest: Manifest) -> str:
             source.name,
             source.namespace,
             *(source.counts.get(what, 0) for what in ("papers", "labels", "queries")),
-            licences.get(source.name) or "not stated in the configuration",
+            _plain(licences.get(source.name) or "not stated in the configuration"),
         ]
         for source in manifest.sources
     ]

@@ -338,3 +338,19 @@ ZOTERO = (
     '"K1","journalArticle","2012","Núñez, Ana; Li, Bo","Graphs of papers","Journal of Graphs",'
     '"10.1234/ABC.1","We draw\n\ngraphs.","graphs; citation analysis"\n'
 )
+
+DIMENSIONS = (
+    '\ufeff"About the data: Exported on Sep 30, 2026. Criteria: ""graphs; papers"" in titles"\r\n'
+    "Rank,Publication ID,DOI,PMID,Title,Abstract,Source title,Anthology title,PubYear,Authors,"
+    "Dimensions URL\r\n"
+    '1,pub.1,10.1234/ABC.1,77,Graphs of papers,"We draw\r\n\r\ngraphs.",,Graphs 2012,2012,'
+    '"Núñez, Ana; Li, Bo",https://app.dimensions.ai/details/publication/pub.1\r\n'
+)
+
+OPENALEX_TABLE = (
+    '"id","authorships.author.display_name","display_name","doi","publication_year","abstract",'
+    '"primary_location.source.display_name","topics.display_name","referenced_works"\n'
+    '"https://openalex.org/W10","Ana Núñez|Bo Li","Graphs of papers","https://doi.org/10.1234/ABC.1",'
+    '"2012","We draw graphs.","JMLR","Citation Analysis|Graphs, drawn",'
+    '"https://openalex.org/W11|https://openalex.org/W99"\n'
+)

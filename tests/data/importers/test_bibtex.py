@@ -75,6 +75,31 @@ def test_a_paper_has_the_venue_and_year_of_its_proceedings(tmp_path: Path) -> No
     assert (child.title, child.doi, child.labels, child.authors) == ("A", "", [], ["Ann Lee"])
 
 
+def test_entries_that_are_no_papers_give_theirs_to_papers(tmp_path: Path) -> None:
+    text = """@xdata{ACL, booktitle = {Proc. of Tests}, doi = {10.1000/1}, xdata = {year, acl}}
+@xdata{year, date = {2019-07}, title = {Of the data}}
+@set{both, entryset = {a, b}}
+@IEEEtranBSTCTL{IEEEexample:BSTcontrol, CTLuse_forced_etal = "yes"}
+@CONTROL{REVTEX42Control}
+@control{apsrev42Control, author = "08", editor = "1"}
+@inproceedings{a, title = {A}, xdata = {acl, lost}}
+@article{b, title = {B}, xdata = {a}}
+@inbook{c, title = {C}, crossref = {whole}}
+@book{whole, title = {A Book}, xdata = { acl , own }}
+@xdata{own, title = {A whole Book}, booktitle = {}}
+"""
+    found = {
+        paper.id: (paper.title, paper.venue, paper.year, paper.doi)
+        for paper in read(written(tmp_path, "a.bib", text))
+    }
+    assert found == {
+        "a": ("Of the data", "Proc. of Tests", 2019, "10.1000/1"),
+        "b": ("B", "", None, ""),
+        "c": ("C", "A whole Book", 2019, ""),
+        "whole": ("A whole Book", "", 2019, "10.1000/1"),
+    }
+
+
 @pytest.mark.parametrize(
     ("author", "names"),
     [

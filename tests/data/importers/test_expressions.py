@@ -60,6 +60,7 @@ FILES = {
     "null.csv": TABLE + "1,NULL,x\n2,null,\n3,NA,nan\n",
     "spaces.csv": TABLE + '1, lead ,"  x  "\n\n2,,\n',
     "excel.csv": "sep=;\nid;title;labels\n1;a,b;c\n",
+    "dimensions.csv": 'About the data: Exported, for "nets".\nid;title;labels\n1;a,b;c\n',
     "nameless.csv": "id,title,,\n1,a,x,y\n",
     "inches.csv": 'id,title,labels\n1,"a ""q"" t",b\n007,1e5,"two\nlines"\n',
     "quotes.tsv": 'id\ttitle\tlabels\n1\tA "Deep" net\tx\n2\t"Deep" nets\ty\n3\t"open\tz\n',

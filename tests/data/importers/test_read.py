@@ -51,6 +51,21 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         json.dumps({"meta": {"count": 2}, "results": layouts.OPENALEX, "group_by": []}),
         {"id": "W10", "references": ["W11", "W99"], "abstract": "We draw graphs. We win."},
     ),
+    "openalex table": (
+        "table.csv",
+        layouts.OPENALEX_TABLE,
+        {
+            "id": "W10",
+            "title": "Graphs of papers",
+            "abstract": "We draw graphs.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "JMLR",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+            "references": ["W11", "W99"],
+            "labels": ["Citation Analysis", "Graphs, drawn"],
+        },
+    ),
     "s2orc": (
         "metadata_0.jsonl",
         lines(layouts.S2ORC),
@@ -236,6 +251,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "labels": ["graphs", "citation analysis"],
         },
     ),
+    "dimensions": (
+        "Dimensions-Publication.csv",
+        layouts.DIMENSIONS,
+        {
+            "id": "pub.1",
+            "title": "Graphs of papers",
+            "abstract": "We draw graphs.",
+            "authors": ["Ana Núñez", "Bo Li"],
+            "venue": "Graphs 2012",
+            "year": 2012,
+            "doi": "10.1234/abc.1",
+        },
+    ),
     "semicolons": (
         "table.csv",
         "ID;Title;Abstract\n1;A;B, c\n",
@@ -252,7 +280,7 @@ def test_layout_is_guessed_and_read(tmp_path: Path, case: str) -> None:
     first = papers[0]
     assert {field: getattr(first, field) for field in expected} == expected
     assert first.location.file.name == name
-    lines_before = {"bibtex": 3, "zotero": 1, "nbib": 1, "wos": 2, "wos table": 1}
+    lines_before = {"bibtex": 3, "zotero": 1, "dimensions": 2, "nbib": 1, "wos": 2, "wos table": 1}
     assert first.location.line == 1 + lines_before.get(case, int(name in _HEADED))
 
 

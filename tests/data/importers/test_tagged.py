@@ -53,6 +53,40 @@ def test_editors_stand_in_for_authors(tmp_path: Path) -> None:
         assert paper.authors == ["Jane Doe", "Karl Roe"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "authors"),
+    [
+        ("A1  - Doe, J\nAU  - Roe, K\nA2  - An, Editor", ["J Doe", "K Roe"]),
+        ("AU  - Roe, K\nAU  - Lee, A\nA1  - Doe, J", ["K Roe", "A Lee", "J Doe"]),
+        # All authors under either tag; and two persons of one name.
+        ("A1  - Doe, J\nA1  - Doe, J\nAU  - Doe, J\nAU  - Doe, J", ["J Doe", "J Doe"]),
+        ("A1  - \nAU  - \nA2  - Doe, J", ["J Doe"]),
+    ],
+)
+def test_both_tags_of_authors_count(tmp_path: Path, lines: str, authors: list[str]) -> None:
+    """As in Zotero: ``A1`` and ``AU`` mean the same, and some write the first author as ``A1``."""
+    (paper,) = read(written(tmp_path, "a.ris", f"TY  - JOUR\nTI  - A\n{lines}\nER  - \n"))
+    assert paper.authors == authors
+
+
+@pytest.mark.parametrize(
+    ("lines", "doi"),
+    [
+        ("UR  - https://doi.org/10.1000/A1", "10.1000/a1"),
+        ("UR  - http://example.org/1\nUR  - http://dx.doi.org/10.1000/a%2F1", "10.1000/a/1"),
+        ("UR  - https://doi.org/10.1000/1\nDO  - 10.1000/2", "10.1000/2"),
+        # What follows the DOI in a publisher's address is no part of it.
+        ("UR  - https://example.org/doi/10.1002/abc.1/full", ""),
+    ],
+)
+def test_an_address_of_the_resolver_holds_the_doi(tmp_path: Path, lines: str, doi: str) -> None:
+    ris = f"TY  - JOUR\nTI  - A\n{lines}\nER  - \n"
+    enw = f"%0 Journal Article\n%T A\n{lines}\n".replace("UR  -", "%U").replace("DO  -", "%R")
+    for name, text in (("a.ris", ris), ("a.enw", enw)):
+        (paper,) = read(written(tmp_path, name, text))
+        assert paper.doi == doi
+
+
 def test_wrapped_text_that_looks_like_a_tag_stays(tmp_path: Path) -> None:
     """As in rispy, whose tags have two spaces."""
     (paper,) = read(written(tmp_path, "a.ris", WRAPPED))
