@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from scimult.cli.checks import check_inputs
 from scimult.cli.main import app
 from scimult.data.lines import Rejects
 from scimult.data.text_files import RAW_FORMAT
@@ -165,14 +164,6 @@ def test_a_pipe_is_refused_before_any_of_it_is_lost(tmp_path: Path) -> None:
     for name in (None, "jsonl", "csv"):
         with pytest.raises(DataError, match="is a pipe, and files are read more than once.*Fix:"):
             list(read_texts([tmp_path / "pipe"], "paper", Rejects(skip_bad=True), format=name))
-
-
-def test_a_dash_is_no_file_and_says_why() -> None:
-    for name in (None, "jsonl", "csv"):
-        with pytest.raises(DataError, match="-: standard input is not read.*Fix: write what it"):
-            list(read_texts([Path("-")], "paper", Rejects(), format=name))
-    with pytest.raises(DataError, match="-: standard input is not read"):
-        check_inputs([Path("-")])
 
 
 def test_only_what_is_missing_or_changed_is_encoded_again(tmp_path: Path, model: SciMult) -> None:
