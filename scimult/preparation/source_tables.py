@@ -25,7 +25,7 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
 
-_OPTIONAL = ("teacher", "negative-id")
+_OPTIONAL = ("teacher", "negative-id", "score")
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,10 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     """Return the papers that answer each query, and those that were shown but do not.
 
     The table has query-id and paper-id (or corpus-id); teacher and negative-id are optional. By
-    ``kind``, every row is a positive (``positives``), or those with a column score from the
-    threshold on (``judgments``, and ``links``, whose queries are papers themselves), or those with
-    1 and not 0 in a column clicked (``clicks``).
+    ``kind``, every row is a positive (``positives``, whose scores, if any, must reach the
+    threshold), or those with a column score from the threshold on (``judgments``, and ``links``,
+    whose queries are papers themselves), or those with 1 and not 0 in a column clicked
+    (``clicks``).
     """
     papers = f"{source.space}:"
     queries = papers if kind == "links" else f"{source.name}/query:"
@@ -135,6 +136,13 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
             "name another paper or leave it empty",
         ),
     }
+    if kind == "positives":  # qrels of other tools list papers that are not relevant, too
+        problems["low"] = _Problem(
+            "NOT positive",
+            "s.paper",
+            "column 'score' of positives is below the threshold",
+            "give the file as judgments, which read scores, or remove the column",
+        )
     corpus.read(
         "answers",
         "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
@@ -268,15 +276,16 @@ def _target(record: Record, column: str) -> Mapping[str, Any]:
 def answer_rows(path: Path, kind: str, score_threshold: float) -> FileRows:
     """Return how to read a table of answers."""
     extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
+    reached = f"number(score) >= {score_threshold!r}"
     positive = {
-        "positives": "true",
+        "positives": f"blank(score) OR {reached}",
         "clicks": "CASE stripped(clicked) WHEN '0' THEN false WHEN '1' THEN true "
         "ELSE error('unusual') END",
     }
     values = {
         "query": ('filled("query-id")', pa.string()),
         "paper": ('filled("paper-id")', pa.string()),
-        "positive": (positive.get(kind, f"number(score) >= {score_threshold!r}"), pa.bool_()),
+        "positive": (positive.get(kind, reached), pa.bool_()),
         "teacher": ("CASE WHEN blank(teacher) THEN NULL ELSE number(teacher) END", pa.float64()),
         "negative": ('stripped("negative-id")', pa.string()),
     }
@@ -296,9 +305,9 @@ def _answer(record: Record, kind: str, score_threshold: float) -> Mapping[str, A
 
 
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
-    if kind == "positives":
+    if kind == "positives" and not record.text("score", "").strip():
         return True
-    if kind in ("judgments", "links"):
+    if kind != "clicks":
         return record.number("score") >= score_threshold
     clicked = record.text("clicked").strip()
     if clicked not in ("0", "1"):

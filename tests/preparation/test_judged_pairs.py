@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scimult.errors import DataError
 from scimult.preparation.dataset import build_dataset
 from tests.prepared_folders import citations, named_pairs
 from tests.raw_corpus import (
@@ -78,3 +79,24 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     assert pool == ["judged:p3", "judged:p4"]
     # References are used for mining, and make no pairs.
     assert len(citations(data)) == len(CITATIONS)
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv"])
+def test_scores_below_the_threshold_are_no_positives(
+    root: Path, tmp_path: Path, ending: str
+) -> None:
+    """Qrels that list irrelevant papers, given as positives, trained these as relevant."""
+    separator = "," if ending == "csv" else "\t"
+    rows = ["query-id corpus-id score", "q0 p1 1", "q0 p2 0", "q1 p1 2"]
+    table = root / f"qrels.{ending}"
+    table.write_text("".join(row.replace(" ", separator) + "\n" for row in rows))
+    write_jsonl(root / "queries.jsonl", QUERIES[:2])
+    source = {"name": "s", "papers": "papers.jsonl", "queries": "queries.jsonl"}
+    source["positives"] = table.name
+    config = raw_config(root, sources=[source], dev_fraction=0)
+    message = rf"qrels.{ending}:3: column 'score' of positives is below.*'p2'.*give the file as"
+    with pytest.raises(DataError, match=message):
+        build_dataset(config, tmp_path / "out")
+    table.write_text(table.read_text().replace(f"p2{separator}0", f"p2{separator}"))
+    data = build_dataset(config, tmp_path / "out")[0]
+    assert sum(map(len, data.pairs("train")[0].positives)) == 3
