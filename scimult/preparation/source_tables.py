@@ -25,7 +25,7 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
 
-_OPTIONAL = ("teacher", "negative-id", "score")
+_OPTIONAL = ("teacher", "negative-id", "score", "clicked")
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,9 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     """Return the papers that answer each query, and those that were shown but do not.
 
     The table has query-id and paper-id (or corpus-id); teacher and negative-id are optional. By
-    ``kind``, every row is a positive (``positives``, whose scores, if any, must reach the
-    threshold), or those with a column score from the threshold on (``judgments``, and ``links``,
-    whose queries are papers themselves), or those with 1 and not 0 in a column clicked
-    (``clicks``).
+    ``kind``, every row is a positive (``positives``, which no score or click may deny), or those
+    with a column score from the threshold on (``judgments``, and ``links``, whose queries are
+    papers themselves), or those with 1 and not 0 in a column clicked (``clicks``).
     """
     papers = f"{source.space}:"
     queries = papers if kind == "links" else f"{source.name}/query:"
@@ -140,8 +139,8 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
         problems["low"] = _Problem(
             "NOT positive",
             "s.paper",
-            "column 'score' of positives is below the threshold",
-            "give the file as judgments, which read scores, or remove the column",
+            "a positive's score is below the threshold, or clicked is 0",
+            "give the file as judgments or clicks, which read these columns, or remove them",
         )
     corpus.read(
         "answers",
@@ -170,16 +169,18 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     )
 
 
-def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
+def reject_unanswered(queries: FileTexts, source: SourceConfig, corpus: Corpus) -> None:
     """Reject every query of a file without a positive in the answers read last."""
     unanswered = corpus.rows(
         f"SELECT line, id FROM {queries.table} JOIN {queries.placed} USING (line) "
         "ANTI JOIN (SELECT query AS row FROM answers WHERE positive AND problem IS NULL) AS a "
         "USING (row) ORDER BY line"
     )
+    least = f" with a score from score_threshold ({source.score_threshold:g}) on"
     for line, identifier in unanswered:
-        fix = "give it a positive, remove it, or pass --skip-bad"
-        value = f"{source}/query:{identifier}"
+        missing = f"positive{least if source.judgments else ''}"
+        fix = f"give it a {missing}, remove it, or pass --skip-bad"
+        value = f"{source.name}/query:{identifier}"
         problem = "query without a positive"
         corpus.rejects.refuse(problem, queries.path, line, value=value, fix=fix)
 
@@ -278,7 +279,7 @@ def answer_rows(path: Path, kind: str, score_threshold: float) -> FileRows:
     extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
     reached = f"number(score) >= {score_threshold!r}"
     positive = {
-        "positives": f"blank(score) OR {reached}",
+        "positives": f"(blank(score) OR {reached}) AND stripped(clicked) <> '0'",
         "clicks": "CASE stripped(clicked) WHEN '0' THEN false WHEN '1' THEN true "
         "ELSE error('unusual') END",
     }
@@ -305,9 +306,11 @@ def _answer(record: Record, kind: str, score_threshold: float) -> Mapping[str, A
 
 
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
-    if kind == "positives" and not record.text("score", "").strip():
-        return True
-    if kind != "clicks":
+    if kind == "positives":
+        has_score = bool(record.text("score", "").strip())
+        reached = not has_score or record.number("score") >= score_threshold
+        return reached and record.text("clicked", "").strip() != "0"
+    if kind in ("judgments", "links"):
         return record.number("score") >= score_threshold
     clicked = record.text("clicked").strip()
     if clicked not in ("0", "1"):
