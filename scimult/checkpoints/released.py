@@ -304,9 +304,9 @@ def _check_vocabulary(
             path=path,
             fix=f"give the tokenizer of {base}",
         )
+    alike = " (bert-base-uncased has as many tokens)" if tokenizer.vocab_size == 30_522 else ""
     notes.append(
-        f"the tokenizer's size fits, but the file cannot tell whether it is {base}'s "
-        "(bert-base-uncased has as many tokens)"
+        f"the tokenizer's size fits, but the file cannot tell whether it is {base}'s{alike}"
     )
 
 

@@ -8,6 +8,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from scimult.data.importers import find_files, guess_format
+from scimult.data.packed import no_file
 from scimult.errors import CheckpointError, ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import FolderKind, check_replaceable
 from scimult.unfinished import remove_strays
@@ -32,7 +33,7 @@ def check_inputs(files: Iterable[Path]) -> None:
         if path.exists():
             continue
         if not has_magic(str(path)):
-            raise DataError("file does not exist", path=path, fix="check the path")
+            raise no_file(path)
         if not glob(str(path), recursive=True):
             raise DataError("no file matches", path=path, fix="correct the pattern")
 

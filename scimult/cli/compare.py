@@ -16,6 +16,8 @@ from scimult.errors import ConfigError
 from scimult.terminal import counted
 
 RESAMPLES = 10_000
+# Endings of the files written.
+_FILES = (".csv", ".json")
 
 
 def compare(
@@ -162,6 +164,9 @@ def export_results(
     """Export results as CSV, as MTEB's result files, or as runs for BEIR and PMC-Patients."""
     from scimult.evaluation import exports
 
+    if out.suffix.lower() in _FILES and not out.exists():
+        fix = f"name a folder, such as {out.with_suffix('')}"
+        raise ConfigError("--out is a folder, into which files go", value=str(out), fix=fix)
     if to != "mteb":
         only_with("--to mteb", {"--names": names})
     form, example = "SET=NAME, letters, digits, . _ + -", "scifact=SciFact"

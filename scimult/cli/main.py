@@ -106,6 +106,16 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 class Verbs(TyperGroup):
     """Runs a verb; input and file-system errors print one line and exit with code 1."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the options before the verb; --version and --help print while they are read."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            echo(f"error: {describe(error)}", err=True)
+            raise typer.Exit(1) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen verb; ``--debug`` keeps the traceback of errors."""
         try:

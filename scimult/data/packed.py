@@ -73,20 +73,30 @@ UNPACK: Mapping[str, Callable[[Path], Any]] = {
 """Functions that open compressed files, by the last suffix of a name."""
 
 
+_FROM_PIPE = "write what it gives to a file first, whose name tells its format"
+
+
+def no_file(path: Path) -> DataError:
+    """Return the error for a file that does not exist; ``-`` stands for none here."""
+    if str(path) == "-":
+        problem = "standard input is not read, as files are read more than once"
+        return DataError(problem, path=path, fix=_FROM_PIPE)
+    return DataError("file does not exist", path=path, fix="check the path")
+
+
 def open_binary(path: Path) -> io.BufferedReader:
     """Open a file, which must exist, for reading bytes; decompress it as its name tells.
 
     Reading a compressed file that is cut off or damaged is an EOFError.
     """
     if path.is_fifo():
-        fix = "write what it gives to a file first"
-        raise DataError("is a pipe, and files are read more than once", path=path, fix=fix)
+        raise DataError("is a pipe, and files are read more than once", path=path, fix=_FROM_PIPE)
     try:
         if path.suffix in UNPACK:
             return io.BufferedReader(_Unpacked(UNPACK[path.suffix](path)), _BLOCK)
         return path.open("rb")
     except FileNotFoundError:
-        raise DataError("file does not exist", path=path, fix="check the path") from None
+        raise no_file(path) from None
 
 
 def variants(path: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from scimult.data.formats import HEAD_BYTES
 from scimult.data.lines import Record, Rejects, empty_file, read_jsonl
-from scimult.data.packed import UNPACK, open_binary, unpacked_name
+from scimult.data.packed import UNPACK, no_file, open_binary, unpacked_name
 from scimult.data.tables import check_columns, delimiter_of, read_delimited
 from scimult.errors import DataError
 
@@ -65,7 +65,7 @@ def read_parquet(path: Path, columns: Sequence[str], rejects: Rejects) -> Iterat
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        raise DataError("file does not exist", path=path, fix="check the path")
+        raise no_file(path)
 
     def rows() -> Iterator[dict[str, Any] | str]:
         with pq.ParquetFile(path) as file:

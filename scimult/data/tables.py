@@ -20,6 +20,12 @@ FIELD_LIMIT = 1 << 24
 _EXCEL = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
 # What Dimensions writes above the header: the date of the export, the search, the rights.
 _ABOUT = re.compile(r'"?About the data:\s', re.IGNORECASE)
+# How to name or write a file whose header was not split, as it has a mark of another kind.
+_OTHER_MARKS = {
+    "\t": "tabs: end its name in .tsv",
+    ";": "semicolons: separate them by commas (.csv) or tabs (.tsv)",
+    ",": "commas: end its name in .csv",
+}
 Line = tuple[int, str]
 
 
@@ -210,5 +216,8 @@ def check_columns(
         wanted, lacking = (", ".join(some).replace("|", " or ") for some in (columns, missing))
         problem = f"file lacks the column {lacking}"
         fix = f"start the file with a header line with {wanted}{suggest(missing[0], names)}"
+        unsplit = next((mark for mark in _OTHER_MARKS if mark in names[0]), None)
+        if unsplit is not None and len(names) == 1:
+            fix = f"its values are separated by {_OTHER_MARKS[unsplit]}"
         raise MissingColumnError(missing, problem, path=path, line=line, value=names, fix=fix)
     return names

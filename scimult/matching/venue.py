@@ -257,7 +257,8 @@ def read_conflicts(path: Path, venue: Venue, rejects: Rejects) -> set[tuple[str,
         known = (venue.submissions.keys(), venue.reviewers.keys())
         for kind, name, ids in zip(("submission", "reviewer"), pair, known, strict=True):
             if name not in ids:
-                fix = "correct the id, or pass --skip-bad"
+                header = "leave out a header, " if row.line == 1 else ""
+                fix = f"{header}correct the id, or pass --skip-bad"
                 raise row.error(f"conflict with an unknown {kind}", value=name, fix=fix)
         value = row.fields.get("value", "-1").strip()
         if value not in ("-1", "0", "-1.0", "0.0"):

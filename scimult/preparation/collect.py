@@ -176,7 +176,7 @@ class _Reading:
             path = config.resolve(getattr(source, kind))
             answers = read_answers(path, kind, source, corpus)
             if queries is not None:
-                reject_unanswered(queries, source.name, corpus)
+                reject_unanswered(queries, source, corpus)
             pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
             one = "link" if queries is None else "answer"
             shown = "judged, not links" if queries is None else "shown, not answers"

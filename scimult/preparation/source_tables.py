@@ -25,7 +25,7 @@ from scimult.preparation.pair_columns import Columns
 from scimult.preparation.targets import PAPER_COLUMN, TargetReader
 from scimult.types import IntArray
 
-_OPTIONAL = ("teacher", "negative-id")
+_OPTIONAL = ("teacher", "negative-id", "score", "clicked")
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     """Return the papers that answer each query, and those that were shown but do not.
 
     The table has query-id and paper-id (or corpus-id); teacher and negative-id are optional. By
-    ``kind``, every row is a positive (``positives``), or those with a column score from the
-    threshold on (``judgments``, and ``links``, whose queries are papers themselves), or those with
-    1 and not 0 in a column clicked (``clicks``).
+    ``kind``, every row is a positive (``positives``, which no score or click may deny), or those
+    with a column score from the threshold on (``judgments``, and ``links``, whose queries are
+    papers themselves), or those with 1 and not 0 in a column clicked (``clicks``).
     """
     papers = f"{source.space}:"
     queries = papers if kind == "links" else f"{source.name}/query:"
@@ -135,6 +135,13 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
             "name another paper or leave it empty",
         ),
     }
+    if kind == "positives":  # qrels of other tools list papers that are not relevant, too
+        problems["low"] = _Problem(
+            "NOT positive",
+            "s.paper",
+            "a positive's score is below the threshold, or clicked is 0",
+            "give the file as judgments or clicks, which read these columns, or remove them",
+        )
     corpus.read(
         "answers",
         "SELECT line, query.row AS query, paper.row AS paper, negative.row AS negative, positive, "
@@ -162,16 +169,18 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     )
 
 
-def reject_unanswered(queries: FileTexts, source: str, corpus: Corpus) -> None:
+def reject_unanswered(queries: FileTexts, source: SourceConfig, corpus: Corpus) -> None:
     """Reject every query of a file without a positive in the answers read last."""
     unanswered = corpus.rows(
         f"SELECT line, id FROM {queries.table} JOIN {queries.placed} USING (line) "
         "ANTI JOIN (SELECT query AS row FROM answers WHERE positive AND problem IS NULL) AS a "
         "USING (row) ORDER BY line"
     )
+    least = f" with a score from score_threshold ({source.score_threshold:g}) on"
     for line, identifier in unanswered:
-        fix = "give it a positive, remove it, or pass --skip-bad"
-        value = f"{source}/query:{identifier}"
+        missing = f"positive{least if source.judgments else ''}"
+        fix = f"give it a {missing}, remove it, or pass --skip-bad"
+        value = f"{source.name}/query:{identifier}"
         problem = "query without a positive"
         corpus.rejects.refuse(problem, queries.path, line, value=value, fix=fix)
 
@@ -268,15 +277,16 @@ def _target(record: Record, column: str) -> Mapping[str, Any]:
 def answer_rows(path: Path, kind: str, score_threshold: float) -> FileRows:
     """Return how to read a table of answers."""
     extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
+    reached = f"number(score) >= {score_threshold!r}"
     positive = {
-        "positives": "true",
+        "positives": f"(blank(score) OR {reached}) AND stripped(clicked) <> '0'",
         "clicks": "CASE stripped(clicked) WHEN '0' THEN false WHEN '1' THEN true "
         "ELSE error('unusual') END",
     }
     values = {
         "query": ('filled("query-id")', pa.string()),
         "paper": ('filled("paper-id")', pa.string()),
-        "positive": (positive.get(kind, f"number(score) >= {score_threshold!r}"), pa.bool_()),
+        "positive": (positive.get(kind, reached), pa.bool_()),
         "teacher": ("CASE WHEN blank(teacher) THEN NULL ELSE number(teacher) END", pa.float64()),
         "negative": ('stripped("negative-id")', pa.string()),
     }
@@ -297,7 +307,9 @@ def _answer(record: Record, kind: str, score_threshold: float) -> Mapping[str, A
 
 def _is_positive(record: Record, kind: str, score_threshold: float) -> bool:
     if kind == "positives":
-        return True
+        has_score = bool(record.text("score", "").strip())
+        reached = not has_score or record.number("score") >= score_threshold
+        return reached and record.text("clicked", "").strip() != "0"
     if kind in ("judgments", "links"):
         return record.number("score") >= score_threshold
     clicked = record.text("clicked").strip()

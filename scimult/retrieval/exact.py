@@ -51,7 +51,7 @@ from scimult.retrieval.selection import (
     check_listed,
 )
 from scimult.retrieval.several_queries import FASTER_THAN_BYTES, SeveralQueries
-from scimult.retrieval.vectors import Vectors
+from scimult.retrieval.vectors import Vectors, check_array
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
@@ -113,6 +113,7 @@ class ExactIndex:
         query_rows: int | None = None,
         block_rows: int | None = None,
     ) -> None:
+        check_array(embeddings_CD, "candidate embeddings")
         if embeddings_CD.ndim != 2 or len(ids) != len(embeddings_CD) or not len(ids):
             problem = f"{len(ids)} candidate ids for embeddings of shape {embeddings_CD.shape}"
             raise DataError(problem, fix="pass one row of equal width per id, and at least one")
@@ -161,6 +162,7 @@ class ExactIndex:
             If widths differ, an embedding or a product that may be listed is not finite, ``k`` is
             negative, or ``exclude_Q`` has no number per query.
         """
+        check_array(queries_QD, "query embeddings")
         k = min(check_length(k), len(self.ids))
         if exclude_Q is None and k:
             ranking = self._by_faiss(queries_QD, k)
@@ -244,6 +246,7 @@ class ExactIndex:
         DataError
             If widths differ or an embedding or a product is not finite.
         """
+        check_array(queries_QD, "query embeddings")
         queries = self._vectors.queries(queries_QD)
         pairs = map(torch.from_numpy, (lists.owners, lists.values))
         scores_P = self._vectors.products_of(queries, *pairs)

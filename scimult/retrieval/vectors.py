@@ -282,6 +282,21 @@ def _multiplies_pairs(device: torch.device, width: int) -> bool:
     return True
 
 
+def check_array(embeddings: object, name: str) -> None:
+    """Refuse what is no numpy array, such as a list or a tensor.
+
+    Raises
+    ------
+    DataError
+        With how to make an array of it.
+    """
+    if not isinstance(embeddings, np.ndarray):
+        problem = f"{name} are not a numpy array, but of type {type(embeddings).__name__}"
+        is_tensor = isinstance(embeddings, Tensor)
+        array = "x.numpy(force=True)" if is_tensor else "numpy.asarray(x, dtype='float32')"
+        raise DataError(problem, fix=f"pass {array}, with x for what you passed")
+
+
 def unit_vectors(x_ND: Tensor) -> Tensor:
     """Return float32 vectors scaled to length 1; zeros stay zeros."""
     lengths_N = torch.linalg.vector_norm(x_ND, dim=1)

@@ -136,6 +136,9 @@ class Answers:
 
     def recommend(self, request: schemas.Recommend) -> schemas.Page:
         """Recommend papers to cite for papers of the library or for a draft."""
+        if not request.ids and not f"{request.title}{request.abstract}".strip():
+            fix = "give ids of the library, or title and abstract of a draft"
+            raise DataError("no paper to recommend others for", fix=fix)
 
         def question(library: Library) -> schemas.Page:
             hits = library.recommend(

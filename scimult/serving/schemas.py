@@ -36,6 +36,10 @@ def few_fields(value: Any) -> Any:
 
 
 Words = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
+# Null is none, as in files of papers.
+MaybeWords = Annotated[
+    Words, BeforeValidator(lambda value: "" if value is None else value, Words | None)
+]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 Ids = Annotated[list[Name], Field(max_length=MOST_IDS)]
 K = Annotated[int, Field(ge=1, le=MOST_RESULTS)]
@@ -54,15 +58,15 @@ class Strict(BaseModel):
 class PaperIn(Strict):
     """A paper, not necessarily in the library."""
 
-    title: Words = ""
-    abstract: Words = ""
+    title: MaybeWords = ""
+    abstract: MaybeWords = ""
 
 
 class LabelIn(Strict):
     """A label; its id defaults to its name."""
 
     name: Words
-    definition: Words = ""
+    definition: MaybeWords = ""
     id: Name | None = None
 
 
@@ -146,8 +150,8 @@ class Recommend(Listing):
     """Papers of the library, or a draft, to recommend papers for."""
 
     ids: Ids = []
-    title: Words = ""
-    abstract: Words = ""
+    title: MaybeWords = ""
+    abstract: MaybeWords = ""
     task: str = "link_prediction"
 
 

@@ -93,7 +93,7 @@ def run_jobs(
     stop_sent = False
     try:
         while running or (waiting and not request.signal):
-            for name in [name for name, work in running.items() if work.process.poll() is not None]:
+            for name in [name for name in running if _has_ended(running[name], logs, stop_sent)]:
                 work = running.pop(name)
                 free.append(work.slot)
                 _finish(work, logs, outcome, stopped=bool(request.signal))
@@ -176,6 +176,12 @@ def _start(job: Job, slot: Slot, logs: Path) -> _Work:
             start_new_session=True,
         )
     return _Work(job, slot, process, time.monotonic())
+
+
+def _has_ended(work: _Work, logs: Path, stopping: bool) -> bool:
+    """Return whether a job has ended: a launcher dies of SIGTERM before its ranks have saved."""
+    ended = work.process.poll() is not None
+    return ended and not (stopping and is_at_work(logs, work.job.name))
 
 
 def _finish(work: _Work, logs: Path, outcome: Outcome, *, stopped: bool) -> None:

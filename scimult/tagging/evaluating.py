@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from scimult.data.ragged import Ragged
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.metrics import compute, judge
 from scimult.progress import warn
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.tagging.calibration import expected_calibration_error
 from scimult.tagging.incoming import tagged_papers
+from scimult.tagging.sets import check_limits
 from scimult.tagging.tagger import SuggestedTag, Tagger
 from scimult.tagging.training import MEASURED
 from scimult.terminal import counted
@@ -44,7 +45,8 @@ def evaluate_tagger(
     papers : iterable of mapping
         As for `Tagger.train`, but not used there.
     precision : float, optional
-        Target precision; the precision that it yields on these papers is measured.
+        Target precision; the precision that it yields on these papers is measured. Where no
+        threshold guarantees it, there are no tags, and a warning.
     drop_unknown : bool
         Ignore tags that are not in the vocabulary.
     show_progress : bool
@@ -62,8 +64,9 @@ def evaluate_tagger(
     DataError
         If no paper has a tag, or one is invalid.
     ConfigError
-        As in `Tagger.tag`.
+        If ``precision`` is not from 0 to 1.
     """
+    check_limits(None, None, precision)
     closed = tagger.hierarchy != "flat"
     ids, texts, tags_QC = tagged_papers(
         papers, tagger.vocabulary, closed=closed, drop_unknown=drop_unknown
@@ -74,8 +77,7 @@ def evaluate_tagger(
     if trained_on:
         known = f"the tagger was trained on {trained_on:,} of {counted(len(ids), 'paper')}"
         warn(f"{known}, so the numbers are too high: evaluate it on others")
-    if precision is not None:
-        tagger.tag([], k=None, precision=precision)  # fails early, before texts are encoded
+    reachable = precision is not None and _reaches(tagger, precision)
     vectors = tagger.model.encode(texts, task=tagger.task, show_progress=show_progress)
     options: dict[str, Any] = {"evidence": False, "vectors": vectors}
     gold = [set(rows.tolist()) for rows in np.split(tags_QC.indices, tags_QC.indptr[1:-1])]
@@ -96,7 +98,9 @@ def evaluate_tagger(
             pairs = _pairs(tagger, suggested, gold)
             facts["expected_calibration_error"] = expected_calibration_error(*pairs)
     if precision is not None:
-        suggested = tagger.tag(texts, k=None, precision=precision, **options)
+        suggested = [[] for _ in texts]
+        if reachable:
+            suggested = tagger.tag(texts, k=None, precision=precision, **options)
         _, right_P = _pairs(tagger, suggested, gold)
         facts["at_precision"] = {
             "wanted": precision,
@@ -127,6 +131,16 @@ def metrics_of(
     judged = judge(Ranking(rows_QK, scores_QK), qrels)
     scores = {name: float(compute(name, judged).mean()) if tagged else 0.0 for name in METRICS}
     return {"papers": len(tagged), **scores}
+
+
+def _reaches(tagger: Tagger, precision: float) -> bool:
+    """Return whether a threshold guarantees a precision; warn if there is none."""
+    try:
+        tagger.tag([], k=None, precision=precision)
+    except ConfigError as error:
+        warn(f"no tags at the target precision: {error}")
+        return False
+    return True
 
 
 def _pairs(

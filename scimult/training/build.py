@@ -193,7 +193,8 @@ def _check_lengths(config: PretrainConfig, encoder: EncoderConfig) -> None:
     if out_of_range:
         raise ConfigError(
             f"loss.matryoshka lists {out_of_range}; embeddings have {encoder.width} dimensions",
-            fix=f"list numbers from 1 to {encoder.width - 1}",
+            fix=f"list the shorter ones, from 1 to {encoder.width - 1}: all {encoder.width} are "
+            "always trained",
         )
 
 

@@ -203,6 +203,7 @@ def test_our_files_tell_the_heads(tmp_path: Path, tokenizer: Path) -> None:
     back, report = read_released(tmp_path / "file", tokenizer)
     assert back.config.encoder.num_heads == model.config.encoder.num_heads == 2
     assert not [note for note in report.notes if "heads" in note]
+    assert not any("bert-base-uncased" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(("width", "heads"), [(128, 2), (256, 4), (512, 8), (768, 12), (1024, 16)])

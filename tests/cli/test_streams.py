@@ -76,8 +76,9 @@ def test_messages_of_a_closed_stderr_are_no_output() -> None:
     assert _verb(TITLE, closed=">&- 2>&-").returncode == 0
 
 
-def test_a_full_disk_behind_stdout_is_named() -> None:
-    command = [sys.executable, "-m", "scimult", "search", "--help"]
+@pytest.mark.parametrize("words", ["search --help", "--help", "--version"])
+def test_a_full_disk_behind_stdout_is_named(words: str) -> None:
+    command = [sys.executable, "-m", "scimult", *words.split()]
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1

@@ -193,6 +193,21 @@ def test_a_missing_column_is_suggested_in_any_case(tmp_path: Path) -> None:
         list(read_rows(tmp_path / "f.csv", Rejects(), columns=["id"]))
 
 
+@pytest.mark.parametrize(
+    ("name", "mark", "fix"),
+    [
+        ("f.csv", "\t", "tabs: end its name in .tsv"),
+        ("f.tsv", ",", "commas: end its name in .csv"),
+        ("f.csv", ";", "semicolons: separate them by commas"),
+    ],
+)
+def test_a_header_with_other_marks_says_so(tmp_path: Path, name: str, mark: str, fix: str) -> None:
+    """The fix was "did you mean 'citing\\tcited'?"."""
+    (tmp_path / name).write_text(f"citing{mark}cited\np1{mark}p2\n")
+    with pytest.raises(DataError, match=rf"lacks the .*Fix: its values are separated by {fix}"):
+        list(read_table(tmp_path / name, ("citing", "cited"), Rejects()))
+
+
 def test_unusual_line_ends_stay_inside_a_value(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_bytes('{"id": "a\u2028b\x85"}\r\n{"id": "c"}'.encode())

@@ -216,7 +216,8 @@ CASES: list[tuple[Writer, Callable[[Path], None], str, int]] = [
     (
         write_search,
         _jsonl("queries.jsonl", [*REQUESTS, {"_id": "q4", "text": "unjudged"}]),
-        "test.tsv: query has no judgment (value: 'q4')",
+        "test.tsv: query has no judgment (value: 'q4'). Fix: judge or remove it, or set "
+        "nothing_relevant: zero, as for BEIR: queries without judgments are left out",
         3,
     ),
     (

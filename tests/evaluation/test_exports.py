@@ -148,6 +148,7 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         (["--names", "search"], "a name is SET=NAME"),
         (["--names", "search=../up"], "a name is SET=NAME"),
         (["--names", "serch=SciFact"], "did you mean 'search'"),
+        (["--to", "csv", "--out", "r.csv"], "--out is a folder, into which files go"),
         (["--names", "search=SciFact", "--to", "csv"], "--names can only be used with --to mteb"),
     ):
         call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path / "x")]

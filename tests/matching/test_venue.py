@@ -274,6 +274,7 @@ def test_conflicts_with_a_comma_in_a_name(tmp_path: Path) -> None:
     ("text", "message", "line"),
     [
         ("s1,~Ada_L1\ns9,~Ada_L1\n", "unknown submission", 2),
+        ("submission,reviewer\n", "unknown submission.*Fix: leave out a header", 1),
         ("s1,~Nobody1\n", "unknown reviewer", 1),
         ("s1,~Ada_L1,1\n", "neither -1 nor 0", 1),
         ("s1\n", "conflict table has 1 columns", 1),

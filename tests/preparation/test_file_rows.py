@@ -127,10 +127,11 @@ def test_sql_reads_tables_as_python_does_or_leaves_them(
     header = separator.join(["query-id", "corpus-id", "score", "teacher", "negative-id"])
     text = "".join(f"{separator.join(row)}\n" for row in [(header,), *cells])
     path.write_bytes(text.encode("utf-8"))
-    rows = answer_rows(path, "judgments", 0.5)
-    found = by_sql(engine, rows)
-    if found is not None:
-        assert found == by_python(engine, rows)
+    for kind in ("judgments", "positives"):
+        rows = answer_rows(path, kind, 0.5)
+        found = by_sql(engine, rows)
+        if found is not None:
+            assert found == by_python(engine, rows)
 
 
 def test_plainly_valid_rows_are_read_by_sql(engine: FileEngine, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scimult.errors import DataError
 from scimult.preparation.dataset import build_dataset
 from tests.prepared_folders import citations, named_pairs
 from tests.raw_corpus import (
@@ -34,6 +35,11 @@ def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path
         "judgments": "qrels.tsv",
         "score_threshold": 2,
     }
+    refused = (
+        r"query without a positive.*give it a positive with a score from score_threshold \(3\)"
+    )
+    with pytest.raises(DataError, match=refused):
+        build_dataset(raw_config(root, sources=[{**source, "score_threshold": 3}]), tmp_path / "no")
     data = build_dataset(raw_config(root, sources=[source], dev_fraction=0), tmp_path / "out")[0]
     (train,) = data.pairs("train")
     ids = data.texts.ids
@@ -78,3 +84,26 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     assert pool == ["judged:p3", "judged:p4"]
     # References are used for mining, and make no pairs.
     assert len(citations(data)) == len(CITATIONS)
+
+
+@pytest.mark.parametrize("column", ["score", "clicked"])
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_what_is_judged_irrelevant_is_no_positive(
+    root: Path, tmp_path: Path, separator: str, column: str
+) -> None:
+    """Qrels that list irrelevant papers, given as positives, trained these as relevant."""
+    rows = [f"query-id corpus-id {column}", "q0 p1 1", "q0 p2 0", "q1 p1 2"]
+    table = root / ("qrels.csv" if separator == "," else "qrels.tsv")
+    table.write_text("".join(row.replace(" ", separator) + "\n" for row in rows))
+    write_jsonl(root / "queries.jsonl", QUERIES[:2])
+    source = {"name": "s", "papers": "papers.jsonl", "queries": "queries.jsonl"}
+    source["positives"] = table.name
+    config = raw_config(root, sources=[source], dev_fraction=0)
+    message = (
+        r"qrels....:3: a positive's score is below.*'p2'.*give the file as judgments or clicks"
+    )
+    with pytest.raises(DataError, match=message):
+        build_dataset(config, tmp_path / "out")
+    table.write_text(table.read_text().replace(f"p2{separator}0", f"p2{separator}"))
+    data = build_dataset(config, tmp_path / "out")[0]
+    assert sum(map(len, data.pairs("train")[0].positives)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -289,6 +290,28 @@ def test_candidates_that_cannot_be_indexed(
     with pytest.raises(DataError) as caught:
         ExactIndex(ids, np.zeros(shape, np.float32), "dot")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (np.ndarray.tolist, r"of type list. Fix: pass numpy.asarray\(x, dtype='float32'\)"),
+        (torch.from_numpy, r"of type Tensor. Fix: pass x.numpy\(force=True\)"),
+        (lambda _: None, "of type NoneType"),
+    ],
+)
+def test_what_is_no_array_is_refused(
+    make: Callable[[FloatArray], FloatArray], message: str
+) -> None:
+    """They ended in an AttributeError."""
+    eye = np.eye(2, dtype=np.float32)
+    with pytest.raises(DataError, match=f"candidate embeddings are not .*, but {message}"):
+        ExactIndex(["a", "b"], make(eye), "dot")
+    index = ExactIndex(["a", "b"], eye, "dot")
+    with pytest.raises(DataError, match=f"query embeddings are not .*, but {message}"):
+        index.search(make(eye), 1)
+    with pytest.raises(DataError, match=f"query embeddings are not .*, but {message}"):
+        index.rank_listed(make(eye), Ragged.from_lists([[0], [1]]))
 
 
 def test_a_list_of_negative_length_is_refused() -> None:

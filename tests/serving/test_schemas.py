@@ -41,3 +41,15 @@ def test_too_many_values_of_a_filter_are_named(server: Running) -> None:
     assert wide["problem"] == "where: Object should have at most 50 fields"
     body = {"text": "a", "where": {"year": list(range(-7990, 2010))}}
     assert server.post("/search", body).status_code == 200
+
+
+def test_null_is_no_text_as_in_files() -> None:
+    """A draft without an abstract was refused where its writer said so."""
+    paper = {"title": "a", "abstract": None}
+    (one,) = schemas.Tag.model_validate({"papers": [paper]}).papers
+    assert (one.title, one.abstract) == ("a", "")
+    assert schemas.Recommend.model_validate(paper).abstract == ""
+    assert schemas.LabelIn.model_validate({"name": "a", "definition": None}).definition == ""
+    for body in ({"title": 1}, {"title": ["a"]}):
+        with pytest.raises(ValidationError, match="valid string"):
+            schemas.PaperIn.model_validate(body)

@@ -175,6 +175,7 @@ def test_reviewers_are_ranked_by_their_best_papers(server: Running, library: Lib
         ("/search", {"text": "a", "where": "1 = 1"}, "where", "/openapi.json"),
         ("/search", {"ids": ["p00x"]}, "no paper has this id", "use ids"),
         ("/search", {"vector": [1.0]}, "width", "model"),
+        ("/recommend", {"title": None, "abstract": " "}, "no paper to", "give ids of the"),
         ("/recommend", {"ids": ["p001"], "title": "a"}, "mutually exclusive", "give ids, or title"),
         ("/encode", {"texts": []}, "texts", "/openapi.json"),
         ("/encode", {"texts": ["a"], "task": "all"}, "unknown task", "use one of classification"),

@@ -147,6 +147,22 @@ run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopReques
 """
 
 
+def test_a_stop_waits_for_ranks_that_outlive_their_launcher(tmp_path: Path) -> None:
+    """A scheduler kills what is left when the study ends, and with it unfinished checkpoints."""
+    rank = "(trap '' TERM; touch ready; sleep 1.5; touch saved) &"
+    request = StopRequest()
+
+    def stop() -> None:
+        wait_for((tmp_path / "ready").exists)
+        request.signal = signal.SIGTERM
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    run_jobs([Shell("a", tmp_path, f"{rank} sleep 30")], [Slot()], tmp_path / "logs", request)
+    thread.join()
+    assert (tmp_path / "saved").exists()
+
+
 @pytest.mark.long
 def test_what_a_killed_call_left_at_work_is_waited_for(tmp_path: Path, repository: Path) -> None:
     """No second job is started, and the result of the first is used."""

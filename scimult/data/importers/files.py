@@ -13,7 +13,7 @@ from scimult.data.formats import HEAD_BYTES, IMPORTED, WOS_COLUMNS, refuse_binar
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.importers.tagged import LAYOUTS
 from scimult.data.lines import Rejects, empty_file
-from scimult.data.packed import open_binary, unpacked_name
+from scimult.data.packed import no_file, open_binary, unpacked_name
 from scimult.data.rows import KINDS, read_rows
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of
@@ -79,7 +79,7 @@ def _expand(path: Path) -> list[Path]:
         if files:
             return files
         raise DataError("no file matches", path=path, fix="correct the pattern")
-    raise DataError("file does not exist", path=path, fix="check the path")
+    raise no_file(path)
 
 
 def guess_format(path: Path, named: str | None = None) -> Format:

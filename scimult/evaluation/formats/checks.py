@@ -245,7 +245,8 @@ class Source:
             counts_as_0 = self.benchmark.nothing_relevant == "zero"
             return None if counts_as_0 or _has_relevant(judgments[query]) else NOTHING_RELEVANT
 
-        fix = "judge or remove it, or set nothing_relevant: zero to count it as 0 as trec_eval does"
+        fix = "judge or remove it, or set nothing_relevant: zero, as for BEIR: queries without "
+        fix += "judgments are left out, others without anything relevant count as 0"
         return self.keep(queries, problem_of, fix, path)
 
     def _single_label(self, papers: Sequence[str], judgments: Judgments) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
@@ -14,11 +15,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scimult.cli.checks import check_inputs
 from scimult.data.importers import FORMATS, ImportedPaper, read_papers
-from scimult.data.lines import Rejects
+from scimult.data.lines import Rejects, read_jsonl
 from scimult.errors import DataError, UnknownNameError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
+
+
+def test_a_dash_is_no_file_and_says_why() -> None:
+    """It was a file that does not exist."""
+    ways: list[Callable[[], Any]] = [
+        lambda: list(read_papers("-")),
+        lambda: list(read_jsonl("-", Rejects())),
+        lambda: check_inputs([Path("-")]),
+    ]
+    for way in ways:
+        with pytest.raises(DataError, match="-: standard input is not read.*Fix: write what it"):
+            way()
 
 
 def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
