@@ -35,7 +35,7 @@ from scimult.cli.match_reviewers import match_reviewers
 from scimult.cli.merge import grow_task, merge
 from scimult.cli.mine import mine
 from scimult.cli.mteb import mteb
-from scimult.cli.output import echo, prepare_streams, show_messages
+from scimult.cli.output import ended_by, prepare_streams, show_messages
 from scimult.cli.prepare import prepare
 from scimult.cli.pretrain import pretrain
 from scimult.cli.recommend import recommend
@@ -113,8 +113,7 @@ class Verbs(TyperGroup):
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            echo(f"error: {describe(error)}", err=True)
-            raise typer.Exit(1) from None
+            raise ended_by(describe(error)) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen verb; ``--debug`` keeps the traceback of errors."""
@@ -130,14 +129,12 @@ class Verbs(TyperGroup):
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             problem = error if isinstance(error, SciMultError) else describe(error)
-            echo(f"error: {problem}", err=True)
-            raise typer.Exit(1) from None
+            raise ended_by(problem) from None
         except ImportError as error:
             missing = not_installed(error, ctx.invoked_subcommand)
             if missing is None or ctx.params.get("debug"):
                 raise
-            echo(f"error: {missing}", err=True)
-            raise typer.Exit(1) from None
+            raise ended_by(missing) from None
 
 
 class CommandLine(typer.Typer):

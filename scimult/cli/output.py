@@ -74,6 +74,17 @@ class _Lines(logging.Handler):
             tqdm.write(visible(self.format(record)), file=sys.stderr)
 
 
+def ended_by(problem: object) -> typer.Exit:
+    """Print an error on standard error; return what ends the command with exit code 1."""
+    echo(f"error: {problem}", err=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Python would try again as it ends, and end with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return typer.Exit(1)
+
+
 def echo(message: object, *, err: bool = False) -> None:
     """Print a message on standard output or standard error."""
     typer.echo(visible(str(message)), err=err)

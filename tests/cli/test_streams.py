@@ -79,10 +79,15 @@ def test_messages_of_a_closed_stderr_are_no_output() -> None:
 @pytest.mark.parametrize("words", ["search --help", "--help", "--version"])
 def test_a_full_disk_behind_stdout_is_named(words: str) -> None:
     command = [sys.executable, "-m", "scimult", *words.split()]
+    # Where Python does not buffer, nothing is left to write as it ends.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, check=False, env=buffered
+        )
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: No space left on device. Fix: free disk space")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_python_without_stderr_has_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:

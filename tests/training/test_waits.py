@@ -132,6 +132,8 @@ def test_a_step_reads_nothing_back_before_its_report(tmp_path: Path) -> None:
     """Except for objects, which stay on the host, and DeepSpeed's own reads under stage 3."""
     prepare_corpus(tmp_path)
     for read in run_ranks(reads_of_steps, 2, tmp_path, tmp_path):
+        for places in read.values():
+            places.pop("product_attention.py: _exponentials", None)  # only ever on CPUs
         # Objects travel between hosts; the symmetric loss shares each rank's count of positives.
         assert read["0"].keys() == {"distributed.py: all_gather_objects"}
         assert read["1"].keys() == read["2 in chunks"].keys() == read["0"].keys()
