@@ -39,7 +39,8 @@ _LATEX = {
     "≤": r"$\leq$",
     "α": r"$\alpha$",
 }
-# Signs that LaTeX joins with the next one: hyphens to a dash, quotes to another quote.
+# Signs that LaTeX joins with the next one: hyphens to a dash, quotes to another quote. A null parts
+# them, for which `_LATEX` has an empty group.
 _JOINED = re.compile(r"([-`',])(?=\1)|[?!](?=`)")
 
 

@@ -39,7 +39,7 @@ def scaled_mask(x: Tensor, probability: float) -> Tensor:
     least = round(_LEVELS * (1 - 1 / scale)) - _LEVELS // 2
     if least == -_LEVELS // 2:
         return torch.ones_like(x)
-    # 0 or 1, in a quarter of the time of a comparison, whose result has a size of its own.
+    # 0 or 1. A comparison's bytes would take longer to convert to bfloat16 than the draws.
     kept = draws.clamp_(least - 1, least).sub_(least - 1)
     if x.dtype == torch.bfloat16:
         return kept.mul_(torch.tensor(scale, dtype=x.dtype).view(torch.int16)).view(x.dtype)

@@ -157,6 +157,17 @@ def test_of_pairs_of_tokens_only_exponentials_are_kept(dropout: float, most: int
     assert [tensor.dtype for tensor in pairs] == [torch.bfloat16] * most
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_outputs_with_and_without_gradients_are_equal(dtype: torch.dtype) -> None:
+    """The embedding cache's second pass must repeat its first, dropout included."""
+    leaves = [tensor.to(dtype).requires_grad_() for tensor in inputs()]
+    torch.manual_seed(3)
+    with torch.no_grad():
+        first = attend_by_products(*leaves, MASKS["padding"], 0.3)
+    torch.manual_seed(3)
+    assert torch.equal(attend_by_products(*leaves, MASKS["padding"], 0.3), first)
+
+
 def test_a_second_derivative_is_refused() -> None:
     leaves = [tensor.requires_grad_() for tensor in inputs()]
     output = attend_by_products(*leaves, None, 0.0).square().sum()
