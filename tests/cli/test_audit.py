@@ -49,7 +49,12 @@ def test_the_audit_is_in_table_report_and_json(own: Path) -> None:
     done = _evaluate(own, "--bm25", "--out", str(out), "--audit", str(prepared))
     assert done.exit_code == 0, done.output
     assert "Evaluation sets in training data" in done.stdout
-    assert "Evaluation sets in training data" in (out / "table.md").read_text("utf-8")
+    table = (out / "table.md").read_text("utf-8")
+    assert "Evaluation sets in training data" in table
+    (links,) = [line for line in table.splitlines() if line.startswith("| links | prepared ")]
+    cells = [cell.strip() for cell in links.split("|")[3:-1]]
+    # Every candidate is an answer; one id each of a query and an answer is a training id.
+    assert cells == ["2 of 3", "1 of 5", "–", "1 of 5", "2"]
     found = load_result(out / "BM25/result.json").sets["links"].contamination
     assert found is not None
     assert found.folder == "prepared"

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from scimult.data.batches import BatchBuilder, all_known_positives
+from scimult.data.batches import Batch, BatchBuilder, all_known_positives
 from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives
 from scimult.data.sampler import PlannedPart
@@ -94,6 +94,37 @@ def test_every_rank_knows_what_the_others_have(negatives: list[int]) -> None:
     counts = [1, 2, 0, 0] if negatives[0] == 12 else [0] * 4
     assert sizes == list(zip([1, 3, 0, 1], counts, strict=True))
     assert all(part.sizes_W == sizes for part in parts)
+
+
+@pytest.mark.parametrize("by_side", [False, True])
+def test_a_text_of_both_sides_is_encoded_once_or_once_a_side(by_side: bool) -> None:
+    """Every pair finds its texts again, each on its side where sides differ."""
+    rows = Rows(
+        np.array([5, 6, 5, 10]),
+        np.array([6, 5, 20, 20]),
+        np.array([10, NO_NEGATIVE, 7, NO_NEGATIVE]),
+        np.zeros(4, dtype=np.int64),
+        [0, 4],
+    )
+    ends = np.append(0, np.cumsum(np.arange(TEXTS) + 1))  # text n has the n + 1 tokens n
+    tokens = TokenStore(
+        np.repeat(np.arange(TEXTS), np.arange(TEXTS) + 1).astype(np.uint16), ends, {"sep_id": 99}
+    )
+    source = pair_file("links", "link_prediction", [1], [1])
+    by_task = {"link_prediction": known((5, 6), (6, 5), (5, 20), (10, 20))}
+    builder = BatchBuilder([source], tokens, by_task, max_length=64, by_side=by_side)
+    (batch,) = builder.micro_batch([PlannedPart(0, rows)], 0).parts
+    assert isinstance(batch, Batch)
+    encoded = list(zip([row[0] for row in batch.rows], batch.sides, strict=True))
+    queries = [encoded[row] for row in batch.query_B.tolist()]
+    candidates = [encoded[row] for row in batch.candidate_C.tolist()]
+    side = int(by_side)
+    assert queries == [(text, 0) for text in (5, 6, 5, 10)]
+    assert candidates == [(text, side) for text in (6, 5, 20, 20, 10, 7)]
+    assert len(encoded) == len({*queries, *candidates}) == (8 if by_side else 5)
+    assert batch.query_ids_B.tolist() == [5, 6, 5, 10]
+    assert batch.candidate_ids_C.tolist() == [6, 5, 20, 20, 10, 7]
+    assert batch.negative_rows_H.tolist() == [0, 2]
 
 
 def test_drawn_papers_are_read_by_title_alone(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.cluster import AgglomerativeClustering
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
@@ -48,10 +50,20 @@ def test_b_cubed_is_the_mean_over_items(items: list[tuple[int, int]]) -> None:
     assert found == pytest.approx(wanted)
 
 
-def _signatures(gap: float) -> tuple[Signatures, FloatArray]:
-    """Six blocks of two persons with three papers each, ``gap`` apart; one person's are close."""
+def _signatures(
+    gap: float, papers: Sequence[int] = (3, 3, 3, 3, 3, 3)
+) -> tuple[Signatures, FloatArray]:
+    """Blocks of two persons with ``papers`` each, ``gap`` apart; one person's are close.
+
+    A person of a block with no papers is left out: such a block has one signature.
+    """
     draw = np.random.default_rng(0)
-    rows = [(block, person) for block in range(6) for person in range(2) for _ in range(3)]
+    rows = [
+        (block, person)
+        for block, count in enumerate(papers)
+        for person in range(2)
+        for _ in range(count or 1 - person)
+    ]
     places = [[gap * person, 0.0] for _, person in rows]
     ids = [f"s/{row}" for row in range(len(rows))]
     signatures = Signatures(
@@ -76,6 +88,24 @@ def test_persons_far_apart_are_found_on_the_other_half_of_the_blocks() -> None:
     blocks = sorted(set(signatures.blocks), key=lambda name: hashlib.sha256(name.encode()).digest())
     scored = [bool(cluster) for cluster in outcome.per_query["predicted"]]
     assert scored == [block in blocks[3:] for block in signatures.blocks]
+
+
+def test_blocks_of_one_and_two_signatures_are_clustered_like_others() -> None:
+    """The same groups as scikit-learn's average linkage, which decides by heights, too."""
+    signatures, embeddings = _signatures(gap=0.5, papers=[0, 1, 2, 3, 0, 1, 1, 2, 1, 0, 3, 1])
+    outcome = author_clustering(BENCHMARK, signatures, embeddings)
+    cut, predicted = outcome.details["distance"], np.array(outcome.per_query["predicted"])
+    sizes = []
+    for block in sorted(set(signatures.blocks)):
+        rows = np.array([name == block for name in signatures.blocks])
+        if not all(predicted[rows]):
+            continue
+        sizes.append(rows.sum())
+        model = AgglomerativeClustering(None, linkage="average", distance_threshold=cut)
+        theirs = model.fit_predict(embeddings[rows]) if rows.sum() > 1 else [0]
+        assert len(set(zip(predicted[rows], theirs, strict=True))) == len(set(theirs))
+        assert len(set(predicted[rows])) == len(set(theirs))
+    assert {1, 2} < set(sizes)
 
 
 def test_persons_in_one_place_cannot_be_told_apart() -> None:

@@ -21,7 +21,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from scimult.errors import DataError
 from scimult.evaluation import probes
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
-from scimult.evaluation.few_shot import held_out_folds, label_samples
+from scimult.evaluation.few_shot import class_samples, held_out_folds, label_samples
 from scimult.evaluation.probes import classification_linear, indicators, regression_linear
 from scimult.evaluation.published_svr import Numbers, PublishedSVR
 from scimult.evaluation.task_data import PaperSet
@@ -99,7 +99,8 @@ def test_one_label_per_paper(x: FloatArray) -> None:
 
 def test_few_shot_trains_on_each_held_out_fold(x: FloatArray) -> None:
     """16 papers: ceil(90 / 16) = 6 folds, of which the first four are samples, with C = 1."""
-    gold = (_noisy(x, 1) > 0).astype(int)
+    # Unequal classes: F1 of either differs.
+    gold = (_noisy(x, 1) > 0.4).astype(int)
     papers = _papers([[str(label)] for label in gold], [])
     shot = {"size": 16, "iterations": 4}
     outcome = classification_linear(_benchmark(["f1"], few_shot=[shot]), papers, x)
@@ -193,6 +194,9 @@ def test_samples_of_several_labels_hold_enough_of_each() -> None:
         for row in first.choice(np.flatnonzero(flags[:, label]), 5, replace=False)
     }
     assert set(samples[0].tolist()) == drawn
+    one = FewShot(size=1, iterations=1)
+    (all_of_both,) = label_samples(np.eye(2, dtype=np.int64), one, ["a", "b"])
+    assert sorted(all_of_both.tolist()) == [0, 1]
     with pytest.raises(DataError, match="label has 1 training papers, but 2 are drawn"):
         list(label_samples(np.eye(2, dtype=np.int64), FewShot(size=2, iterations=1), ["a", "b"]))
 
@@ -296,12 +300,25 @@ def test_what_cannot_be_scored(x: FloatArray) -> None:
         regression_linear(benchmark, _papers([], values), broken)
     with pytest.raises(DataError, match="embeddings of shape"):
         regression_linear(benchmark, _papers([], values), x[1:])
+    enough = replace(_papers([], values), train_rows=np.arange(6))
+    regression_linear(_benchmark(["kendall_tau"], folds=3), enough, x)
     few = replace(_papers([], values), train_rows=np.arange(5))
     with pytest.raises(DataError, match="made: 5 training papers, fewer than two for each fold"):
         regression_linear(_benchmark(["kendall_tau"], folds=3), few, x)
     three = _papers([[str(row % 3)] for row in values], [])
     with pytest.raises(DataError, match="f1 is for two labels only"):
         classification_linear(_benchmark(["f1"]), three, x)
+
+
+def test_the_fewest_papers_that_can_be_scored(x: FloatArray) -> None:
+    """As many folds as the largest class has papers, and two samples of half of all."""
+    labels = [["a"] if row % 2 else ["b"] for row in range(TRAIN + TEST)]
+    probe = {"folds": TRAIN // 2, "few_shot": [{"size": TRAIN // 2, "iterations": 2}]}
+    outcome = classification_linear(_benchmark(["accuracy"], **probe), _papers(labels, []), x)
+    assert outcome.scores.keys() == {"accuracy", f"accuracy+{TRAIN // 2}shot"}
+    halves = np.array(["a", "b"] * (TRAIN // 2))
+    pairs = list(class_samples("made", halves, FewShot(size=2, iterations=99)))
+    assert [sorted(halves[rows]) for rows in pairs] == [["a", "b"]] * (TRAIN // 2)
 
 
 def test_indicators() -> None:

@@ -56,6 +56,8 @@ def test_reviewers_are_ranked_by_their_three_closest_papers(reviewing: Path) -> 
     assert outcome.scores["precision_hard"] == pytest.approx(hard)
     assert outcome.scores["precision_soft"] == pytest.approx(soft)
     assert outcome.scores["mean_precision"] == pytest.approx((hard + soft) / 2)
+    at_cutoffs = {f"precision_{kind}@{cutoff}" for kind in ("hard", "soft") for cutoff in (5, 10)}
+    assert outcome.details.keys() == at_cutoffs
     assert data.counts == {"queries": 1, "candidates": 8, "relevant": 2}
 
 
