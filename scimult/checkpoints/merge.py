@@ -194,7 +194,8 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     """
     model = load_pretrained(path)
     if not model.config.encoder.is_routed:
-        raise ConfigError("the model has no experts to share", value=str(path))
+        fix = "name a run with experts or low-rank updates; all tasks of this one share all weights"
+        raise ConfigError("the model has no experts to share", path=path, fix=fix)
     names = model.tasks.names
     for name in shares or ():
         model.tasks[name]

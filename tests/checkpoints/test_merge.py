@@ -322,7 +322,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             "negative or not finite",
         ),
         (lambda: merge([model] * 3, method="slerp"), "slerp needs exactly two models"),
-        (lambda: share_experts(plain), "no experts to share"),
+        (lambda: share_experts(plain), f"{plain}: the model has no experts to share. Fix: name a"),
         (lambda: share_experts(adapters), "cannot be folded"),
         (lambda: share_experts(model, {"serach": 1}), "did you mean 'search'"),
         (lambda: share_experts(model, {"search": 2, "classification": -1}), "not be negative"),
