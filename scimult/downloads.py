@@ -150,6 +150,13 @@ def is_cut_off(name: str, kind: Kind = "model") -> bool:
     return False
 
 
+def hub_advice(name: str) -> str:
+    """Return the end of a fix for a name on the hub that cannot be loaded; empty for a path."""
+    if Path(name).exists() or name.count("/") != 1 or name.startswith("."):
+        return ""
+    return f"; or run `hf download {name} --local-dir FOLDER` elsewhere and use that folder"
+
+
 @contextmanager
 def offline_if_cut_off(name: str, kind: Kind = "model") -> Iterator[None]:
     """Where the hub is out of reach, let its libraries read what was downloaded, at once.

@@ -139,11 +139,17 @@ def number(value: float | None, form: str, factor: float = 1, **style: object) -
     return Cell(form.format(factor * value), value, **style)  # type: ignore[arg-type]
 
 
-def p_value(value: float | None, star: str = "") -> Cell:
-    """Return a p-value to four decimals, never as 0.0000."""
+def p_value(value: float | None, level: float, star: str = "") -> Cell:
+    """Return a p-value to four decimals, never as 0.0000.
+
+    More decimals are shown where four would put it on the other side of the level of the test.
+    """
     if value is None:
         return Cell(ABSENT)
-    return Cell((f"{value:.4f}" if value >= 0.00005 else "<0.0001") + star, value)
+    decimals = 4
+    while (value <= level) != (float(f"{value:.{decimals}f}") <= level):
+        decimals += 1
+    return Cell((f"{value:.{decimals}f}" if value >= 0.00005 else "<0.0001") + star, value)
 
 
 def texts(*values: object) -> list[Cell]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 
 import pytest
 from huggingface_hub import constants
@@ -103,4 +104,5 @@ def cut_off_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         port: int = place.getsockname()[1]
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    import_module("sentence_transformers")  # what it imports binds time.sleep
     monkeypatch.delattr(time, "sleep")

@@ -14,6 +14,7 @@ from scimult.table import (
     change,
     escaped,
     label,
+    p_value,
     percent,
     percents,
     to_latex,
@@ -105,3 +106,11 @@ def test_terminal_shows_marks() -> None:
 @pytest.mark.parametrize(("value", "text"), [(0.031499, "+3.15%"), (-0.5, "-50.00%"), (None, "–")])
 def test_relative_changes_have_a_sign(value: float | None, text: str) -> None:
     assert change(value) == Cell(text, value)
+
+
+def test_a_p_value_is_on_its_side_of_the_level() -> None:
+    shown = [p_value(value, 0.05).text for value in (0.04996, 0.05, 0.0500000001, 0.05004, 0.05006)]
+    assert shown == ["0.0500", "0.0500", "0.0500000001", "0.05004", "0.0501"]
+    assert p_value(0.00104, 0.001).text == "0.00104"
+    assert p_value(0.00251, 0.00252, "*").text == "0.0025*"
+    assert p_value(0.00256, 0.00258, "*").text == "0.00256*"

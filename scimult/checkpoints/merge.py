@@ -26,6 +26,7 @@ from scimult.errors import CheckpointError, ConfigError, one_of
 from scimult.models import Encoder
 from scimult.models.low_rank import with_factors, with_products
 from scimult.models.variants import variant_layouts
+from scimult.progress import warn
 from scimult.tasks import tells_sides
 from scimult.types import Role
 
@@ -34,6 +35,8 @@ Weights = Mapping[str, Tensor]
 
 # Below this sine of their angle, two directions span no plane to rotate in.
 _PARALLEL = 1e-6
+# Cosine of weights: 0.004 for two random starts, 0.88 for a start and what training makes of it.
+_UNRELATED = 0.2
 _BLOCK = re.compile(r"(?:instruction_encoder\.)?blocks\.(\d+)\.")
 # Training settings in which merged models may differ.
 _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
@@ -191,7 +194,8 @@ def share_experts(path: Path | str, shares: Mapping[str, float] | None = None) -
     """
     model = load_pretrained(path)
     if not model.config.encoder.is_routed:
-        raise ConfigError("the model has no experts to share", value=str(path))
+        fix = "name a run with experts or low-rank updates; all tasks of this one share all weights"
+        raise ConfigError("the model has no experts to share", path=path, fix=fix)
     names = model.tasks.names
     for name in shares or ():
         model.tasks[name]
@@ -329,7 +333,21 @@ def _in_one_layout(
             raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
         routes = matching_routes(model.config, target, path)
         weights.append(_encoder(target, model.model.state_dict(), routes).state_dict())
+        cosine = _cosine(weights[0], weights[-1])
+        if cosine < _UNRELATED:
+            warn(
+                f"{paths[0]} and {path} did not start from one model (cosine of their weights "
+                f"{cosine:.2f}): merged, they are most likely worse than each"
+            )
     return target, weights
+
+
+def _cosine(first: Weights, second: Weights) -> float:
+    """Return the cosine of two models' matrices in blocks, taken as one vector."""
+    names = [name for name in first if _BLOCK.match(name) and first[name].ndim == 2]
+    pairs = ((first, second), (first, first), (second, second))
+    ab, aa, bb = (sum(float((a[name] * b[name]).sum()) for name in names) for a, b in pairs)
+    return ab / math.sqrt(aa * bb) if aa * bb else math.nan
 
 
 def _differences(

@@ -235,15 +235,18 @@ def save_pretrained(
     weights: dict[str, Tensor],
     tokenizer: TextTokenizer,
     config: PretrainedConfig,
+    *,
+    replace: bool = True,
 ) -> None:
     """Write the folder atomically: float32 safetensors, config, tokenizer files, model card.
 
     Raises
     ------
     StorageError
-        If the folder holds anything but a model of ours, or cannot be written.
+        If the folder holds anything but a model of ours, or one and not ``replace``, or cannot be
+        written.
     """
-    with atomic_folder(folder, MODEL) as temporary:
+    with atomic_folder(folder, MODEL if replace else None) as temporary:
         write_model(temporary, weights, tokenizer, config)
         write_text(temporary / CARD_FILE, own_card(config, weights, title_of(folder)))
 

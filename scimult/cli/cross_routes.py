@@ -11,7 +11,7 @@ from scimult.cli import options as opt
 from scimult.cli.checks import check_model
 from scimult.cli.common import open_model
 from scimult.cli.output import echo, print_table
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 
 
 def cross_routes(
@@ -30,6 +30,7 @@ def cross_routes(
     check_model(model)
     if not data.is_dir():
         raise DataError("folder does not exist", path=data, fix="check the path")
+    _check_routes(model)
     from scimult.data.manifest import check_no_other_output
     from scimult.evaluation.harness import evaluate, load_sets
     from scimult.evaluation.report import check_comparable
@@ -63,3 +64,21 @@ def cross_routes(
     for grid in cross_tables(written):
         print_table(grid)
     echo(f"results in {out}; scimult report shows this table too")
+
+
+def _check_routes(model: Path) -> None:
+    """Check that tasks differ in their routes: else every column of the table is the same."""
+    from scimult.checkpoints import read_config
+
+    config = read_config(model)
+    routes = {
+        (config.route(task.name, "query"), config.route(task.name, "candidate"))
+        for task in config.tasks
+    }
+    if len(routes) < 2:
+        raise ConfigError(
+            "all tasks of this model take one route, so they would score alike",
+            path=model,
+            fix="name a model with experts, adapters, control codes or instructions for several "
+            "tasks; scimult evaluate scores this one",
+        )

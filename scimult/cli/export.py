@@ -89,7 +89,7 @@ def _write(
     notes = []
     if to == "pretrained":
         weights = pretrained.model.state_dict()
-        save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
+        save_pretrained(out, weights, pretrained.tokenizer, pretrained.config, replace=False)
     elif to == "folded":
         exports.export_folded(out, pretrained, task, side)
     elif to == "sentence-transformers":

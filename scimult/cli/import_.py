@@ -93,7 +93,7 @@ def import_(
     for line in lines:
         echo(line)
     weights = pretrained.model.state_dict()
-    save_pretrained(out, weights, pretrained.tokenizer, pretrained.config)
+    save_pretrained(out, weights, pretrained.tokenizer, pretrained.config, replace=False)
     echo(f"model saved in {out}")
 
 

@@ -116,7 +116,8 @@ def merge(
     if suite and data and results:
         loading = {"device": device, "dtype": dtype}
         _gate(merged, out, not_worse_than or [], suite, data, sets or [], results, loading)
-    save_pretrained(out, merged.model.state_dict(), merged.tokenizer, merged.config)
+    weights = merged.model.state_dict()
+    save_pretrained(out, weights, merged.tokenizer, merged.config, replace=False)
     echo(f"{out}: {_described(merged.config.provenance['merged'])}")
 
 
@@ -274,5 +275,6 @@ def grow_task(
     given = {key: value for key, value in changes.items() if value is not None}
     task = validate(Task, known.model_dump() | given, "options of grow-task")
     grown = grow(model, task, like)
-    save_pretrained(out, grown.model.state_dict(), grown.tokenizer, grown.config)
+    weights = grown.model.state_dict()
+    save_pretrained(out, weights, grown.tokenizer, grown.config, replace=False)
     echo(f"{out}: tasks {', '.join(grown.tasks.names)}; {name} starts as {like}")

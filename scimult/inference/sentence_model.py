@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
-from scimult.downloads import offline_if_cut_off
+from scimult.downloads import hub_advice, offline_if_cut_off
 from scimult.errors import CheckpointError
 from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
 from scimult.types import Similarity
@@ -40,7 +40,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
                 model = SentenceTransformer(modules=[body, pooling], device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load the encoder: {str(error).partition(chr(10))[0].rstrip('.')}"
-        fix = "name a folder, or download the model first; --model takes those of scimult"
+        fix = f"name a folder{hub_advice(spec.model)}; --model takes those of scimult"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
     _check_weights(spec, model)
     if knows_no_words(model.tokenizer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scimult.downloads import offline_if_cut_off
+from scimult.downloads import hub_advice, offline_if_cut_off
 from scimult.errors import ConfigError, DataError
 from scimult.progress import is_watched
 from scimult.types import FloatArray
@@ -90,7 +90,7 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
             encoder: CrossEncoder = CrossEncoder(model, device=device)
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load cross-encoder: {' '.join(str(error).split()).rstrip('.')}"
-        fix = "name a folder or a model with one score per pair"
+        fix = f"name a folder or a model with one score per pair{hub_advice(model)}"
         raise ConfigError(problem, value=model, fix=fix) from error
     if _has_random_head(encoder):
         fix = "name a cross-encoder, which reads a query and a document together"

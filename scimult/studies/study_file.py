@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from scimult.config import apply_overrides, read_yaml, validate
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, suggest
 from scimult.studies.config import RunConfig, StudyConfig
 from scimult.studies.lineage import check_lineage
+from scimult.studies.trials import on_one_line
 
 # A run's name is part of folder and system names.
 _NAME = re.compile(r"\w[\w.+-]*")
@@ -59,15 +60,33 @@ def _check(study: StudyConfig) -> None:
     runs = study.all_runs()
     if not runs:
         raise ConfigError("study has no runs", fix="add a grid, or runs by name")
+    problems = []
+    for check in (_check_runs, _check_baseline, check_lineage, _check_paths):
+        try:
+            check(study, runs)
+        except ConfigError as error:
+            problems.append(error)
+    if len(problems) > 1:
+        raise ConfigError("\n  ".join(["invalid study:", *map(on_one_line, problems)]))
+    if problems:
+        raise problems[0]
+
+
+def _check_runs(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
     for name, run in runs.items():
         _check_run(study, name, run)
+
+
+def _check_baseline(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
     if study.baseline not in runs:
-        fix = f"use one of {', '.join(runs)}"
+        fix = f"use one of {', '.join(runs)}{suggest(study.baseline, runs)}"
         raise ConfigError("the baseline is not a run of this study", value=study.baseline, fix=fix)
     if not runs[study.baseline].evaluate:
         fix = "choose a run that is evaluated, or remove evaluate: false"
         raise ConfigError("the baseline is never evaluated", value=study.baseline, fix=fix)
-    check_lineage(study, runs)
+
+
+def _check_paths(study: StudyConfig, runs: Mapping[str, RunConfig]) -> None:
     for text in (study.output, *(run.model or "" for run in runs.values())):
         if "," in text:
             fix = "use a path without a comma"

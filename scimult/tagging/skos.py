@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from rdflib import Graph, URIRef
     from rdflib.term import Node
 
+_XL = "http://www.w3.org/2008/05/skos-xl#"
+
 
 def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vocabulary:
     """Read the concepts of a SKOS file, in the order of their URIs.
 
     The label is ``skos:prefLabel`` in ``language`` (``en`` or ``en-GB``), else without one;
     further ones (``color`` next to ``colour``), ``altLabel`` and ``hiddenLabel`` are synonyms; the
-    description is ``definition``, else ``scopeNote``.
+    description is ``definition``, else ``scopeNote``. Labels may be SKOS-XL's resources.
     ``broader`` and the inverse of ``narrower`` form the hierarchy. Deprecated concepts and links
     to concepts outside the file are left out and counted; ``rejects`` collects concepts without a
     label, and blank nodes, which get other ids whenever they are read. ``format`` is rdflib's name:
@@ -39,6 +41,7 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
     from rdflib.namespace import OWL, RDF, SKOS
 
     graph = _parsed(path, format)
+    _add_plain_labels(graph)
     named = set(graph.subjects(SKOS.prefLabel))
     for kind in (SKOS.ConceptScheme, SKOS.Collection, SKOS.OrderedCollection):
         named -= set(graph.subjects(RDF.type, kind))
@@ -82,6 +85,17 @@ def read_skos(path: Path, format: str, *, language: str, rejects: Rejects) -> Vo
         left_out = f"{counted(len(old), 'deprecated concept')} and {counted(outside, 'link')}"
         note(f"{path}: left out {left_out} to no concept")
     return Vocabulary(linked(concepts, rejects, path), path)
+
+
+def _add_plain_labels(graph: Graph) -> None:
+    """Add the labels that SKOS-XL's entail: the literal forms (the reference's appendix B.3)."""
+    from rdflib import URIRef
+    from rdflib.namespace import SKOS
+
+    for kind in ("prefLabel", "altLabel", "hiddenLabel"):
+        for node, label in list(graph.subject_objects(URIRef(_XL + kind))):
+            for form in list(graph.objects(label, URIRef(_XL + "literalForm"))):
+                graph.add((node, SKOS[kind], form))
 
 
 def _parsed(path: Path, format: str) -> Graph:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import yaml
+from pydantic import model_validator
 
 from scimult.config import StrictConfig
 from scimult.errors import ConfigError, one_of
@@ -29,13 +30,35 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 
 class Task(StrictConfig):
-    """One task of the multi-task model (SciMult, section 3.1)."""
+    """One task of the multi-task model (SciMult, section 3.1).
+
+    Kinds and format that are left out are those of the catalogue's task of this name. Under another
+    name both kinds are papers, and the format follows from the kinds.
+    """
 
     name: str
     instruction: str = ""
     query_kind: Kind = "paper"
     candidate_kind: Kind = "paper"
     format: Format = "proximity"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_is_left_out(cls, given: Any) -> Any:
+        entries = {entry["name"]: entry for entry in _entries()}
+        if isinstance(given, str):
+            kinds = "" if given in entries else ", query_kind: query, candidate_kind: paper"
+            raise ValueError(f"a task is a mapping, such as {{name: {given}{kinds}}}")
+        if not isinstance(given, dict):
+            return given
+        known = next((entry for name, entry in entries.items() if name == given.get("name")), {})
+        rest = {key: value for key, value in known.items() if key != "instruction"} | given
+        told: Format = "proximity"
+        if rest.get("query_kind") == "query":
+            told = "adhoc_search"
+        elif rest.get("candidate_kind") == "label":
+            told = "classification"
+        return rest | {"format": rest.get("format", told)}
 
 
 class TaskSet:

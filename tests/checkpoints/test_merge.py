@@ -156,6 +156,29 @@ def test_slerp_turns_query_key_and_value_each_by_its_own_angle() -> None:
     torch.testing.assert_close(whole, torch.cat(parts), rtol=0, atol=1e-12)
 
 
+def test_models_of_different_starts_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two random starts were averaged without a word; what one start became is meant for it."""
+    one, other = (save_tiny_model(tmp_path / f"seed{seed}", seed=seed) for seed in (0, 1))
+    torch.manual_seed(0)
+    weights = load_file(one / "model.safetensors")
+    for name in ("a", "b"):
+        shutil.copytree(one, tmp_path / name)
+        moved = {key: old + old.std() * torch.randn_like(old) / 3 for key, old in weights.items()}
+        save_file(moved, tmp_path / name / "model.safetensors", metadata={"format": "pt"})
+    merge([tmp_path / "a", tmp_path / "b"])
+    merge([tmp_path / "a"], [1.0], method="task_vectors", base=one)
+    assert not caplog.messages
+    merge([tmp_path / "a", other, tmp_path / "b"])
+    merge([other], [1.0], method="task_vectors", base=one)
+    split_experts({"search": one, "classification": other}, "mha_expert")
+    pairs = [(tmp_path / "a", other), (other, one), (one, other)]
+    assert len(caplog.messages) == len(pairs)
+    for message, (first, second) in zip(caplog.messages, pairs, strict=True):
+        assert message.startswith(f"{first} and {second} did not start from one model (cosine")
+
+
 def test_a_model_merged_with_itself_comes_back(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model", variant="mha_ffn_expert")
     before = load_pretrained(model).model.state_dict()
@@ -299,7 +322,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             "negative or not finite",
         ),
         (lambda: merge([model] * 3, method="slerp"), "slerp needs exactly two models"),
-        (lambda: share_experts(plain), "no experts to share"),
+        (lambda: share_experts(plain), f"{plain}: the model has no experts to share. Fix: name a"),
         (lambda: share_experts(adapters), "cannot be folded"),
         (lambda: share_experts(model, {"serach": 1}), "did you mean 'search'"),
         (lambda: share_experts(model, {"search": 2, "classification": -1}), "not be negative"),

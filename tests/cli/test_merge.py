@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from scimult.cli.main import app
 from scimult.evaluation import harness
 from scimult.evaluation.results import SetResult, load_result
 from scimult.evaluation.systems import System
+from scimult.files import FolderKind, atomic_folder
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 from tests.tiny import save_tiny_model
 
@@ -200,3 +202,27 @@ def test_sets_without_scores_per_query_are_named_and_block_nothing(tmp_path: Pat
     assert result.exit_code == 0, result.output
     assert "persons: not tested against model: no per-query scores" in result.output
     assert (tmp_path / "out").is_dir()
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["merge {0} {1}", "grow-task {0} --name reviewing --like search", "export {0} --to pretrained"],
+)
+def test_a_model_that_another_process_wrote_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The later of two calls with one --out replaced the model of the first without a word."""
+    models = [save_tiny_model(tmp_path / f"seed{seed}", seed=seed) for seed in (0, 1)]
+    out = tmp_path / "out"
+
+    def after_another(folder: Path, kind: FolderKind | None = None) -> AbstractContextManager[Path]:
+        shutil.copytree(models[1], folder)
+        return atomic_folder(folder, kind)
+
+    monkeypatch.setattr("scimult.checkpoints.pretrained.atomic_folder", after_another)
+    words = [word.format(*models) for word in verb.split()]
+    result = CliRunner().invoke(app, [*words, "--out", str(out)])
+    assert result.exit_code == 1
+    assert f"{out}: output exists already" in result.output.replace("\n", "")
+    for path in models[1].iterdir():
+        assert (out / path.name).read_bytes() == path.read_bytes()

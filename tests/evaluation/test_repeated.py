@@ -216,3 +216,10 @@ def test_a_small_p_value_is_not_shown_as_zero() -> None:
     row = Difference("runs", "search", "cisi", "ndcg@10", (3, 3), 0.1, 0.05, 0.15, 1e-9, 4e-9)
     found = SuiteFindings("own", "", "base", 0.95, {"runs": 3, "base": 3}, [], [row], [])
     assert [cell.text for cell in difference_table(found).rows[0]][-2:] == ["<0.0001"] * 2
+
+
+def test_a_p_value_just_above_the_level_is_not_shown_as_the_level() -> None:
+    """0.05004 was 0.0500, which reads as significant at 5 %."""
+    row = Difference("runs", "search", "cisi", "ndcg@10", (3, 3), 0.1, 0, 0.15, 0.04996, 0.05004)
+    found = SuiteFindings("own", "", "base", 0.95, {"runs": 3, "base": 3}, [], [row], [])
+    assert [cell.text for cell in difference_table(found).rows[0]][-2:] == ["0.0500", "0.05004"]

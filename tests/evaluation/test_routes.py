@@ -73,3 +73,14 @@ def test_results_by_route_do_not_go_into_a_library(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1
     assert "output exists already" in refused.output
+
+
+def test_a_model_without_routes_is_refused(tmp_path: Path) -> None:
+    """Its table had the same score in every column, as if tasks did not matter."""
+    model, out = save_tiny_model(tmp_path / "plain", variant="vanilla"), tmp_path / "out"
+    command = ["cross-routes", "--model", str(model), "--data", str(tmp_path), "--out", str(out)]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "all tasks of this model take one route" in refused.output
+    assert "scimult evaluate" in refused.output
+    assert not out.exists()

@@ -92,6 +92,20 @@ def test_a_downloaded_model_is_read_at_once_without_a_network(
     np.testing.assert_array_equal(scores, load_cross_encoder(str(cross), "cpu")(PAIRS))
 
 
+def test_without_a_network_the_error_says_how_to_download_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    cut_off_hub(monkeypatch)
+    download = "run `hf download a/b --local-dir FOLDER` elsewhere and use that folder"
+    with pytest.raises(ConfigError, match=f"cannot load cross-encoder: .*Fix: .*; or {download}$"):
+        load_cross_encoder("a/b", "cpu")
+    with pytest.raises(CheckpointError, match=f"cannot load the encoder: .*Fix: .*; or {download}"):
+        load_model(EncoderSpec(model="a/b"), "cpu")
+    with pytest.raises(CheckpointError, match="Fix: name a folder; --model takes"):
+        load_model(EncoderSpec(model=str(tmp_path)), "cpu")
+
+
 def test_the_hub_is_not_asked_for_a_folder(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(HfApi, "model_info")
     assert not is_cut_off(str(cross))

@@ -144,7 +144,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"grid": {"model.dims": []}}, "a grid axis has no value"),
     ({"grid": {"data.rates": [{"a": 1}]}}, "that is not a scalar"),
     ({"grid": {}}, "study has no runs"),
-    ({"baseline": "vanila"}, "the baseline is not a run.*vanilla"),
+    ({"baseline": "vanila"}, "the baseline is not a run.*did you mean 'vanilla'"),
     ({"baseline": "a", "runs": {"a": {"evaluate": False}}}, "the baseline is never evaluated"),
     (
         {"runs": {"a": {"after": "vanilla", "overrides": ["model.base=else"]}}},
@@ -226,3 +226,16 @@ def test_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SciMultError, match=f"(?s)study.yaml.*{message}") as caught:
         study(tmp_path, **changes)
     assert str(caught.value).count("Fix:") <= 1
+
+
+def test_a_bad_baseline_hides_no_other_problem(tmp_path: Path) -> None:
+    runs = {"a": {"after": "nobody"}, "b": {"model": "x,y"}, "c/d": {}}
+    with pytest.raises(ConfigError) as caught:
+        study(tmp_path, baseline="vanila", runs=runs)
+    head, *problems = str(caught.value).splitlines()
+    assert head.endswith("study.yaml: invalid study:")
+    wanted = ("not a valid run name", "baseline is not a run", "is missing", "contain a comma")
+    assert len(problems) == len(wanted)
+    for problem, part in zip(problems, wanted, strict=True):
+        assert part in problem
+        assert "; " in problem, "each has its fix"

@@ -103,6 +103,30 @@ def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed:
     assert vocabulary[vocabulary.row("optics")].description == "Light."
 
 
+@pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
+def test_labels_of_skos_xl_are_labels(tmp_path: Path, format: str) -> None:
+    """Its concepts had no label. rdflib's query turns each label into a resource with its form."""
+    graph = rdflib.Graph().parse(data=TURTLE, format="turtle")
+    name = {"turtle": "v.ttl", "xml": "v.rdf", "nt": "v.nt"}[format]
+    plain, extended = tmp_path / name, tmp_path / f"xl_{name}"
+    graph.serialize(plain, format=format, encoding="utf-8")
+    graph.update(
+        """PREFIX xl: <http://www.w3.org/2008/05/skos-xl#>
+        DELETE { ?c ?skos ?l }
+        INSERT { ?c ?xl ?r . ?r a xl:Label ; xl:literalForm ?l }
+        WHERE {
+          VALUES (?skos ?xl) { (skos:prefLabel xl:prefLabel) (skos:altLabel xl:altLabel)
+            (skos:hiddenLabel xl:hiddenLabel) }
+          ?c ?skos ?l . BIND(IRI(CONCAT(STR(?c), "/", STRUUID())) AS ?r)
+        }""",
+        initNs={"skos": rdflib.SKOS},
+    )
+    assert not list(graph.subject_objects(rdflib.SKOS.prefLabel))
+    graph.serialize(extended, format=format, encoding="utf-8")
+    assert shape(read_vocabulary(extended)) == shape(read_vocabulary(plain))
+    assert len(shape(read_vocabulary(plain))) == 4
+
+
 def test_skos_in_another_language(tmp_path: Path) -> None:
     path = write(tmp_path / "v.ttl", TURTLE)
     with pytest.raises(DataError, match="no label in 'de'"):

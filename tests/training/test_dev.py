@@ -89,3 +89,25 @@ def test_r2_is_scikit_learns_also_of_equal_numbers(
     # Of 0.1 rounding makes a mean that is another number, for scikit-learn too.
     wanted = 0.0 if numbers == [0.1] * 3 else r2_score(numbers, outputs)
     assert found["dev/s.t/r2"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_kendall_of_a_collapsed_model_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was that of rounding: 0.07 for MiniLM with all words alike, over 200 texts."""
+    count, width = 50, 64
+    rng = np.random.default_rng(0)
+    same = rng.normal(size=(1, width))
+    numbers = np.arange(count, dtype=np.float64)
+    file = TargetFile("s", "t", "dev", "regression", np.arange(count), numbers=numbers)
+    head = torch.tensor(rng.normal(size=(1, width + 1)), dtype=torch.float32) * 0.02
+    head[0, -1] = -float(same[0] @ head[0, :-1].double().numpy())  # the mean of scaled targets: 0
+    tokens: Any = SimpleNamespace(tokens=lambda row, length: np.array([row]))
+    model: Any = None
+
+    def kendall(spread: float) -> float:
+        drawn = same * (1 + rng.uniform(-spread, spread, (count, width)))
+        monkeypatch.setattr(dev, "embed_tokens", lambda *_, **__: drawn.astype(np.float32))
+        found = dev.target_scores(model, file, head, tokens, route=0, max_length=MAX_LENGTH)
+        return found["dev/s.t/kendall"]
+
+    assert kendall(1.2e-7) == 0
+    assert kendall(1e-4) != 0

@@ -35,6 +35,8 @@ _NO_KEY = re.compile(
 )
 # What holds fields of others, names a set of others, or sets options of a style (IEEEtran, REVTeX).
 _NO_PAPERS = {"xdata", "set", "ieeetranbstctl", "control"}
+# A value from an xdata entry, "xdata=KEY-title", or one of its names, "xdata=KEY-author-2".
+_FROM_DATA = re.compile(r"(?<!\S)xdata=(\S+)-([a-z]+)(?:-([1-9]\d*))?(?!\S)", re.I)
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
 _NAME_PART = re.compile(
@@ -237,15 +239,26 @@ def _with_data(
 ) -> dict[str, str]:
     """Return an entry's fields with those of the entries in its ``xdata``.
 
-    These replace its own, and later ones earlier ones, as in Biber. ``below`` are the entries that
-    ask for this one's: a circle ends where it began.
+    These replace its own, and later ones earlier ones, as in Biber; so do single values and names.
+    ``below`` are the entries that ask for this one's: a circle ends where it began.
     """
     fields = _fields(entry, strings)
     below = (*below, fields["key"].lower())
+
+    def data(key: str) -> dict[str, str]:
+        found = by_key.get(key)
+        if found is None or found.entry_type.lower() != "xdata" or key in below:
+            return {}
+        return _with_data(found, by_key, strings, below)
+
+    def named(reference: re.Match[str]) -> str:
+        text = data(reference[1].lower()).get(reference[2].lower(), "")
+        chosen = [text] if reference[3] is None else _persons(text)[int(reference[3]) - 1 :]
+        return chosen[0] if any(chosen[:1]) else reference[0]
+
+    fields = {name: _FROM_DATA.sub(named, value) for name, value in fields.items()}
     for key in re.split(r"\s*,\s*", fields.get("xdata", "").strip().lower()):
-        data = by_key.get(key)
-        if data is not None and data.entry_type.lower() == "xdata" and key not in below:
-            fields |= {**_with_data(data, by_key, strings, below), "key": fields["key"]}
+        fields |= {**data(key), "key": fields["key"]}
     return fields
 
 

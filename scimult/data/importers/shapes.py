@@ -270,6 +270,9 @@ def plain(record: Fields) -> dict[str, Any]:
         fields["authors"] = [first_name_first(name) for name in unescape(authors).split(";")]
     elif isinstance(authors, str) and "author(s) id" in lower and ";" not in authors:
         fields["authors"] = authors.split(", ")  # Scopus before 2023: "Doe J., Roe K."
+    elif isinstance(authors, str) and "gsrank" in lower:  # Publish or Perish: "J Doe, K Roe, ..."
+        fields["authors"] = [name for name in authors.split(", ") if name not in ("...", "…")]
+        fields["venue"] = fields["venue"] or lower.get("source")
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields

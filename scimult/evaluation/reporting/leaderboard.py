@@ -170,8 +170,8 @@ def _difference(row: Difference, settings: Settings) -> list[Cell]:
         number(row.difference, "{:+.2f}", 100),
         change(row.relative_change),
         Cell(f"{100 * row.low:+.2f} to {100 * row.high:+.2f}"),
-        p_value(row.p),
-        p_value(row.p_holm, "*" if passes else ""),
+        p_value(row.p, settings.level),
+        p_value(row.p_holm, settings.level, "*" if passes else ""),
     ]
     return [*texts(name, row.metric, row.system), *(replace(cell, bold=passes) for cell in cells)]
 

@@ -22,7 +22,7 @@ def tables_of(findings: SuiteFindings) -> list[Table]:
 
 def score_table(findings: SuiteFindings) -> Table:
     """Return one row per run, and one column per average and set."""
-    level = round(1 - findings.confidence, 12)
+    level = _level(findings)
     columns = list(dict.fromkeys((row.task, row.name, row.metric) for row in findings.scores))
     scores = {(row.run, row.task, row.name): row for row in findings.scores}
     differences = {(row.run, row.task, row.name): row for row in findings.differences}
@@ -68,6 +68,10 @@ def _cell(row: Score | None, change: Difference | None, best: str, level: float)
     return Cell(text, row.mean, bold=mean == best, mark=mark, note=note)
 
 
+def _level(findings: SuiteFindings) -> float:
+    return round(1 - findings.confidence, 12)
+
+
 def difference_table(findings: SuiteFindings) -> Table:
     """Return one row per run and set, averages first."""
     rows = []
@@ -81,8 +85,8 @@ def difference_table(findings: SuiteFindings) -> Table:
                 *texts(row.run, row.task, row.name, row.metric, f"{row.seeds[0]}, {row.seeds[1]}"),
                 number(row.difference, "{:+.2f}", 100),
                 label(interval),
-                p_value(row.p),
-                p_value(row.p_holm),
+                p_value(row.p, _level(findings)),
+                p_value(row.p_holm, _level(findings)),
             ]
         )
     names = ["run", "task", "set", "metric", "seeds"]

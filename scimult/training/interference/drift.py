@@ -20,6 +20,8 @@ from scimult.types import FloatArray, TokenIds
 
 # Texts per side of a task; CKA of fewer texts than dimensions is biased upwards.
 _MOST_TEXTS = 512
+# Of their size, as much of equal embeddings differs by rounding in float32.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Drift:
     """Drift of one side of a task, over a number of texts.
 
     ``cosine`` is the mean between a text's embeddings by base and model, NaN if widths differ;
-    ``cka`` is linear: 1 if the two differ only by rotation and scale.
+    ``cka`` is linear: 1 if the two differ only by rotation and scale, NaN if it is undefined.
     """
 
     task: str
@@ -41,8 +43,12 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
     """Return the linear centred kernel alignment of two sets of embeddings of the same texts.
 
     Kornblith et al., "Similarity of Neural Network Representations Revisited" (2019), equation 4.
+    NaN if one of the two is the same for all texts, as it is for one text.
     """
     x, y = (np.asarray(z, dtype=np.float64) - z.mean(0, dtype=np.float64) for z in (x_ND, y_NE))
+    for centred, whole in ((x, x_ND), (y, y_NE)):
+        if np.linalg.norm(centred) <= _ROUNDING * np.linalg.norm(whole):
+            return np.nan
     norms = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
     return float(np.linalg.norm(y.T @ x) ** 2 / norms)
 

@@ -103,6 +103,37 @@ def test_entries_that_are_no_papers_give_theirs_to_papers(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("author", "names"),
     [
+        ("Simon Smith and xdata=two-author-1", ["Simon Smith", "Brian Bloom"]),
+        ("xdata=two-author and Simon Smith", ["Brian Bloom", "Arthur Anderson", "Simon Smith"]),
+        ("XDATA=Two-Author-2", ["Arthur Anderson"]),
+        ("xdata=with-mark-author-2", ["Frank Frill"]),
+        # Left as they are: no such field, name or entry, one that is no xdata, a circle.
+        ("xdata=two-editor", ["xdata=two-editor"]),
+        ("xdata=two-author-3", ["xdata=two-author-3"]),
+        ("xdata=two-author-0", ["xdata=two-author-0"]),
+        ("xdata=missing-author-1", ["xdata=missing-author-1"]),
+        ("xdata=book-author-1", ["xdata=book-author-1"]),
+        ("xdata=loop-author-1", ["xdata=loop-author-1"]),
+    ],
+)
+def test_names_of_xdata_entries_as_in_the_tests_of_biber(
+    tmp_path: Path, author: str, names: list[str]
+) -> None:
+    text = f"""@book{{a, title = {{xdata=title-title}}, author = {{{author}}}}}
+@xdata{{two, author = {{Brian Bloom and Anderson, Arthur}}}}
+@xdata{{with-mark, author = {{William Wool and xdata=title-author-1}}}}
+@xdata{{title, author = {{Frank Frill}}, title = {{Some title}}}}
+@xdata{{loop, author = {{xdata=again-author-1}}}}
+@xdata{{again, author = {{xdata=loop-author-1}}}}
+@book{{book, title = {{B}}, author = {{Ann Lee}}}}
+"""
+    paper = read(written(tmp_path, "a.bib", text))[0]
+    assert (paper.title, paper.authors) == ("Some title", names)
+
+
+@pytest.mark.parametrize(
+    ("author", "names"),
+    [
         ("family=Doe, given=John, prefix=von", ["John von Doe"]),
         (
             "given=Hans, given-i={HC}, family={van Beethoven}, useprefix=true and Ann Lee",

@@ -48,6 +48,21 @@ def test_authors_of_scopus_before_and_since_2023(
     assert paper.authors == authors
 
 
+def test_authors_and_venue_of_publish_or_perish(tmp_path: Path) -> None:
+    """All authors were one person; Google Scholar cuts long lists."""
+    file = tmp_path / "PoPCites.csv"
+    names = "Cites,Authors,Title,Year,Source,Publisher,ArticleURL,CitesURL,GSRank,QueryDate"
+    rows = ['5,"J Doe, K van der Roe",A,2016,A Journal,,,,1,2016-12-21', '0,"J Doe, ...",B,,,,,,2,']
+    file.write_text("\n".join([names, *rows, ""]), encoding="utf-8-sig")
+    first, second = read_papers([file])
+    assert (first.authors, first.venue, first.year) == (
+        ["J Doe", "K van der Roe"],
+        "A Journal",
+        2016,
+    )
+    assert (second.authors, second.venue) == (["J Doe"], "")
+
+
 @pytest.mark.parametrize(
     ("own", "database"),
     [

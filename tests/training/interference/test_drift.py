@@ -45,6 +45,16 @@ def test_linear_cka_is_that_of_gram_matrices() -> None:
     assert linear_cka(x, 3 * x @ turn + 2) == pytest.approx(1, abs=1e-12)
 
 
+def test_linear_cka_of_equal_embeddings_is_undefined() -> None:
+    """One text gave NaN with numpy's warning; a collapsed model's was that of rounding."""
+    rng = np.random.default_rng(0)
+    x, equal = rng.normal(size=(40, 6)), np.repeat(rng.normal(size=(1, 9)), 40, axis=0)
+    rounded = equal * (1 + rng.uniform(-1.2e-7, 1.2e-7, equal.shape))
+    for first, second in ((x[:1], equal[:1]), (x, equal), (rounded, x), (0 * equal, x)):
+        assert np.isnan(linear_cka(first, second))
+    assert 0 < linear_cka(x, equal * (1 + rng.uniform(-1e-4, 1e-4, equal.shape))) < 1
+
+
 def test_a_base_is_checked_before_gradients_are_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
