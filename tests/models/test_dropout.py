@@ -26,6 +26,19 @@ def test_share_and_scale_of_kept_elements(probability: float, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("probability", "kept"), [(2**-18, 1.0), (1 - 2**-18, 2**-16)])
+def test_probabilities_that_no_draw_tells_from_0_or_1(
+    probability: float, kept: float, dtype: torch.dtype
+) -> None:
+    """All elements stay as they are, or one of 2**16, as the largest scale has it."""
+    torch.manual_seed(0)
+    x = torch.ones(1 << 21, dtype=dtype)
+    dropped = apply_dropout(x, probability)
+    assert (dropped != 0).double().mean() == pytest.approx(kept, abs=1.2e-5 * (1 - kept))
+    assert dropped.unique().tolist() == ([1.0] if kept == 1 else [0.0, 1 / kept])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("probability", [0.1, 0.15, 0.3, 0.45])
 def test_the_mean_stays(probability: float, dtype: torch.dtype) -> None:
     """Within four standard deviations; 1 / 0.9 rounded to bfloat16 would be six below."""
