@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,40 @@ def losses(options: dict[str, Any]) -> tuple[float, Tensor]:
     return float(loss.detach()), embeddings.grad
 
 
+CHOICES: list[dict[str, Any]] = [
+    {"name": "kl", "weight": 0.5, "temperature": 0.7},
+    {"name": "kl", "contrastive_weight": 0.0, "teacher_temperature": 2.0},
+    {"name": "margin_mse", "weight": 0.5, "temperature": 0.7},
+    {"name": "margin_mse", "contrastive_weight": 0.0, "teacher_temperature": 2.0},
+]
+
+
 def all_losses() -> list[tuple[float, Tensor]]:
-    choices: list[dict[str, Any]] = [
-        {"name": "kl", "weight": 0.5, "temperature": 0.7},
-        {"name": "kl", "contrastive_weight": 0.0, "teacher_temperature": 2.0},
-        {"name": "margin_mse", "weight": 0.5, "temperature": 0.7},
-        {"name": "margin_mse", "contrastive_weight": 0.0},
-    ]
-    return [losses({"distillation": choice}) for choice in choices]
+    return [losses({"distillation": choice}) for choice in CHOICES]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_teachers_part_is_the_chosen_loss_by_hand(choice: dict[str, Any]) -> None:
+    """Two candidates have scores: the softmax over them is a sigmoid of the margin."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(len(TEXTS), 6, generator=generator, dtype=torch.float64)
+    by_hand = []
+    for query, (positive, negative, *scores) in enumerate(ROWS):
+        if negative is None or math.isnan(sum(scores)):
+            continue
+        of_texts = embeddings[[TEXTS.index(positive), TEXTS.index(negative)]] @ embeddings[query]
+        student = float(of_texts[0] - of_texts[1]) / choice.get("temperature", 1)
+        teacher = (scores[0] - scores[1]) / choice.get("teacher_temperature", 1)
+        if choice["name"] == "kl":
+            chances = [(1 / (1 + math.exp(-m)), 1 / (1 + math.exp(m))) for m in (teacher, student)]
+            by_hand.append(sum(p * math.log(p / q) for p, q in zip(*chances, strict=True)))
+        else:
+            by_hand.append((student - teacher) ** 2)
+    assert len(by_hand) == 2
+    loss, _ = losses({"distillation": choice})
+    plain, _ = losses({})
+    expected = choice.get("weight", 1) * sum(by_hand) / 4
+    assert loss == pytest.approx(choice.get("contrastive_weight", 1) * plain + expected, rel=1e-10)
 
 
 @pytest.mark.ranks

@@ -236,6 +236,25 @@ def test_added_parts_have_their_own_learning_rate(variant: str, part: str) -> No
     assert added == {name for name in rates if re.search(part, name)}
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parts_are_experts_by_name_what_a_variant_adds_for_all_and_the_rest(variant: str) -> None:
+    names, encoder = ["links", "labels", "search"], model(variant)
+    of_part: dict[str, set[int]] = {}
+    for group in parameter_groups(encoder, DECAYED, names):
+        of_part.setdefault(group["part"], set()).update(map(id, group["params"]))
+    parameters = dict(encoder.named_parameters())
+    plain = {name for name, _ in model("vanilla").named_parameters()}
+    expected: dict[str, set[int]] = {}
+    for name, parameter in parameters.items():
+        own = re.match(r".*\.experts\.(\d)\.", name)
+        if own and f"{name[: own.start(1)]}1{name[own.end(1) :]}" in parameters:
+            part = f"expert/{names[int(own[1])]}"
+        else:
+            part = "shared" if name in plain else "added"
+        expected.setdefault(part, set()).add(id(parameter))
+    assert of_part == expected
+
+
 def moved(config: PretrainConfig, weight: float, loss_weights: dict[str, float]) -> float:
     """Return how far nine steps move a task's own weights at loss weight ``weight``."""
     encoder = build.build_model(config).model.eval()
