@@ -18,7 +18,7 @@ from scimult.evaluation.contamination import Contamination
 from scimult.evaluation.datasets import missing_files, read_dataset
 from scimult.evaluation.growing import Earlier, GrowingResult
 from scimult.evaluation.per_query import write_per_query
-from scimult.evaluation.protocols import PROTOCOLS, WITH_NAMES, Outcome, function_of
+from scimult.evaluation.protocols import PROTOCOLS, WITH_NAMES, Outcome, function_of, rules_of
 from scimult.evaluation.results import Result, SetFacts, SetResult, folder_of
 from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import EmbeddingSystem, System
@@ -56,6 +56,7 @@ def load_sets(
         facts = SetFacts(
             task=benchmark.task,
             protocol=benchmark.protocol,
+            rules=rules_of(benchmark.protocol, benchmark.format),
             mode=benchmark.mode,
             average=benchmark.average,
             main_metric=benchmark.main_metric,

@@ -36,12 +36,15 @@ class Protocol:
         What it computes; empty: any ranking metric.
     labels : bool
         Whether candidates are labels.
+    rules : int
+        Increase it when the same vectors get other scores; see `rules_of`.
     """
 
     module: Literal["rankings", "probes", "clustering"]
     layouts: tuple[str, ...]
     metrics: tuple[str, ...] = ()
     labels: bool = False
+    rules: int = 1
 
     @property
     def ranks(self) -> bool:
@@ -59,9 +62,9 @@ PROTOCOLS: dict[str, Protocol] = {
     "classification_fine": Protocol("rankings", ("native", "scimult"), labels=True),
     "classification_coarse": Protocol("rankings", ("native", "scimult"), (MACRO_F1,), labels=True),
     "classification_linear": Protocol(
-        "probes", (*_PAPERS, "scidocs"), (MACRO_F1, "f1", "accuracy")
+        "probes", (*_PAPERS, "scidocs"), (MACRO_F1, "f1", "accuracy"), rules=2
     ),
-    "regression_linear": Protocol("probes", _PAPERS, (KENDALL_TAU,)),
+    "regression_linear": Protocol("probes", _PAPERS, (KENDALL_TAU,), rules=2),
     "link_retrieval": Protocol("rankings", ("native", "scimult")),
     "rerank": Protocol(
         "rankings", (*_PAPERS, "scidocs", "scimult", "mdcr", "csfcube", "doris_mae")
@@ -75,6 +78,8 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "recommendation": Protocol("rankings", ("scidocs",), ("weighted_ndcg", "weighted_precision@1")),
 }
+_TEXTS = {"doris_mae": 1}
+"""How often the texts that a layout makes of the same files have changed."""
 OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
 """Metrics that protocols compute themselves, other than ranking metrics."""
 
@@ -84,6 +89,14 @@ def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:
     module = import_module(f"scimult.evaluation.{PROTOCOLS[name].module}")
     function: Callable[[Any, Any, Any], Outcome] = getattr(module, name)
     return function
+
+
+def rules_of(protocol: str, layout: str) -> int:
+    """Return the number of the rules by which a set is read and scored.
+
+    Scores by rules of an earlier version are neither kept nor compared with those by today's.
+    """
+    return PROTOCOLS[protocol].rules + _TEXTS.get(layout, 0)
 
 
 WEIGHT = "weight"

@@ -60,11 +60,13 @@ def check_comparable(
             if known.setdefault(name, scored) == scored:
                 continue
             ours, theirs = known[name].model_dump(), scored.model_dump()
-            differing = ", ".join(key for key in ours if ours[key] != theirs[key])
-            raise DataError(
-                f"the result of {result.system} on {name} differs in {differing}",
-                fix="evaluate the system again, or use a separate --out folder",
-            )
+            differing = [key for key in ours if ours[key] != theirs[key]]
+            problem = f"the result of {result.system} on {name} differs in {', '.join(differing)}"
+            fix = "evaluate the system again, or use a separate --out folder"
+            if "rules" in differing:
+                problem += ": versions of scimult score this set differently"
+                fix = "evaluate all systems again in one call, or use a separate --out folder"
+            raise DataError(problem, fix=fix)
     return known
 
 

@@ -41,11 +41,13 @@ class SetFacts(StrictConfig):
     ``counts`` are of queries, candidates and relevant pairs, ``left_out`` of the records that
     ``--skip-bad`` left out, by reason, and ``remarks`` of further caveats, such as a query with
     nothing relevant that counts as 0. ``files`` maps names, relative to the data folder, to their
-    SHA-256. The other fields are as in the suite.
+    SHA-256. ``rules`` are those of `scimult.evaluation.protocols.rules_of`; results of earlier
+    versions have none, which is 1. The other fields are as in the suite.
     """
 
     task: str
     protocol: str
+    rules: int = 1
     mode: str
     average: str = "queries"
     main_metric: str

@@ -80,6 +80,7 @@ def space_of(
             "pooling": config.encoder.pooling,
             "unit_vectors": model.unit_vectors,
             "computed_in": model.dtype,
+            **({"int8_ranges": _INT8_RANGES} if model.dtype == "int8" else {}),
             "task": task,
             "role": role,
         },
@@ -103,6 +104,9 @@ OF_FLOAT32 = ("tf32", "int8")
 INT8_STEPS = 127
 """Steps to which int8 rounds a weight, unless the processor lacks VNNI: `largest_weight`."""
 
+_INT8_RANGES = "shared"
+"""How int8 chooses its ranges; change it when its vectors change by more than their last digits."""
+
 
 def stored_tensors(weights: Mapping[str, Tensor]) -> Iterator[Stored]:
     """Yield tensors, sorted by name, in the form that `fingerprint_of` hashes."""
@@ -124,8 +128,8 @@ def fingerprint_of(
     """Hash weights, architecture, how texts are read and scaled, and the computation type.
 
     ``tokenizer`` is a fingerprint, ``dtype`` one of ``precision.DTYPES``; weights are in that type,
-    sorted by name. int8 rounds weights to more or fewer steps on different processors, whose
-    vectors must not be mixed.
+    sorted by name. int8 rounds weights to more or fewer steps on different processors, and has had
+    other ranges: such vectors must not be mixed.
     """
     digest = hashlib.sha256(config.encoder.model_dump_json().encode())
     digest.update(f"{tokenizer} {config.max_length}".encode())
@@ -137,7 +141,7 @@ def fingerprint_of(
     if dtype in OF_FLOAT32:
         digest.update(dtype.encode())
     if dtype == "int8":
-        digest.update(f" {int8_steps}".encode())
+        digest.update(f" {int8_steps} {_INT8_RANGES}".encode())
     for name, kind, data in weights:
         digest.update(f"{name} {kind}".encode())
         digest.update(data)

@@ -51,11 +51,11 @@ def source_files(config: PrepareConfig) -> dict[str, Path]:
                 continue
             files[name] = config.resolve(name)
             if not files[name].is_file():
-                raise DataError(
-                    f"{field} file of source {source.name!r} does not exist",
-                    path=files[name],
-                    fix="correct the path in the configuration, or pass the folder with --root",
-                )
+                fix = "correct the path in the configuration, or pass the folder with --root"
+                if (beside := files[name].with_name(f"{field}.parquet")).is_file():
+                    fix = f"name {beside.name}, which conversions write today, in the configuration"
+                problem = f"{field} file of source {source.name!r} does not exist"
+                raise DataError(problem, path=files[name], fix=fix)
     return files
 
 

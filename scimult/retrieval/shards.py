@@ -34,7 +34,9 @@ FORMAT, VERSION = "scimult-shards", 1
 MANIFEST = "manifest.json"
 Precision = Literal["float32", "float16"]
 _SPACE, _VECTORS = b"space", b"vectors_sha256"
-_HASHED_WITH_WEIGHTS = {"tokenizer", "max_length", "pooling", "unit_vectors", "computed_in"}
+_HASHED_WITH_WEIGHTS = {
+    *("tokenizer", "max_length", "pooling", "unit_vectors", "computed_in", "int8_ranges")
+}
 _SCHEMA = pa.schema([("id", pa.string()), ("hash", pa.string())])
 
 

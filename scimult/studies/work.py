@@ -13,6 +13,7 @@ from typing import ClassVar
 from scimult.distributed import free_port
 from scimult.evaluation.growing import scored_alike
 from scimult.evaluation.harness import has_files
+from scimult.evaluation.protocols import rules_of
 from scimult.evaluation.results import (
     Result,
     averages,
@@ -286,6 +287,7 @@ def _scored(plan: Plan, suite: str, result: Result | None) -> dict[str, bool]:
         name: name not in result.failed
         and name in result.sets
         and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
+        and result.sets[name].rules == rules_of(benchmark.protocol, benchmark.format)
         and has_files(benchmark, root, result.sets[name].files)
         for name, benchmark in wanted.items()
     }

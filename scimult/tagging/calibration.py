@@ -96,7 +96,7 @@ class Suggestions:
     """A tagger's suggestions for held-out papers, and whether each is right.
 
     Papers are given by number, concepts by row, ranks within a paper's list from 1. Copies of a
-    paper are one work. Taggers of earlier versions know neither concepts nor works.
+    paper are one work. Only a list that is no tagger's may lack concepts or works.
     `scimult.tagging.sets.as_selected` makes each entry a change of a paper's list: by ``added_P``
     tags, of which ``right_P`` are right.
     """

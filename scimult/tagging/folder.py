@@ -29,6 +29,9 @@ from scimult.terminal import counted
 from scimult.types import FloatArray
 
 FORMAT, VERSION = "scimult-tagger", 1
+# Increase this when suggestions for held-out papers are measured in another way: those of older
+# taggers then guarantee no precision.
+_MEASURED = 2
 FILE, VOCABULARY = "tagger.json", "vocabulary.jsonl"
 _LABELS, _PAPERS, _SUGGESTIONS = "labels.npz", "papers.npz", "suggestions.npz"
 _TRIES = 10
@@ -58,6 +61,8 @@ class TaggerState:
         Numbers of papers and concepts, and the calibration error.
     texts : array
         Hashes of all texts that it was trained on; see `scimult.tagging.incoming.text_hashes`.
+    is_outdated : bool
+        Whether an earlier version measured the suggestions, in a way that guarantees no precision.
     """
 
     vocabulary: Vocabulary
@@ -71,6 +76,7 @@ class TaggerState:
     suggestions: Suggestions | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     texts: Hashes = field(default_factory=lambda: text_hashes(()))
+    is_outdated: bool = False
 
 
 def save_state(folder: Path, state: TaggerState) -> None:
@@ -89,6 +95,7 @@ def save_state(folder: Path, state: TaggerState) -> None:
     content = {
         "format": FORMAT,
         "version": VERSION,
+        "measured": _MEASURED,
         "model": state.model,
         "hierarchy": state.hierarchy,
         "fusion": asdict(state.fusion),
@@ -169,6 +176,7 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
         suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),
         facts=content["facts"],
         texts=papers.get("texts", text_hashes(())),  # taggers of earlier versions have none
+        is_outdated=content.get("measured") != _MEASURED,
     )
 
 

@@ -153,15 +153,8 @@ def as_selected(
 
     Exclusions and ``specific`` take out the safest tags, so that the precision of all suggestions
     says little about the rest.
-
-    Raises
-    ------
-    ConfigError
-        If the tagger did not store the concepts.
     """
-    if suggestions.concepts_P is None:
-        problem = "an earlier version stored no precision with exclusions or narrowest concepts"
-        raise ConfigError(problem, fix="train the tagger again, or leave precision out")
+    assert suggestions.concepts_P is not None, "taggers without them guarantee no precision"
     order = np.lexsort((suggestions.ranks_P, suggestions.papers_P))
     starts = np.flatnonzero(np.diff(suggestions.papers_P[order])) + 1
     changes = []

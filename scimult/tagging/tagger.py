@@ -383,6 +383,10 @@ class Tagger:
             problem = "without tagged papers the precision is unknown"
             fix = "train with tagged papers, or leave out the precision"
             raise ConfigError(problem, value=precision, fix=fix)
+        if self._state.is_outdated:
+            problem = "an earlier version measured this tagger's precision, not as it tags now"
+            fix = "train the tagger again, or leave out the precision"
+            raise ConfigError(problem, value=precision, fix=fix)
         if excluded or hierarchy == "specific":
             suggestions = as_selected(
                 suggestions, self.vocabulary, k=k, exclude=excluded, hierarchy=hierarchy

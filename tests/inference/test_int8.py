@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from scimult.checkpoints import load_pretrained
-from scimult.errors import ConfigError
+from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
+from scimult.inference.origin import space_of
 from scimult.inference.precision import _input_ranges, rounded_copy
 from scimult.models import pack
 from scimult.products import largest_weight
@@ -98,6 +100,24 @@ def test_processors_that_round_differently_have_different_fingerprints(
     assert found["bfloat16", 64] == found["bfloat16", 127]
     assert found["int8", 64] != found["int8", 127]
     assert found["int8", 64] != found["float32", 64]
+
+
+@has_bytes
+def test_vectors_by_other_ranges_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of before 29 November differ from today's as both do from float32."""
+    path = save_tiny_model(tmp_path / "m")
+    models = [SciMult.from_pretrained(path, device="cpu", dtype=d) for d in ("int8", "float32")]
+    today = [space_of(model, "search", "query", "float32") for model in models]
+    made_by = {name: value for name, value in today[0].made_by.items() if name != "int8_ranges"}
+    earlier = replace(today[0], made_by={**made_by, "weights": "0123456789abcdef"})
+    with pytest.raises(DataError, match=r"differ in int8_ranges unknown, here 'shared'\. Fix:"):
+        today[0].check_same(earlier, tmp_path)
+    monkeypatch.setattr("scimult.inference.origin._INT8_RANGES", "others")
+    again = [SciMult.from_pretrained(path, device="cpu", dtype=d) for d in ("int8", "float32")]
+    assert again[0].fingerprint != models[0].fingerprint
+    assert again[1].fingerprint == models[1].fingerprint
 
 
 @has_bytes

@@ -138,6 +138,9 @@ def test_empty_and_missing_files(root: Path, tmp_path: Path, name: str) -> None:
     path.unlink()
     with pytest.raises(DataError, match=rf"{path.name}: {name} file of source 'toy' does not"):
         build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
+    path.with_name(f"{name}.parquet").touch()
+    with pytest.raises(DataError, match=rf"Fix: name {name}\.parquet, which conversions write"):
+        build_dataset(raw_config(root), tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
 
 

@@ -214,6 +214,10 @@ def test_changed_data_and_settings_are_scored_again(folder: Path) -> None:
     expected = sha256(judged)
     for each in results:
         assert load_result(each).sets["own"].files["own/qrels/test.tsv"] == expected
+    tree = json.loads(results[0].read_text())
+    tree["sets"]["own"]["rules"] = 0
+    results[0].write_text(json.dumps(tree))
+    assert "base ready 0/1" in " ".join(call(path, "--dry-run").stdout.split())
     # One model less: its old scores are in nobody's way.
     del runs["copy"]
     section["overrides"] = ["benchmarks.own.metrics=[recall@5]"]

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from scimult.errors import ConfigError
+from scimult.files import read_json, write_json
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging.evaluating import evaluate_tagger
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.words import load_arrays, save_arrays
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
@@ -53,18 +55,24 @@ def test_a_target_precision_holds_without_the_safest_tags(
         doubtful.tag(NEW, k=None, precision=0.6, exclude=safe, hierarchy=hierarchy)
 
 
-def test_a_tagger_of_an_earlier_version_knows_plain_precisions(
+def test_a_tagger_of_an_earlier_version_guarantees_no_precision(
     folder: Path, model: SciMult, tmp_path: Path
 ) -> None:
+    """It counted copies as further papers, and measured other tags than it would return now."""
     copy = shutil.copytree(folder, tmp_path / "copy")
+    content = read_json(copy / "tagger.json")
+    del content["measured"]
+    write_json(copy / "tagger.json", content)
     arrays = load_arrays(copy / "suggestions.npz")
-    del arrays["concepts_P"]
+    del arrays["concepts_P"], arrays["works_P"]
     save_arrays(copy / "suggestions.npz", **arrays)
     earlier = Tagger.open(copy, model=model)
-    plain = {"k": None, "precision": 0.5, "evidence": False}
-    assert earlier.tag(NEW, **plain) == Tagger.open(folder, model=model).tag(NEW, **plain)
-    with pytest.raises(ConfigError, match="train the tagger again"):
-        earlier.tag(NEW, **plain, exclude=["Science"])
+    for options in ({}, {"exclude": ["Science"]}, {"hierarchy": "specific"}):
+        with pytest.raises(ConfigError, match="an earlier version.*train the tagger again"):
+            earlier.tag(NEW, k=None, precision=0.5, evidence=False, **options)
+    best = {"k": 3, "evidence": False}
+    assert earlier.tag(NEW, **best) == Tagger.open(folder, model=model).tag(NEW, **best)
+    assert evaluate_tagger(earlier, papers(20), precision=0.5)["at_precision"]["measured"] is None
 
 
 def test_the_precision_in_the_message_is_attainable(tagger: Tagger) -> None:
