@@ -84,7 +84,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     ------
     CheckpointError
         If it does not exist or is damaged.
+    UnicodeEncodeError
+        If its path is not UTF-8.
     """
+    str(path).encode()  # safetensors takes no other path, and would call the file damaged
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
