@@ -24,6 +24,7 @@ from scimult.errors import BusyError
 # Locks may not work across hosts, so the names contain the host.
 UNFINISHED, OLD = ".tmp", ".old"
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
+_LEFT = re.compile(rf"\..+\.({_HOST}[0-9a-f]+({UNFINISHED}|{OLD})|lock|unfinished)")
 _NOTE_BYTES = 500
 _ATTEMPTS = 100
 
@@ -43,6 +44,23 @@ def left_by_writers(path: Path, ending: str, host: str = "") -> list[Path]:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{host}[0-9a-f]+{re.escape(ending)}")
     siblings = os.listdir(path.parent) if path.parent.is_dir() else []
     return sorted(path.with_name(name) for name in siblings if pattern.fullmatch(name))
+
+
+def is_left(path: Path) -> bool:
+    """Return whether a killed process of this host left a path, by its name and its lock."""
+    if not _LEFT.fullmatch(path.name):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # a living one holds it, or a file system without locks cannot say
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def remove_leftovers(path: Path) -> None:

@@ -11,8 +11,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from scimult.errors import StorageError
-from scimult.files import only_writer, remove_if_empty, storage_error
-from scimult.locks import exclusive, lock_name, remove_if_dead, remove_leftovers
+from scimult.files import discard, only_writer, remove_if_empty, storage_error
+from scimult.locks import (
+    OLD,
+    exclusive,
+    left_by_writers,
+    lock_name,
+    remove_if_dead,
+    remove_leftovers,
+)
 
 _LOCK = ".lock"
 
@@ -75,6 +82,17 @@ def remove_strays(out: Path) -> None:
         if folder.is_dir() and _last_write(folder) <= _last_write(out):
             with unfinished(out):
                 pass
+
+
+def remove_replaced(folder: Path) -> None:
+    """Remove what a process left of a folder's former content that was killed after replacing it.
+
+    Nothing happens while another process writes the folder.
+    """
+    with suppress(OSError, StorageError), exclusive(lock_name(folder), folder):
+        for old in left_by_writers(folder, OLD):
+            discard(old, folder)
+        remove_leftovers(folder)
 
 
 def _unfinished_name(out: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from scimult import files, locks
-from scimult.locks import create_living, remove_leftovers, scratch_folder
+from scimult.locks import (
+    create_living,
+    exclusive,
+    is_left,
+    lock_name,
+    remove_leftovers,
+    scratch_folder,
+    temporary_name,
+)
 
 
 @pytest.mark.long
@@ -58,3 +67,20 @@ def test_scratch_of_killed_processes_is_removed(tmp_path: Path) -> None:
             (scratch / "file").write_text("")
             assert {*tmp_path.iterdir()} == {living, scratch}
     assert not any(tmp_path.iterdir())
+
+
+def test_what_killed_processes_left_is_told_from_what_the_living_hold(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    temporary, lock = temporary_name(path), lock_name(path)
+    with exclusive(lock, path):
+        held = create_living(temporary)
+        assert not is_left(temporary)
+        assert not is_left(lock)
+        os.close(held)
+        assert is_left(temporary)
+    lock.touch()
+    assert is_left(lock)
+    for name in ("manifest.json", ".hidden", "mine.lock", ".manifest.json.0000123456789.tmp"):
+        (tmp_path / name).touch()
+        assert not is_left(tmp_path / name)
+    assert not is_left(lock_name(tmp_path / "gone"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     ------
     CheckpointError
         If it does not exist or is damaged.
+    UnicodeEncodeError
+        If its path is not UTF-8.
     """
+    str(path).encode()  # safetensors takes no other path, and would call the file damaged
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"file is damaged or not safetensors: {error}",
-            path=path,
-            fix="copy or download it again",
-        ) from error
+        problem, fix = f"file is damaged or not safetensors: {error}", "copy or download it again"
+        if path.exists() and not os.access(path, os.R_OK):  # to safetensors, it does not exist
+            problem, fix = "file may not be read", "check its permissions"
+        raise CheckpointError(problem, path=path, fix=fix) from error
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -19,8 +19,10 @@ from scimult.errors import ConfigError, DataError, StorageError
 from scimult.progress import warn
 
 if TYPE_CHECKING:
+    from scimult.library import Library
     from scimult.library.results import Hit
 
+_T = TypeVar("_T")
 _SECONDS = 120
 # What else to do than to send these options to a service.
 ELSEWHERE = {
@@ -76,8 +78,20 @@ def show_answer(
         return
     from scimult.library import Library
 
-    hits = getattr(Library.open(**target), verb)(**fields)
+    hits = asked(Library.open(**target), lambda library: getattr(library, verb)(**fields))
     _show_rows(hits.as_dicts(), hits.score, hits.exact, title, as_json)
+
+
+def asked(library: Library, question: Callable[[Library], _T]) -> _T:
+    """Ask a library, and again if another process changed it meanwhile: its files may be gone."""
+    while True:
+        before = library.state.manifest
+        try:
+            return question(library)
+        except DataError:
+            library.refresh()
+            if library.state.manifest == before:
+                raise
 
 
 def _show_rows(

@@ -11,7 +11,7 @@ import typer
 from scimult.cli import options as opt
 from scimult.cli.checks import check_output_file, check_use
 from scimult.cli.common import embed, open_collection, open_model, ranked, read_labels, show_list
-from scimult.cli.in_library import check_paper_source
+from scimult.cli.in_library import asked, check_paper_source
 from scimult.cli.output import echo
 from scimult.data.text_files import check_labels, is_table
 from scimult.errors import StorageError
@@ -65,7 +65,8 @@ def tag(
 
         names = read_labels(labels, skip_bad)
         opened = Library.open(library, model=model, device=device)
-        found = opened.tag(names, ids=paper, where=where, k=top, task=task)
+        options: dict[str, Any] = {"ids": paper, "where": where, "k": top, "task": task}
+        found = asked(opened, lambda library: library.tag(names, **options))
         tagged: list[dict[str, Any]] = [
             {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in found
         ]

@@ -24,6 +24,7 @@ from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError, SciMultError
 from scimult.files import FolderKind, recover_folder
+from scimult.locks import is_left
 from scimult.terminal import counted
 from scimult.types import IntArray
 
@@ -57,7 +58,10 @@ PREPARED_ALONE = FolderKind(
     "a prepared folder and nothing else",
     lambda folder: (
         PREPARED.is_one(folder)
-        and all(path.name in _ENTRIES or _CARD.fullmatch(path.name) for path in folder.iterdir())
+        and all(
+            path.name in _ENTRIES or _CARD.fullmatch(path.name) or is_left(path)
+            for path in folder.iterdir()
+        )
     ),
 )
 

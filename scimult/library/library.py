@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from scimult.errors import DataError, one_of
+from scimult.errors import DataError, SciMultError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
@@ -43,7 +43,7 @@ class Library:
     Parameters
     ----------
     path : path
-        The folder; `create` makes one.
+        The folder, which `create` makes; a ``DataError`` if it is not a library.
     model : path or SciMult, optional
         The model, if it has moved since the library was created.
     device : str, optional
@@ -55,8 +55,6 @@ class Library:
     ----------
     state : State
         The library as this object last saw it.
-
-    Raises a ``DataError`` if the folder is not a library.
     """
 
     def __init__(
@@ -124,9 +122,11 @@ class Library:
         try:
             library.add(papers, vectors=vectors, show_progress=show_progress)
         except BaseException:
-            # Whatever ends this must not leave an empty library that refuses the next attempt.
-            if not len(cls(path)):
-                shutil.rmtree(path)
+            # Whatever ends this must not leave an empty library that refuses the next attempt,
+            # unless another process has begun to complete it.
+            with suppress(SciMultError), only_writer(path):
+                if not len(cls(path)):
+                    shutil.rmtree(path)
             raise
         return library
 

@@ -127,7 +127,8 @@ class Searcher:
     def _index(self, allowed_N: BoolArray, method: str) -> ApproximateSearch | None:
         """Return the approximate index, or None to search exactly."""
         index = self.approximate
-        if index is None and method == "approximate":
+        # One whose rows are renumbered is built anew; until then, search is exact.
+        if method == "approximate" and self._task not in self._state.manifest.indexes:
             fix = "build one with scimult library index, or search exactly"
             raise ConfigError("the library has no approximate index", value=self._task, fix=fix)
         few = allowed_N[: index.facts.rows].sum() < _FEW if index else True

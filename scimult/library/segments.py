@@ -111,7 +111,10 @@ def unreadable(path: Path, error: Exception) -> UnreadableError:
     """Return the error for papers that can no longer be read, without paths in its problem."""
     number = getattr(error, "errno", None)
     reason = os.strerror(number) if number else type(error).__name__
-    fix = "open the library again; another process has rewritten it"
+    fix = (
+        "open the library again if another process has rewritten it; else scimult library check "
+        "names damaged files"
+    )
     return UnreadableError(f"cannot read papers: {reason}", path=path, fix=fix)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from scimult.errors import DataError, StorageError
 from scimult.files import FolderKind, atomic_folder, checksums_below, read_json, sha256, write_json
 from scimult.progress import note
+from scimult.unfinished import remove_replaced
 
 FILE_NAME = "step.json"
 CHECKSUMS_FILE = "checksums.json"
@@ -80,6 +81,7 @@ class Steps:
         folder = self.folder / name
         step = Step(folder, fingerprint(inputs))
         if self._is_intact(step):
+            remove_replaced(folder)
             if not quiet:
                 note(f"{name}: inputs unchanged, kept from {folder}")
             return step

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scimult.files import FolderKind, check_replaceable, discard, read_json, storage_error
-from scimult.locks import create_living, remove_leftovers, temporary_name
+from scimult.locks import create_living, is_left, remove_leftovers, temporary_name
 from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
     FORMAT,
@@ -24,12 +24,12 @@ from scimult.retrieval.shards import (
     publish,
 )
 
-_OURS = re.compile(r"\.?(\d{6})\.(npy|arrow)(\..*)?")
+_OURS = re.compile(r"(\d{6})\.(npy|arrow)")
 
 
 def is_shard_folder(folder: Path) -> bool:
     """Return whether a folder holds our shards and nothing else."""
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir() if not is_left(path)}
     return all(map(_OURS.fullmatch, names - {MANIFEST})) and has_manifest(folder)
 
 
@@ -143,6 +143,6 @@ def publish_if_whole(folder: Path, space: Space, texts: Sequence[str]) -> list[i
         publish(folder, space, filter(None, found))
         for path in folder.iterdir():
             name = _OURS.fullmatch(path.name)
-            if name and not path.name.startswith(".") and int(name[1]) >= len(texts):
+            if name and int(name[1]) >= len(texts):
                 path.unlink(missing_ok=True)
     return missing

@@ -145,17 +145,21 @@ class Guards:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         most = self._limits.body_bytes
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"0")
         too_large = Refusal(
             413,
             f"the request is larger than {most:,} bytes",
             fix="send fewer or shorter texts at once",
             headers={"Connection": "close"},
         )
-        if announced.isdigit() and int(announced) > most:
-            raise too_large
         parts: list[bytes] = []
         size, end = 0, time.monotonic() + self._limits.body_seconds
+        if announced.isdigit() and int(announced) > most:
+            # One that sends the body only if asked to is told before.
+            if b"expect" not in headers:
+                await _discard(receive, end)
+            raise too_large
         while True:
             try:
                 message = await asyncio.wait_for(receive(), max(0.0, end - time.monotonic()))
@@ -167,10 +171,27 @@ class Guards:
                 raise Refusal(400, "the request was cut off", fix="send the whole request")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            is_last = not message.get("more_body")
             if size > most:
+                if not is_last:
+                    await _discard(receive, end)
                 raise too_large
-            if not message.get("more_body"):
+            if is_last:
                 return b"".join(parts)
+
+
+async def _discard(receive: Receive, end: float) -> None:
+    """Read the rest of a request until ``end``: clients read no answer before they have sent all.
+
+    A connection that is closed before that is reset, and the answer lost.
+    """
+    more = True
+    while more:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, end - time.monotonic()))
+        except asyncio.TimeoutError:
+            return
+        more = message["type"] == "http.request" and message.get("more_body", False)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,15 +81,23 @@ class Served:
         """Answer a question from the current library.
 
         If the library was rewritten meanwhile and its former files are gone, the question is
-        repeated. The first question that needs words builds their index, and others wait for it.
+        repeated, as often as that happens. The first question that needs words builds their index,
+        and others wait for it.
         """
-        library = self.library
-        try:
-            return self._answer(question, library, words)
-        except DataError:
-            if not self.follow() and self.library is library:
-                raise
-            return self._answer(question, self.library, words)
+        self._uses_words |= words
+        while True:
+            waits = words and not self.has_words
+            with self._reading_words if waits else nullcontext():
+                library = self.library  # after waiting, during which it may have changed
+                try:
+                    answer = question(library)
+                except DataError:
+                    if not self.follow() and self.library is library:
+                        raise
+                    continue
+                if waits:
+                    self._with_words = library
+                return answer
 
     def follow(self) -> bool:
         """Reopen the library if it changed on disk; return whether it did.
@@ -128,15 +137,6 @@ class Served:
         for model in models:
             if model not in self.models:
                 model.close()
-
-    def _answer(self, question: Callable[[Library], _T], library: Library, words: bool) -> _T:
-        if not words or self._with_words is library:
-            return question(library)
-        self._uses_words = True
-        with self._reading_words:
-            answer = question(library)
-            self._with_words = library
-        return answer
 
     def _read(self) -> Library:
         """Open the library with the loaded model, or with a new one that encoded it."""

@@ -181,6 +181,8 @@ class RunFolder:
         check_nothing_foreign(self.path)
         self._check_room(model)
         save_config(self._config, saved)
+        if checkpoint is not None:
+            self._store.prune(checkpoint.step)  # which a killed run may not have come to
         return checkpoint
 
     def _has_finished(self) -> bool:

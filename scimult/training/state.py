@@ -76,7 +76,7 @@ class CheckpointStore:
                 signed = {"manifest": manifest.model_dump(), "sha256": manifest.digest()}
                 write_json(temporary / _MANIFEST, signed)
                 publish_folder(temporary, final)
-                self._prune(step)
+                self.prune(step)
 
         self._together(publish, temporary)
 
@@ -146,7 +146,7 @@ class CheckpointStore:
             raise problem
         raise CheckpointError(f"checkpoint could not be written: {messages[0]}", path=path)
 
-    def _prune(self, step: int) -> None:
+    def prune(self, step: int) -> None:
         """Remove all but the newest checkpoints up to ``step`` and the best ones they name.
 
         Later ones are damaged, or the run would have continued from them: they are ignored

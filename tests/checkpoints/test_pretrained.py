@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from scimult.checkpoints import load_pretrained, save_pretrained
+from scimult.checkpoints import load_pretrained, save_pretrained, weights
 from scimult.checkpoints.weights import read_weights
 from scimult.errors import CheckpointError, ConfigError, SciMultError, StorageError
 from tests.base_models import save_base_model
@@ -260,3 +260,18 @@ def test_a_file_is_told_from_a_missing_folder(tmp_path: Path) -> None:
         load_pretrained(file)
     with pytest.raises(CheckpointError, match="folder does not exist"):
         load_pretrained(file.parent / "x")
+
+
+def test_weights_that_may_not_be_read_are_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To safetensors they do not exist: "copy or download it again"."""
+    folder = save_tiny_model(tmp_path / "model")
+
+    def load_file(path: Path) -> None:
+        raise FileNotFoundError(f"No such file or directory: {path}")
+
+    monkeypatch.setattr(weights, "load_file", load_file)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(CheckpointError, match=r"safetensors: file may not.*Fix: .*permissions"):
+        load_pretrained(folder)

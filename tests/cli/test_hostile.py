@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,6 +201,15 @@ def test_an_undecodable_file_name(folder: Path) -> None:
     assert r"e\udcef" in _error(
         _run("encode", name + "e\udcef", *VERBS_WITH_OUT["encode"][1:], "--out", "f")
     )
+
+
+def test_a_model_in_an_undecodable_folder_is_not_called_damaged(folder: Path) -> None:
+    name = os.fsdecode(b"m\xf6del")
+    shutil.copytree(folder / "model", folder / name)
+    error = _error(
+        _run("encode", "papers.jsonl", "--model", name, "--task", "search", "--out", "e")
+    )
+    assert "rename files and folders whose names are not UTF-8" in error
 
 
 # One process for all mistakes: each is made by a fork, which has loaded what `scimult` loads.

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
+from scimult.library import Library
 from tests.tiny import save_tiny_model
 
 BIB = """@article{a1, title={Deep nets for graphs}, abstract={We study nets.}, year={2019}}
@@ -173,6 +174,36 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
     with_table = ("tag", "--library", library, "--labels", table, "--top", 1, "--id", "a2")
     assert _rows(*with_table) == tagged
     assert "ends in .jsonl" in _error(*with_table, "--out", library.parent / "tags.csv")
+
+
+@pytest.mark.parametrize("verb", ["search", "recommend", "tag"])
+def test_a_library_that_is_rewritten_meanwhile_is_asked_again(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Its papers could not be read: "open the library again"."""
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text('{"id": "l", "name": "nets", "definition": "Graphs."}\n')
+    options = {
+        "search": ["nets"],
+        "recommend": ["--title", "nets", "--abstract", "We study nets."],
+        "tag": ["--labels", labels, "--id", "a3"],
+    }
+    ask = getattr(Library, verb)
+    asked = 0
+
+    def overtaken(opened: Library, *arguments: Any, **question: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            writer = Library.open(library)
+            writer.remove([f"a{asked}"])
+            writer.compact()
+        return ask(opened, *arguments, **question)
+
+    monkeypatch.setattr(Library, verb, overtaken)
+    rows = _rows(verb, *options[verb], "--library", library)
+    assert asked == 3
+    assert {row["id"] for row in rows} == {"a3"}
 
 
 def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:

@@ -229,6 +229,7 @@ def test_other_embeddings_are_never_mixed_nor_replaced_without_overwrite(
         encode(out, model, texts, bulk={"overwrite": True})
     (out / "thesis.tex").unlink()
     assert contents(out) == before
+    temporary_name(out / "manifest.json").touch()  # of a killed writer
     encode(out, model, texts, bulk={"precision": "float16", "overwrite": True})
     assert read_embeddings(out).embeddings_ND.dtype == np.float16
     write_embeddings(tmp_path / "old", ["a"], np.ones((1, 16), np.float32), {})

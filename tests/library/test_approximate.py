@@ -136,6 +136,7 @@ def test_an_index_follows_the_library(library: Library) -> None:
         library.compact()
     library.refresh()
     assert library.search("graph").exact
+    assert library.search("graph", method="approximate").exact
     # What a writer leaves if it is killed while it writes an index.
     (library.path / "indexes").mkdir()
     (library.path / "indexes" / temporary_name(Path("search.000009.faiss")).name).touch()

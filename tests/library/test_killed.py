@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scimult.errors import DataError
+from scimult.errors import BusyError, DataError
+from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, writing
+from scimult.library.encoding import create_library
 from scimult.retrieval.shards import Shards
 from scimult.serving.served import Served
 from tests.library.conftest import dated, made
@@ -52,6 +55,23 @@ def test_an_interrupted_creation_is_refused_until_it_is_completed(
     assert library.sync(dated(8)).texts_encoded == 2
     assert "creating" not in json.loads((folder / "library.json").read_text())
     assert Library.open(folder).ids() == [one["id"] for one in dated(8)]
+
+
+def test_a_creation_that_fails_leaves_what_another_process_completes(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removed the folder in which a sync had just begun to write."""
+    with ExitStack() as held:
+
+        def overtaken(folder: Path, *parts: Any) -> None:
+            create_library(folder, *parts)
+            held.enter_context(only_writer(folder))
+
+        monkeypatch.setattr("scimult.library.library.create_library", overtaken)
+        with pytest.raises(BusyError):
+            Library.create(tmp_path / "library", dated(3), model=model_folder)
+        assert (tmp_path / "library" / "library.json").is_file()
+    assert Library.open(tmp_path / "library").sync(dated(3)).added == 3
 
 
 def test_a_compaction_killed_between_two_manifests(tmp_path: Path, model: SciMult) -> None:

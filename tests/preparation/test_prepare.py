@@ -15,6 +15,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import read_json, write_json
+from scimult.locks import lock_name, temporary_name
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.dataset import build_dataset
 from scimult.types import Text
@@ -325,6 +326,10 @@ def test_only_a_prepared_folder_is_replaced(root: Path, data: PreparedData) -> N
         (data.folder / others).rmdir()
     for name in ("card.md", "card_years.png"):
         (data.folder / name).write_bytes(b"")
+    # Of a killed card, and a killed run that had begun to tokenise.
+    for left in (temporary_name(data.folder / "card.md"), lock_name(data.folder / "tokens")):
+        left.touch()
+    (data.folder / ".tokens.unfinished").mkdir()
     build_dataset(raw_config(root, dev_fraction=0), data.folder)
     assert [len(file) for file in PreparedData.open(data.folder).pairs("dev")] == [0, 0, 0]
 

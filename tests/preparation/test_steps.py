@@ -25,6 +25,7 @@ from scimult.data.token_store import TEXTS_PER_CHUNK, TokenStore, TokenWriter, b
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
 from scimult.files import read_json
+from scimult.locks import OLD, UNFINISHED, temporary_name
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
@@ -51,6 +52,12 @@ def test_a_step_is_made_again_when_inputs_or_its_files_changed(tmp_path: Path) -
     (folder / "file").write_text("damaged")
     run({"a": 2})
     assert made == [{"a": 1}, {"a": 2}, {"a": 2}]
+    # Of processes that were killed once a step was in place, while they removed the former one.
+    for ending in (OLD, UNFINISHED):
+        (temporary_name(folder, ending) / "half").mkdir(parents=True)
+    run({"a": 2})
+    assert [path.name for path in folder.parent.iterdir()] == ["one"]
+    assert len(made) == 3
 
 
 _KILLED = """

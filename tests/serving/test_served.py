@@ -258,6 +258,43 @@ def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_pa
         assert all(paper["id"].startswith("new") for paper in found)
 
 
+def test_questions_outlast_several_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of two states in a row may be gone; the second time it was an error (503)."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served, build = Served(library.path), WordIndex._build
+    seen: list[int] = []
+
+    def overtaken(index: WordIndex) -> Any:
+        seen.append(len(index._rows))
+        if len(seen) < 3:
+            library.sync([paper(number, version=len(seen)) for number in range(12 + len(seen))])
+            library.compact()
+        return build(index)
+
+    monkeypatch.setattr(WordIndex, "_build", overtaken)
+    assert len(served.ask(lambda one: one.search("graph", words=1.0, k=20), words=True))
+    assert seen == [12, 13, 14]
+    served.close()
+
+
+def test_what_waits_for_an_index_of_words_asks_the_library_of_then(tmp_path: Path) -> None:
+    """It asked the former one, whose index each of the waiting questions built once more."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    served = Served(library.path)
+    with ThreadPoolExecutor(1) as threads:
+        with served._reading_words:
+            waiting = threads.submit(served.ask, len, words=True)
+            while not waiting.running():
+                time.sleep(0.01)
+            time.sleep(0.2)
+            library.add(dated(13)[12:])
+            assert served.follow()
+        assert waiting.result(60) == 13
+    served.close()
+
+
 def test_an_index_of_words_that_cannot_be_built_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

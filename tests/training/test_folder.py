@@ -17,7 +17,7 @@ from scimult.training import build
 from scimult.training.folder import CHECKPOINTS, CONFIG_NAME, RunFolder, check_same_config
 from scimult.training.origin import origin_of
 from scimult.training.plan import plan_run
-from scimult.training.state import CheckpointStore
+from scimult.training.state import CheckpointStore, step_folders
 from tests.tiny import save_tiny_model
 from tests.training.corpus import prepare_corpus, run_config
 
@@ -154,6 +154,23 @@ def test_one_run_at_a_time_trains_in_a_folder(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=rf"run: another process.*{os.getpid()} on .*Fix: "):
             RunFolder(config, {"data": "x"}, {}).open(True, model, other)
     assert sorted(path.name for path in Path(config.output).iterdir()) == [CONFIG_NAME]
+
+
+def test_a_start_removes_checkpoints_that_a_killed_run_should_have(tmp_path: Path) -> None:
+    """Killed after its last one, it left the one before behind for good."""
+    config = run_config(tmp_path, "run")
+    save_tiny_model(tmp_path / "base", variant="vanilla")
+    model, keep = build.build_model(config).model, config.checkpoint.keep
+    info = {"data": "x", "precision": "fp32", "ranks": 1, "zero_stage": 0}
+    store = CheckpointStore(Path(config.output) / CHECKPOINTS, keep + 2)
+    with ExitStack() as held:
+        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
+    for step in range(1, keep + 3):
+        store.save(step, lambda folder: write_json(folder / "state.json", {}), info, best=1)
+    with ExitStack() as held:
+        RunFolder(config, {"data": "x"}, {}).open(True, model, held)
+    left = [path.name for path in step_folders(store.folder)]
+    assert left == [f"step-{step:07d}" for step in (1, *range(3, keep + 3))]
 
 
 def other_tokenizer(base: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from scimult.data.importers.engine import limited, opened
+from scimult.errors import StorageError
 from scimult.preparation.mining.hashing import SQL_FUNCTIONS
 from scimult.types import IntArray
 
@@ -78,8 +79,12 @@ class DuckDBEngine:
 def open_duckdb(folder: Path, limits: Limits) -> Iterator[DuckDBEngine]:
     """Open a database in ``folder``, which also holds what is spilled from memory.
 
-    A memory limit that is not valid or too low is a ConfigError, a full disk an OSError.
+    A memory limit that is not valid or too low is a ConfigError, a full disk an OSError, a folder
+    that DuckDB cannot open a StorageError.
     """
+    if "?" in str(folder.absolute()):  # what follows are options to DuckDB
+        fix = "rename the folder, or write elsewhere"
+        raise StorageError("a path with a question mark cannot be mined", path=folder, fix=fix)
     connection = opened(
         limits.memory,
         limits.threads,

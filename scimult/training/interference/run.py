@@ -15,6 +15,7 @@ from scimult.config import apply_overrides, read_yaml, validate
 from scimult.errors import ConfigError
 from scimult.files import FolderKind, check_replaceable, only_writer
 from scimult.hardware import naming_full_memory, usable_device
+from scimult.locks import is_left
 from scimult.models import Encoder
 from scimult.progress import note
 from scimult.table import Table
@@ -52,7 +53,7 @@ _RUNS = "affinity"
 _FILES = {JSON_FILE, PAGE_FILE, PICTURE_FILE, _RUNS, ".lock"}
 _REPORT = FolderKind(
     "a report of scimult interference",
-    lambda folder: {path.name for path in folder.iterdir()} <= _FILES,
+    lambda folder: {path.name for path in folder.iterdir() if not is_left(path)} <= _FILES,
 )
 
 

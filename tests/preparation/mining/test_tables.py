@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from scimult.errors import StorageError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining.engine import Limits, open_duckdb
 from scimult.preparation.mining.tables import Tables
@@ -29,3 +32,11 @@ def test_sources_whose_names_differ_only_in_case_have_tables_of_their_own(tmp_pa
     found = {(ids[q], ids[p]) for q, p in zip(known["query"], known["paper"], strict=True)}
     wanted = {(f"both:{q}", f"both:{p}") for rows in linked.values() for q, p, _ in rows}
     assert found == wanted
+
+
+def test_a_folder_that_the_engine_cannot_open_is_named(tmp_path: Path) -> None:
+    """It took the question mark for the start of its options: a traceback."""
+    folder = tmp_path / "why?" / "mining"
+    message = r"why\?/mining: a path with a question mark.*Fix: rename"
+    with pytest.raises(StorageError, match=message), open_duckdb(folder, Limits(threads=1)):
+        pass

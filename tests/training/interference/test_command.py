@@ -14,6 +14,7 @@ from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.hardware import MemoryFullError
+from scimult.locks import temporary_name
 from scimult.models import Encoder
 from scimult.training.build import build_model
 from scimult.training.interference import (
@@ -133,6 +134,10 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match="is not a report of scimult interference"):
         run_interference(folder / "base", tmp_path / "mine", **given)
+    (tmp_path / "killed").mkdir()
+    temporary_name(tmp_path / "killed" / "interference.json").touch()
+    with pytest.raises(ConfigError, match="model is not a run"):
+        run_interference(folder / "base", tmp_path / "killed")
 
 
 def test_full_memory_is_named(
