@@ -78,6 +78,11 @@ def test_distances_of_vectors_with_a_large_mean_are_scipys() -> None:
     x, y = ((rng.normal(size=(n, 64)) + mean_D).astype(np.float32) for n in (7, 200))
     expected = -cdist(x.astype(np.float64), y.astype(np.float64))
     np.testing.assert_allclose(similarities(x, y, "l2"), expected, rtol=1e-6)
+    # All are nearer than 1.
+    x, y = 0.05 * (x - x.mean(0)), 0.05 * (y - x.mean(0))
+    expected = -cdist(x.astype(np.float64), y.astype(np.float64))
+    assert expected.min() > -0.9
+    np.testing.assert_allclose(similarities(x, y, "l2"), expected, rtol=1e-5)
     assert similarities(x, y[:0], "l2").shape == (7, 0)
 
 
@@ -182,6 +187,20 @@ def test_the_sample_of_pairs_represents_all_of_them() -> None:
     fusion = sample.fit()
     assert set(fusion.seen.weights) == set(SOURCES)
     assert set(fusion.unseen.weights) == set(SOURCES[:3])
+
+
+def test_concepts_without_papers_have_weights_of_hidden_ones() -> None:
+    """Where all have papers, the weights of new concepts come from some that are hidden."""
+    rng = np.random.default_rng(6)
+    signals = rng.normal(size=(len(SOURCES), 60, 40)).astype(np.float32)
+    right = rng.random((60, 40)) < 1 / (1 + np.exp(2 - 3 * signals[0]))
+    for seen in (40, 20):
+        sample = FusionSample(np.arange(40) < seen, seed=0)
+        sample.add(signals, right)
+        fusion = sample.fit()
+        for weights in (fusion.seen, fusion.unseen):
+            assert weights.weights["label"] == pytest.approx(3, abs=1.2)
+            assert weights.bias == pytest.approx(-2, abs=1.2)
 
 
 def test_signals_of_a_paper_do_not_depend_on_its_block(tagger: Tagger, model: SciMult) -> None:

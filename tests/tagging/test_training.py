@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from scimult.errors import UnknownNameError
 from scimult.inference import SciMult
 from scimult.tagging import Tagger, Vocabulary
 from scimult.tagging.incoming import text_hashes
+from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import MEASURED, TaggedPapers, calibrate, split_papers, works_of
 from scimult.types import Text
 from tests.tagging.made_up import VOCABULARY, papers
@@ -60,6 +62,22 @@ def test_held_out_probabilities_are_those_of_tags(model: SciMult, tmp_path: Path
     scores = tagger.scores(texts, model.encode(texts, task="classification"))
     found = scores[held_out.papers_P, held_out.concepts_P]
     np.testing.assert_allclose(held_out.probabilities_P, found, atol=1e-5)
+
+
+@pytest.mark.parametrize("hierarchy", ["flat", "closed", "specific"])
+def test_broader_concepts_are_tagged_unless_the_hierarchy_is_flat(
+    model: SciMult, tmp_path: Path, hierarchy: Hierarchy
+) -> None:
+    given = papers(60)
+    tagger = Tagger.train(tmp_path / "t", VOCABULARY, given, model=model, hierarchy=hierarchy)
+    seen = {VOCABULARY[row].id for row in np.flatnonzero(tagger.seen_C)}
+    tagged = {name for paper in given for name in paper["labels"]}
+    assert seen == (tagged if hierarchy == "flat" else tagged | {"top"})
+
+
+def test_an_unknown_hierarchy_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="hierarchy .*'close'.*did you mean 'closed'"):
+        Tagger.train(tmp_path / "t", VOCABULARY, [], model="none", hierarchy="close")  # type: ignore[arg-type]
 
 
 def test_the_calibration_error_is_that_of_the_suggestions_that_are_evaluated() -> None:
