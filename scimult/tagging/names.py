@@ -57,11 +57,9 @@ def _tokens(text: str) -> list[str]:
 
 
 def _singular(word: str) -> str:
-    """Strip a plural ending (the S stemmer of Harman 1991)."""
+    """Strip a plural ending: the S stemmer of Harman (1991), also of -aes, -ees and -oes."""
     if len(word) > 3 and word.endswith("ies") and word[-4] not in "ae":
         return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("es") and word[-3] not in "aeo":
-        return word[:-1]
     if len(word) > 2 and word.endswith("s") and word[-2] not in "us":
         return word[:-1]
     return word

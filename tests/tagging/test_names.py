@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,28 @@ def test_whole_words_the_longest_name_and_plurals() -> None:
     assert FINDER.find("An NN for the bus") == [2, 4]
     assert FINDER.find("computer") == []
     assert FINDER.find("") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("Query", "of queries", True),
+        ("House", "of houses", True),
+        ("Graph", "of graphs", True),
+        ("Grap", "of graphs", False),
+        ("Toe", "of toes", True),
+        ("Corps", "of corp", True),
+        ("Glas", "of glass", False),
+        ("Viru", "of virus", False),
+        ("Degree", "of degrees", True),
+        ("Larva", "of larvae", False),
+        ("A", "as", False),
+        ("Q-u", "of q us", False),
+    ],
+)
+def test_plurals_by_harmans_rules(name: str, text: str, found: bool) -> None:
+    """The S stemmer of "How effective is suffixing?" (1991), but degrees are of a degree."""
+    assert list(NameFinder([[name]]).find(text)) == ([0] if found else [])
 
 
 def test_one_name_of_several_concepts_and_words_in_other_scripts() -> None:
