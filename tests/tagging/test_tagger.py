@@ -49,6 +49,15 @@ def test_it_finds_the_subjects_with_probabilities_and_evidence(tagger: Tagger) -
                 assert word in tag.evidence.lower()
 
 
+def test_a_paper_without_tags_moves_no_evidence(tagger: Tagger) -> None:
+    found = tagger.tag(NEW, k=3, threshold=0.8)
+    assert [] in found[1:-1]
+    for paper, tags in zip(NEW, found, strict=True):
+        (alone,) = tagger.tag([paper], k=3)
+        of_all = {tag.id: tag.evidence for tag in alone}
+        assert [tag.evidence for tag in tags] == [of_all[tag.id] for tag in tags]
+
+
 def test_tags_depend_neither_on_reopening_nor_on_the_batch(
     tagger: Tagger, folder: Path, model_folder: Path
 ) -> None:
