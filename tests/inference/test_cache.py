@@ -146,6 +146,8 @@ def test_the_environment_configures_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SCIMULT_CACHE", str(tmp_path / "mine"))
     monkeypatch.setenv("SCIMULT_CACHE_GB", "0.5")
     assert here() == (Path("mine/embeddings"), 5 * 10**8)
+    monkeypatch.setenv("SCIMULT_CACHE_GB", "0")
+    assert here() == (Path("mine/embeddings"), 0)
     for wrong in ("much", "nan", "-1", "1e300"):
         monkeypatch.setenv("SCIMULT_CACHE_GB", wrong)
         with pytest.raises(ConfigError, match=f"is not a number of gigabytes .value: '{wrong}'"):
