@@ -46,6 +46,16 @@ def test_words_and_vectors_together(library: Library, model: SciMult) -> None:
     assert found.scores == pytest.approx(sorted(points.values(), reverse=True), abs=1e-7)
     assert dict(zip(found.ids, found.scores, strict=True)) == pytest.approx(points, abs=1e-7)
     assert found.score == "reciprocal ranks"
+    least, most = min(vectors.values()), max(vectors.values())
+    for share in (0.0, 0.3, 0.8):
+        points = {
+            name: (1 - share) * (score - least) / (most - least)
+            + share * words.get(name, 0) / max(words.values())
+            for name, score in vectors.items()
+        }
+        found = library.search(query, words=share, k=40)
+        assert found.scores == pytest.approx(sorted(points.values(), reverse=True), abs=1e-5)
+        assert dict(zip(found.ids, found.scores, strict=True)) == pytest.approx(points, abs=1e-5)
 
 
 def test_the_last_paper_with_a_word_ranks_before_those_without(
