@@ -17,7 +17,7 @@ from scimult.checkpoints import PretrainedConfig, save_pretrained
 from scimult.data.tokenization import TextTokenizer
 from scimult.models import Encoder, EncoderConfig, variant_layouts
 from scimult.models.config import Pooling
-from scimult.tasks import default_tasks
+from scimult.tasks import Routing, default_tasks, route_names
 from scimult.types import Similarity
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -53,6 +53,7 @@ def save_tiny_model(
     similarity: Similarity = "dot",
     seed: int = 0,
     num_blocks: int = 2,
+    routing: Routing = "task",
 ) -> Path:
     """Save a random encoder with distinct experts, and return its folder."""
     tokenizer, tasks = tiny_tokenizer(), default_tasks()
@@ -65,12 +66,16 @@ def save_tiny_model(
         max_positions=64,
         initializer_range=0.5,
         pooling=pooling,
-        **variant_layouts(variant, {}, len(tasks), num_blocks),
+        **variant_layouts(variant, {}, len(route_names(tasks, routing)), num_blocks),
     )
     model = Encoder(encoder)
     model.initialise(seed)
     config = PretrainedConfig(
-        encoder=encoder, tasks=list(tasks), similarity=similarity, max_length=64
+        encoder=encoder,
+        tasks=list(tasks),
+        similarity=similarity,
+        max_length=64,
+        routing=routing,
     )
     save_pretrained(folder, model.state_dict(), tokenizer, config)
     return folder

@@ -112,6 +112,22 @@ def test_seeds_and_own_vectors(library: Library, model: SciMult, tmp_path: Path)
         library.recommend("p0099")
 
 
+def test_seeds_are_queries_where_sides_differ(tmp_path: Path) -> None:
+    """Of a search, whose queries are no papers, the stored vector is the only one they have."""
+    folder = save_tiny_model(tmp_path / "m", similarity="cosine", routing="task_and_side")
+    model = SciMult.from_pretrained(folder)
+    library = made(tmp_path / "library", model, PAPERS, tasks=["link_prediction", "search"])
+    for task, role in (("link_prediction", "query"), ("search", "candidate")):
+        seed_D = model.encode(PAPERS[4:5], task=task, role=role)[0]
+        candidates_ND = model.encode(PAPERS, task=task, role="candidate")
+        assert task not in library.state.manifest.shared
+        scores_N = candidates_ND @ seed_D
+        order = [row for row in np.argsort(-scores_N) if row != 4]
+        found = library.recommend("p004", task=task, k=39)
+        assert found.ids == [PAPERS[row]["id"] for row in order]
+        assert found.scores == pytest.approx(scores_N[order].tolist(), abs=1e-5)
+
+
 def test_a_cross_encoder_reorders_the_first(library: Library, tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
