@@ -1,15 +1,17 @@
-"""Requests that browsers do not send: compressed and cut-off bodies, HEAD, half characters."""
+"""Requests that browsers do not send: compressed, cut off or too large, HEAD, half characters."""
 
 from __future__ import annotations
 
 import gzip
 import socket
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.serving.conftest import Running
+from scimult.serving.guards import Limits
+from tests.serving.conftest import Running, running
 
 
 def test_compressed_requests_are_refused(server: Running) -> None:
@@ -87,3 +89,21 @@ def test_candidates_have_one_task(server: Running) -> None:
     answer = server.post("/match", body)
     assert answer.status_code == 422
     assert answer.json()["problem"] == "unknown task"
+
+
+def test_a_client_reads_why_its_large_request_is_refused(folder: Path) -> None:
+    """It sends all before it reads; its connection was reset meanwhile."""
+    head, part = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\n", b" " * 8000
+    chunk = b"1f40\r\n" + part + b"\r\n"
+    requests = [
+        (b"Content-Length: 8000000\r\n\r\n", part, b""),
+        (b"Transfer-Encoding: chunked\r\n\r\n", chunk, b"0\r\n\r\n"),
+    ]
+    with running(folder, limits=Limits(body_bytes=2000)) as server:
+        for length, sent, end in requests:
+            with socket.create_connection(server.socket.getsockname(), timeout=20) as connection:
+                connection.sendall(head + length)
+                for _ in range(1000):
+                    connection.sendall(sent)
+                connection.sendall(end)
+                assert connection.recv(1000).startswith(b"HTTP/1.1 413")
