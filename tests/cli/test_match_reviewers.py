@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,24 @@ def test_weights_of_venues_scale_scores(model: Path, tmp_path: Path) -> None:
     assert score("--venue-weights", str(weights)) == pytest.approx(plain / 4, abs=1e-5)
     result = match(model, folder, "--venue-weights", str(weights))
     assert "venues without a publication: AAS 2019\n" in result.stderr
+
+
+def test_old_publications_count_less_by_their_half_life(model: Path, tmp_path: Path) -> None:
+    """Also where none has its whole weight."""
+    folder, now = write_venue(tmp_path), datetime.now(timezone.utc)
+    for number, path in enumerate(sorted((folder / "archives").glob("*.jsonl")), start=1):
+        dated = note(f"a{number}", "Galaxies of stars")
+        day = now.replace(year=now.year - 3 * number, day=1)
+        path.write_text(json.dumps({**dated, "cdate": int(1000 * day.timestamp())}) + "\n")
+
+    def scores(*options: str) -> dict[str, float]:
+        assert match(model, folder, *options).exit_code == 0
+        return {r: float(v) for s, r, v in rows(folder / "out" / "scores.csv") if s == "s3"}
+
+    plain, weighted = scores(), scores("--half-life", "3")
+    assert len(plain) == 4
+    for number, name in enumerate(sorted(plain), start=1):
+        assert weighted[name] == pytest.approx(plain[name] / 2**number, abs=1e-5)
 
 
 @pytest.mark.parametrize(

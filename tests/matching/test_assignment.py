@@ -92,12 +92,18 @@ def test_the_size_of_scores_changes_nothing(scale: float) -> None:
     assert total == pytest.approx(best_total(scores_SR, wanted), abs=1e-4)
 
 
-def test_pairs_that_were_left_out_at_first_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All submissions share their few best reviewers: the first pairs cannot fill the loads."""
+@pytest.mark.parametrize(("most", "least"), [(3, 1), (20, 2)])
+def test_pairs_that_were_left_out_at_first_come_in(
+    monkeypatch: pytest.MonkeyPatch, most: int, least: int
+) -> None:
+    """All submissions share their few best reviewers: the first pairs cannot fill the loads.
+
+    Where these could review all, the others come in for their minimum alone.
+    """
     rng = np.random.default_rng(1)
     scores_SR = rng.integers(0, 500, size=(120, 90)).astype(np.float32) / 1000
     scores_SR[:, :30] += 0.5
-    wanted = loads(120, 90, needed=2, most=3, least=1)
+    wanted = loads(120, 90, needed=2, most=most, least=least)
     expected = best_total(scores_SR, wanted)
     whole = assign(scores_SR, wanted)
     monkeypatch.setattr(assignment, "best_pairs", lambda *_: assignment_pairs(scores_SR))
