@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from scimult import progress
 from scimult.config import read_yaml
 from scimult.data import formats, lines
 from scimult.data.importers import read_papers
@@ -19,7 +22,10 @@ from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import first_name_first, keywords_in, plain_text
 from scimult.data.lines import Rejects
 from scimult.errors import DataError
+from scimult.evaluation.reporting import page
+from scimult.models import EncoderConfig
 from scimult.retrieval.analysis import LUCENE, Analyser
+from scimult.tagging import read_vocabulary
 from scimult.tagging.evidence import sentences
 
 _SECONDS = 5.0
@@ -159,3 +165,36 @@ def test_abbreviations_and_ruled_lines_are_read_in_one_pass() -> None:
     with soon():
         assert len(sentences("A. " * 33_000 + "B. See e.g. Fig. 1. It ends.")) == 2
         Analyser(tokens=LUCENE, stop_words="none", stemmer="none")(["_" * 200_000])
+
+
+def test_entities_of_entities_in_skos_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.rdf"
+    names = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:skos="&s;"'
+    concept = (
+        '<skos:Concept rdf:about="http://e/1"><skos:prefLabel>&x;</skos:prefLabel></skos:Concept>'
+    )
+    skos = '<!ENTITY s "http://www.w3.org/2004/02/skos/core#">'
+    text = "<!DOCTYPE l [{} {}]><rdf:RDF {}>{}</rdf:RDF>"
+    path.write_text(text.format(skos, '<!ENTITY x "R&#38;#38;D">', names, concept))
+    assert [one.label for one in read_vocabulary(path)] == ["R&D"]
+    laughs = "".join(f'<!ENTITY x{i} "{f"&x{i - 1};" * 10}">' for i in range(1, 7))
+    laughs = f'<!ENTITY x0 "lol"> {laughs} <!ENTITY x "&#38;x6;">'
+    path.write_text(text.format(skos, laughs, names, concept))
+    with soon(), pytest.raises(DataError, match="an entity consists of others"):
+        read_vocabulary(path)
+
+
+def test_a_model_of_a_billion_blocks_is_refused(tmp_path: Path) -> None:
+    sizes = {"num_heads": 2, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 9}
+    with soon(), pytest.raises(ValidationError, match="num_blocks"):
+        EncoderConfig(num_blocks=10**9, **sizes)
+
+
+def test_names_do_not_leave_a_comment_of_latex_or_steer_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report: Any = SimpleNamespace(suite="a\n\\input{x}", baseline="b", tables=[], frequencies=[])
+    assert page._latex(report).startswith("% Suite a \\input{x}. Needs")
+    monkeypatch.setattr(progress, "is_watched", lambda: True)
+    with progress.bar("a\x1b[2J", total=1) as meter:
+        assert meter.desc.startswith("a\\x1b[2J")
