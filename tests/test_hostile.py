@@ -15,6 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from scimult import progress
+from scimult.cli.output import print_records
 from scimult.config import read_yaml
 from scimult.data import formats, lines
 from scimult.data.importers import read_papers
@@ -198,3 +199,11 @@ def test_names_do_not_leave_a_comment_of_latex_or_steer_a_terminal(
     monkeypatch.setattr(progress, "is_watched", lambda: True)
     with progress.bar("a\x1b[2J", total=1) as meter:
         assert meter.desc.startswith("a\\x1b[2J")
+
+
+def test_a_folder_with_signs_of_markup_or_of_a_terminal_heads_a_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``library info`` printed its name as it is, and ended in a traceback at ``[/b]``."""
+    print_records([{"": "papers", "a\x1b[2J[/b]": 1}], "")
+    assert "a\\x1b[2J[/b]" in capsys.readouterr().out
