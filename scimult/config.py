@@ -204,7 +204,7 @@ _Loader.yaml_implicit_resolvers = {
 # Underscores and 0b are those of YAML 1.1 and Python.
 _NUMBERS = {
     _INT: r"[-+]?([0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)",
-    _FLOAT: r"[-+]?(([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))"
+    _FLOAT: r"[-+]?(([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))"
     r"|\.(nan|NaN|NAN)",
 }
 for _tag, _form in _NUMBERS.items():

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from scimult.terminal import visible
+
 T = TypeVar("T")
 LOGGER = logging.getLogger("scimult")
 
@@ -40,7 +42,7 @@ def bar(
     """
     return _tqdm_class()(
         items,
-        desc=what,
+        desc=visible(what),  # may be the name of a file
         total=total,
         unit=unit,
         disable=not (show and _is_main() and is_watched()),

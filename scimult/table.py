@@ -208,8 +208,7 @@ def escaped(text: str) -> str:
 def to_latex(table: Table) -> str:
     """Return the table as LaTeX for the package ``booktabs``; notes are comments."""
     columns = "l" * table.labels + "r" * (len(table.headings) - table.labels)
-    # A line break would end the comment.
-    lines = ["% " + " ".join(note.split()) for note in (table.title, *table.notes)]
+    lines = [latex_comment(note) for note in (table.title, *table.notes)]
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
     lines += [_latex_row([_latex(heading) for heading in table.headings]), r"\midrule"]
     for previous, row in zip([None, *table.rows], table.rows, strict=False):
@@ -217,6 +216,11 @@ def to_latex(table: Table) -> str:
             lines.append(r"\midrule")
         lines.append(_latex_row([_latex_cell(cell) for cell in row]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def latex_comment(text: str) -> str:
+    """Return a text as a comment of LaTeX: on one line, as a line break would end it."""
+    return "% " + " ".join(text.split())
 
 
 def _latex_row(cells: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich import box
@@ -127,7 +127,8 @@ def print_records(rows: list[dict[str, Any]], title: str) -> None:
     table = RichTable(title=Text(visible(title)), title_justify="left", box=box.SIMPLE)
     for name in rows[0] if rows else ():
         numeric = any(isinstance(row[name], (int, float)) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if numeric else "left"
+        table.add_column(Text(visible(name)), justify=side, overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(value))) for value in row.values()))
     _console().print(table)

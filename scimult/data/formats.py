@@ -17,6 +17,8 @@ from scimult.data.packed import unpacked_name
 from scimult.errors import DataError
 
 HEAD_BYTES = 1 << 16
+LONGEST = 1 << 26
+"""Bytes of a line, or characters of an element: 2 MB of gzip may hold a line of 2 GB."""
 _BLOCK = 1 << 16
 # What is wrong this far before the end of a text is not cut: longer than NumberLong(123456789).
 _LONGEST_CUT = 40
@@ -33,7 +35,9 @@ S2AG_PAGE = re.compile(
 )
 # Crossref: a query's response, or a file of the yearly dump.
 CROSSREF_PAGE = re.compile(
-    r'\s*\{\s*(?:"status"\s*:.*?"message"\s*:\s*\{.*?)?"items"\s*:\s*\[', re.DOTALL
+    r'\s*\{\s*(?:"status"\s*:(?:(?!"message"\s*:).)*"message"\s*:\s*\{.*?)?'
+    r'"items"\s*:\s*\[',
+    re.DOTALL,
 )
 # Binary files: first bytes, format, and fix.
 _BINARY = {
@@ -177,6 +181,8 @@ def _decoded(
                 continue
             # More text can mend only what the end of the buffer may have cut.
             is_cut = error.msg.startswith("Unterminated") or where > len(buffer) - _LONGEST_CUT
+            if len(buffer) > LONGEST:
+                raise ValueError(f"an element has more than {LONGEST:,} characters") from None
             more = text.read(max(_BLOCK, len(buffer))) if is_cut else ""
             if not more:
                 near = buffer[max(where - _LONGEST_CUT, 0) : where + _LONGEST_CUT]

@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from scimult.data.formats import (
     HEAD_BYTES,
+    LONGEST,
     json_form,
     read_elements,
     refuse_binary,
@@ -301,8 +303,9 @@ def read_lines(
     Raises
     ------
     DataError
-        If the file does not exist, cannot be read or is of another format; and, through
-        ``rejects``, if a line is not UTF-8 or a compressed file is cut off.
+        If the file does not exist, cannot be read, is of another format or has a line of more than
+        ``LONGEST`` bytes; and, through ``rejects``, if a line is not UTF-8 or a compressed file is
+        cut off.
     """
     number = 0
     try:
@@ -310,6 +313,10 @@ def read_lines(
             for number, raw in enumerate(_split(file), start=1):
                 if number == 1:
                     refuse_binary(path, raw)
+                if len(raw) > LONGEST:
+                    problem = f"line has more than {LONGEST:,} bytes"
+                    fix = "write one record per line"
+                    raise DataError(problem, path=path, line=number, value=raw[:60], fix=fix)
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
@@ -333,9 +340,10 @@ def _split(file: BinaryIO) -> Iterable[bytes]:
 
     Old programs for the Mac write them so, and line feeds within values.
     """
-    first = file.readline()
-    lines = chain((first,) if first else (), file)
-    if b"\r" in first.rstrip(b"\r\n"):
+    lines = iter(partial(file.readline, LONGEST + 1), b"")
+    first = next(lines, b"")
+    lines = chain((first,) if first else (), lines)
+    if len(first) <= LONGEST and b"\r" in first.rstrip(b"\r\n"):
         return chain.from_iterable(map(bytes.splitlines, lines))
     return lines
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_serializer,
+)
 
 from scimult.data.pairs import PairFile, PairPart, pair_file_name
 from scimult.data.targets import TargetFile, TargetKind, target_file_name
@@ -31,6 +38,10 @@ def check_no_other_output(folder: Path) -> None:
     """
     if any((folder / name).is_file() for name in _OUTPUTS):
         check_replaceable(folder)
+
+
+# Within the folder: mining replaces and removes pair files, also of a folder that others made.
+ArrowFile = Annotated[str, StringConstraints(pattern=r"^(pairs|targets)/[^/]+\.arrow$")]
 
 
 class _Entry(BaseModel):
@@ -74,7 +85,7 @@ class PairEntry(MinedCounts):
     neighbours file; ``too_short`` counts papers that self-supervision left out.
     """
 
-    file: str
+    file: ArrowFile
     source: str
     namespace: str
     part: PairPart
@@ -116,7 +127,7 @@ class TargetEntry(_Entry):
     ln(1 + n) under scale ``log``.
     """
 
-    file: str
+    file: ArrowFile
     source: str
     namespace: str
     task: str

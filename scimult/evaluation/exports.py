@@ -58,6 +58,7 @@ def export_results(
     for folder, result in selected:
         texts = _mteb(result, out, names or {}) if form == "mteb" else _beir(folder, result, out)
         for path, text in texts:
+            _check_inside(out, path)
             if path in written:
                 problem, fix = "two results would be the same file", "export one to another --out"
                 raise DataError(problem, path=folder, value=str(path), fix=fix)
@@ -67,6 +68,13 @@ def export_results(
         fix = "evaluate again with --save-runs"
         raise DataError("these results have no ranked lists", path=folders[0], fix=fix)
     return list(written)
+
+
+def _check_inside(out: Path, path: Path) -> None:
+    """Check that a path made of names in a result, which others may have written, is below out."""
+    if not path.resolve().is_relative_to(out.resolve()):
+        fix = "rename it in that result, or leave the result out"
+        raise DataError("a name leads out of the folder", path=out, value=str(path), fix=fix)
 
 
 def _select(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[Result]:
@@ -110,6 +118,7 @@ def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> Iterator[tuple
         raise DataError("MTEB itself scored this system", value=result.system, fix=fix)
     revision = str(result.settings.get("fingerprint", "no_revision_available"))
     folder = out / "results" / f"scimult__{folder_of(out, result.system).name}" / revision
+    _check_inside(out, folder)
     for name, entry in result.sets.items():
         task = names.get(name, name)
         found = _task_result(task, entry, result.suite, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from scimult import __version__
 from scimult.errors import DataError
 from scimult.files import atomic_file, read_json, write_json
-from scimult.library.segments import Segment
+from scimult.library.segments import ARROW_TYPES, Segment
 from scimult.types import BoolArray, Role
 
 FORMAT, VERSION = "scimult-library", 1
@@ -20,6 +21,9 @@ FILE = "library.json"
 PAPERS, VECTORS, INDEXES = "papers", "vectors", "indexes"
 # A copy next to the vectors it belongs to; opens without transformers.
 TOKENIZER = "tokenizer"
+
+# Of files and folders in the library; a name such as "../other" could remove those of another.
+_NAME = re.compile(r"\w[\w.-]*")
 
 Share = float | Literal["rank"]
 """Weight of BM25 next to vectors; or both by their ranks."""
@@ -109,9 +113,36 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         values["segments"] = tuple(Segment(**part) for part in values["segments"])
         values["shared"] = tuple(values["shared"])
-        return Manifest(**values)
-    except (KeyError, TypeError) as error:
+        manifest = Manifest(**values)
+        _check(manifest)
+        return manifest
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"damaged: {error}", path=path, fix="create the library again") from error
+
+
+def _check(manifest: Manifest) -> None:
+    """Check the names and types in a manifest, which others may have written.
+
+    Raises
+    ------
+    KeyError, TypeError, AttributeError, ValueError
+        If one is missing or wrong.
+    """
+    files = (manifest.removed, manifest.adapter.get("file"))
+    indexes = (facts["file"] for facts in manifest.indexes.values())
+    sides = (f"{task}.{role}" for task, role in manifest.sides.items())
+    segments = (part.name for part in manifest.segments)
+    for name in (manifest.vectors, *sides, *segments, *filter(None, (*files, *indexes))):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a name of its files")
+    for kind in manifest.columns.values():
+        if kind not in ARROW_TYPES:
+            raise ValueError(f"{kind!r} is not a type of columns")
+    for number in (number for part in manifest.segments for number in (part.rows, part.bytes)):
+        if not (isinstance(number, int) and number >= 0):
+            raise ValueError(f"{number!r} is not a number of rows or bytes")
+    for name in ("path", "name", "dtype", "settings"):
+        manifest.model[name]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -17,20 +17,20 @@ from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
 from scimult.inference.texts import id_of
 from scimult.library.filters import Where, as_sql
-from scimult.library.segments import Segment, SegmentFile, indices, no_rows, strings, unreadable
+from scimult.library.segments import (
+    ARROW_TYPES,
+    Segment,
+    SegmentFile,
+    indices,
+    no_rows,
+    strings,
+    unreadable,
+)
 from scimult.types import BoolArray, IntArray, Text
 
 if TYPE_CHECKING:
     import duckdb
 
-ARROW_TYPES = {
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "VARCHAR": pa.string(),
-    "VARCHAR[]": pa.list_(pa.string()),
-}
-"""Arrow types of columns, by their SQL names."""
 OWN_TYPES = {
     "row": "BIGINT",
     "id": "VARCHAR",

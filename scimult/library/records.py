@@ -18,7 +18,8 @@ from scimult.data.lines import Rejects
 from scimult.errors import DataError
 from scimult.inference.collection import given_twice
 from scimult.inference.texts import paper_of, rows_of
-from scimult.library.papers import ARROW_TYPES, OWN_TYPES
+from scimult.library.papers import OWN_TYPES
+from scimult.library.segments import ARROW_TYPES
 from scimult.library.values import as_text
 from scimult.retrieval.store import key_of
 from scimult.terminal import is_one_line

@@ -18,6 +18,14 @@ from scimult.errors import DataError
 from scimult.files import atomic_file, sha256
 from scimult.types import IntArray
 
+ARROW_TYPES = {
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(),
+    "VARCHAR[]": pa.list_(pa.string()),
+}
+"""Arrow types of columns, by their SQL names."""
 # Papers that must be decompressed to read one of them.
 _ROW_GROUP = 1 << 10
 

@@ -57,7 +57,8 @@ class EncoderConfig(StrictConfig):
 
     vocab_size: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
-    num_blocks: int = Field(ge=1)
+    # More would be built, one by one, before the weights show that they are not there.
+    num_blocks: int = Field(ge=1, le=1000)
     num_heads: int = Field(ge=1)
     intermediate_size: int = Field(ge=1)
     max_positions: int = Field(512, ge=1)

@@ -30,9 +30,10 @@ PATTERNS = {
     "words": r"\w[\w\p{M}]+",
     # Unicode's word rules (UAX 29): some punctuation joins letters, some joins digits, underscores
     # join both but are no words, and each ideograph is a word, as are these signs, and a run of
-    # Katakana.
+    # Katakana. 255 is Lucene's longest word; each of a ruled line's underscores would be followed
+    # to its end.
     LUCENE: rf"[©®™]|[{_IDEOGRAPHS}][\p{{M}}]*|[{_KATAKANA}][{_KATAKANA}\p{{M}}]*"
-    rf"|_*[^\W_{_APART}][^\W{_APART}]*(?:[\p{{M}}]+[^\W{_APART}]*)*"
+    rf"|_{{0,255}}[^\W_{_APART}][^\W{_APART}]*(?:[\p{{M}}]+[^\W{_APART}]*)*"
     rf"(?:(?:(?<=[^\W\d_]|[\p{{M}}])['‘’.:·](?=[^\W\d_{_APART}])|(?<=\d)[,;.'‘’](?=\d))"
     rf"(?:[^\W{_APART}]|[\p{{M}}])+)*",
 }
@@ -40,7 +41,8 @@ PATTERNS = {
 _ASCII = {
     "words": re.compile(r"\w\w+", re.ASCII),
     LUCENE: re.compile(
-        r"_*[^\W_]\w*(?:(?:(?<=[^\W\d_])['.:](?=[^\W\d_])|(?<=\d)[,;.'](?=\d))\w+)*", re.ASCII
+        r"_{0,255}[^\W_]\w*(?:(?:(?<=[^\W\d_])['.:](?=[^\W\d_])|(?<=\d)[,;.'](?=\d))\w+)*",
+        re.ASCII,
     ),
 }
 # Where Lucene's Porter departs from the paper: after a vowel and a consonant (Porter's measure

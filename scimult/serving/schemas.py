@@ -35,6 +35,20 @@ def few_fields(value: Any) -> Any:
     return value
 
 
+def few_values(value: Any) -> Any:
+    """Refuse a filter of very many values, or columns, as `few_fields` does: each gets errors.
+
+    Raises
+    ------
+    ValueError
+        If it has more than ``MOST_IDS`` values in all.
+    """
+    lists = value.values() if isinstance(value, dict) else ()
+    if len(lists) > 1 and sum(len(one) for one in lists if isinstance(one, list)) > MOST_IDS:
+        raise ValueError(f"Filter should have at most {MOST_IDS} values in all")
+    return few_fields(value)
+
+
 Words = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS)]
 # Null is none, as in files of papers.
 MaybeWords = Annotated[
@@ -86,7 +100,7 @@ class Range(Strict):
 
 Where = Annotated[
     dict[Name, Scalar | Range | Annotated[list[Scalar | None], Field(max_length=MOST_IDS)] | None],
-    BeforeValidator(few_fields),
+    BeforeValidator(few_values),
     Field(
         max_length=MOST_FIELDS,
         description="Per column: a value, null (absent), a list (any of these) or "

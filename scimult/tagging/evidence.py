@@ -19,6 +19,8 @@ from scimult.tagging.vocabulary import Vocabulary
 from scimult.types import FloatArray, Similarity, Text
 
 _MOST_SENTENCES, _MOST_CHARACTERS = 20, 1000
+# More characters than any of `_NO_END`, and one before it.
+_LAST_WORD = 12
 # The letter or digit after the space, which must not be a small letter; or an ideographic stop.
 _END = re.compile(
     r"""[.!?؟।]["')\]»”’]*\ (?=["'(\[«„“‘¿¡]?([^\W_]))|[。！？][」』”’）]*""",
@@ -37,11 +39,11 @@ def sentences(text: str) -> list[str]:
     plain = " ".join(text.split())
     parts, start = [], 0
     for match in _END.finditer(plain):
-        part = plain[start : match.end()].strip()
-        short = _NO_END.search(part)
+        # The end alone: where no full stop ends a sentence, all of it would be read for each.
+        short = _NO_END.search(plain[max(start, match.end() - _LAST_WORD) : match.end()].strip())
         is_short = short is not None and (short[1] is None or short[1].isupper())
         if not is_short and not (match[1] or "").islower():
-            parts.append(part)
+            parts.append(plain[start : match.end()].strip())
             start = match.end()
     return [part for part in (*parts, plain[start:].strip()) if part]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
+from xml.parsers import expat
 from xml.sax import SAXParseException
 
 from scimult.data.lines import Rejects
@@ -103,6 +106,8 @@ def _parsed(path: Path, format: str) -> Graph:
     from rdflib.plugins.parsers.notation3 import BadSyntax
 
     graph = Graph()
+    if format == "xml":
+        _refuse_nested_entities(path)
     fix = "check the file with an RDF validator, and that its extension fits its format"
     try:
         with open_binary(path) as file:
@@ -121,6 +126,31 @@ def _parsed(path: Path, format: str) -> Graph:
         problem = f"not valid RDF: {' '.join(str(error).split())}"
         raise DataError(problem, path=path, fix=fix) from None
     return graph
+
+
+class _Root(Exception):
+    """The root element begins, so no more entities are declared."""
+
+
+def _refuse_nested_entities(path: Path) -> None:
+    """Raise a DataError if an XML file declares entities of entities, as "billion laughs" does.
+
+    rdflib takes minutes for the megabytes of text that expat still lets through.
+    """
+
+    def declare(name: str, _: bool, value: str | None, *__: str | None) -> None:
+        if re.search("&(?!#)", value or ""):
+            fix = "write them out: xmllint --noent FILE > NEW"
+            raise DataError("an entity consists of others", path=path, value=name, fix=fix)
+
+    def start(*_: object) -> None:
+        raise _Root
+
+    parser = expat.ParserCreate()
+    parser.EntityDeclHandler, parser.StartElementHandler = declare, start
+    # What is not XML, rdflib reports.
+    with suppress(_Root, expat.ExpatError, EOFError), open_binary(path) as file:
+        parser.ParseFile(file)
 
 
 def _all_words(graph: Graph, node: Node, predicate: URIRef, language: str) -> list[str]:

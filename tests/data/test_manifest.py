@@ -45,7 +45,11 @@ def test_prepared_data_is_shown_with_its_sizes(data: PreparedData) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("pairs", [{"file": "x"}], "pairs.0.source: Field required"),
+        ("pairs", [{"file": "pairs/x.arrow"}], "pairs.0.source: Field required"),
+        # Mining replaced, or removed, whatever file was named.
+        ("pairs", [{"file": "../x.arrow"}], "pairs.0.file: String should match"),
+        ("pairs", [{"file": "pairs/../../x.arrow"}], "pairs.0.file: String should match"),
+        ("targets", [{"file": "/x.arrow"}], "targets.0.file: String should match"),
         ("pairs", None, "pairs: Input should be a valid list"),
         ("label_rows", {"x": [1]}, "label_rows.x.1: Field required"),
         ("files", {"texts.arrow": 3}, "files.texts.arrow: Input should be"),

@@ -173,3 +173,22 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
     )
     assert called.exit_code == 0, called.output
     assert "files in" in called.output
+
+
+def test_names_in_others_results_do_not_lead_out_of_the_folder(
+    written: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A set of such a name was written there, and anything of a fingerprint."""
+    result, out = _result(written[0], "words"), tmp_path / "a" / "b" / "out"
+    name, entry = next(iter(result.sets.items()))
+    odd = "../" * 5 + "x"
+    suite = result.suite | {"benchmarks": {odd: result.suite["benchmarks"][name]}}
+    for changes in (
+        {"sets": {odd: entry}, "suite": suite},
+        {"settings": result.settings | {"fingerprint": odd}},
+        {"settings": result.settings | {"fingerprint": str(tmp_path / "x")}},
+    ):
+        save_result(result.model_copy(update=changes), tmp_path / "in")
+        with pytest.raises(DataError, match="leads out of the folder"):
+            export_results([tmp_path / "in"], "mteb", out)
+    assert not list(tmp_path.rglob("x*"))

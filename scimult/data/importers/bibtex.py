@@ -38,6 +38,8 @@ _NO_PAPERS = {"xdata", "set", "ieeetranbstctl", "control"}
 # A value from an xdata entry, "xdata=KEY-title", or one of its names, "xdata=KEY-author-2".
 _FROM_DATA = re.compile(r"(?<!\S)xdata=(\S+)-([a-z]+)(?:-([1-9]\d*))?(?!\S)", re.I)
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
+# More than strings or xdata add to a value: some that repeat others add gigabytes.
+_MOST_ADDED = 10_000
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
 _NAME_PART = re.compile(
     r"\b(family|given|prefix|suffix)\s*=\s*((?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}\"])*)", re.I
@@ -113,7 +115,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     _refuse_failed(blocks, path, rejects)
     strings = _strings(blocks)
     entries = [block for block in blocks if isinstance(block, Entry)]
-    by_key = {entry.key.lower(): entry for entry in entries if entry.key}
+    data = _Data({entry.key.lower(): entry for entry in entries if entry.key}, strings)
     decode = _latex_decoder()
     for entry in entries:
         if entry.entry_type.lower() in _NO_PAPERS:
@@ -123,11 +125,12 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
             continue  # one of its lines is no UTF-8, and was rejected
         problem, fix = _INVALID
         try:
-            fields = _with_parents(entry, by_key, strings)
+            fields = data.with_parents(entry)
             problem, fix = "entry cannot be decoded", "replace its LaTeX by plain letters"
             paper = _bibtex_paper(fields, decode)
-        except ValueError as error:
-            bad = DataError(problem, path=path, line=start, value=str(error), fix=fix)
+        except (ValueError, RecursionError) as error:
+            value = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            bad = DataError(problem, path=path, line=start, value=value, fix=fix)
             rejects.reject(bad, entry.key or None)
         else:
             yield Record(path, start, {**fields, **paper})
@@ -209,7 +212,14 @@ def _joined(value: str, strings: Mapping[str, str]) -> str:
             pieces.append(value[start : mark.start()])
             start = mark.end()
     pieces.append(value[start:])
-    return "".join(_piece(piece.strip(), strings) for piece in pieces)
+    return _grown(value, "".join(_piece(piece.strip(), strings) for piece in pieces))
+
+
+def _grown(value: str, text: str) -> str:
+    """Return the text of a value, or raise a ValueError if it is much longer."""
+    if len(text) > len(value) + _MOST_ADDED:
+        raise ValueError(f"{value[:60]} stands for {len(text):,} characters")
+    return text
 
 
 def _piece(piece: str, strings: Mapping[str, str]) -> str:
@@ -226,73 +236,74 @@ def _piece(piece: str, strings: Mapping[str, str]) -> str:
     raise ValueError(piece)
 
 
-def _fields(entry: Entry, strings: Mapping[str, str]) -> dict[str, str]:
-    # A comment may stand above a field. The key is last, as it may also be a field, by which
-    # BibTeX sorts.
-    names = (field.key.rpartition("\n")[2].strip().lower() for field in entry.fields)
-    values = (_joined(str(field.value), strings) for field in entry.fields)
-    return {**dict(zip(names, values, strict=True)), "key": entry.key}
+class _Data:
+    """The entries of a file by key, and what they take from each other."""
 
+    def __init__(self, by_key: Mapping[str, Entry], strings: Mapping[str, str]) -> None:
+        self._by_key, self._strings = by_key, strings
+        self._known: dict[str, dict[str, str]] = {}
 
-def _with_data(
-    entry: Entry, by_key: Mapping[str, Entry], strings: Mapping[str, str], below: Sequence[str] = ()
-) -> dict[str, str]:
-    """Return an entry's fields with those of the entries in its ``xdata``.
+    def with_parents(self, entry: Entry) -> dict[str, str]:
+        """Return an entry's fields, with the venue and year of its ``crossref`` if it has none.
 
-    These replace its own, and later ones earlier ones, as in Biber; so do single values and names.
-    ``below`` are the entries that ask for this one's: a circle ends where it began.
-    """
-    fields = _fields(entry, strings)
-    below = (*below, fields["key"].lower())
+        As in BibLaTeX, a parent without ``booktitle`` gives its ``title``; none gives its DOI.
+        """
+        fields, by_key = self._with_data(entry), self._by_key
+        above, seen = fields, {fields["key"].lower()}
+        # Proceedings may have a parent too, such as a series; a circle ends where it began.
+        while (key := above.get("crossref", "").strip().lower()) in by_key and key not in seen:
+            seen.add(key)
+            above = self._with_data(by_key[key])
+            if first(fields, *_VENUES) is None:
+                fields["booktitle"] = first(above, "booktitle", *_VENUES, "title") or ""
+            if first(fields, *_DATES) is None:
+                fields["year"] = first(above, *_DATES) or ""
+        return fields
 
-    def data(key: str) -> dict[str, str]:
-        found = by_key.get(key)
-        if found is None or found.entry_type.lower() != "xdata" or key in below:
-            return {}
-        return _with_data(found, by_key, strings, below)
+    def _with_data(self, entry: Entry, below: Sequence[str] = ()) -> dict[str, str]:
+        """Return an entry's fields with those of the entries in its ``xdata``.
 
-    def named(reference: re.Match[str]) -> str:
-        text = data(reference[1].lower()).get(reference[2].lower(), "")
-        chosen = [text] if reference[3] is None else _persons(text)[int(reference[3]) - 1 :]
-        return chosen[0] if any(chosen[:1]) else reference[0]
+        These replace its own, and later ones earlier ones, as in Biber; so do single values and
+        names. ``below`` are the entries that ask for this one's: a circle ends where it began.
+        """
+        fields = self._fields(entry)
+        below = (*below, fields["key"].lower())
 
-    fields = {name: _FROM_DATA.sub(named, value) for name, value in fields.items()}
-    for key in re.split(r"\s*,\s*", fields.get("xdata", "").strip().lower()):
-        fields |= {**data(key), "key": fields["key"]}
-    return fields
+        def data(key: str) -> dict[str, str]:
+            found = self._by_key.get(key)
+            if found is None or found.entry_type.lower() != "xdata" or key in below:
+                return {}
+            # Once: of forty that name the next one twice, the last is named a trillion times.
+            if key not in self._known:
+                self._known[key] = self._with_data(found, below)
+            return self._known[key]
 
+        def named(reference: re.Match[str]) -> str:
+            text = data(reference[1].lower()).get(reference[2].lower(), "")
+            chosen = [text] if reference[3] is None else _persons(text)[int(reference[3]) - 1 :]
+            return chosen[0] if any(chosen[:1]) else reference[0]
 
-def _with_parents(
-    entry: Entry, by_key: Mapping[str, Entry], strings: Mapping[str, str]
-) -> dict[str, str]:
-    """Return an entry's fields with the venue and year of its ``crossref``, where it has none.
+        fields = {name: _grown(v, _FROM_DATA.sub(named, v)) for name, v in fields.items()}
+        for key in re.split(r"\s*,\s*", fields.get("xdata", "").strip().lower()):
+            fields |= {**data(key), "key": fields["key"]}
+        return fields
 
-    As in BibLaTeX, a parent without ``booktitle`` gives its ``title``. Other fields of the parent,
-    such as its DOI or editors, describe the volume and not the paper.
-    """
-    fields = _with_data(entry, by_key, strings)
-    above, seen = fields, {fields["key"].lower()}
-    # Proceedings may have a parent too, such as a series; a circle ends where it began.
-    while (key := above.get("crossref", "").strip().lower()) in by_key and key not in seen:
-        seen.add(key)
-        above = _with_data(by_key[key], by_key, strings)
-        if first(fields, *_VENUES) is None:
-            fields["booktitle"] = first(above, "booktitle", *_VENUES, "title") or ""
-        if first(fields, *_DATES) is None:
-            fields["year"] = first(above, *_DATES) or ""
-    return fields
+    def _fields(self, entry: Entry) -> dict[str, str]:
+        # A comment may stand above a field. The key, which may also be a field to sort by, is last.
+        names = (field.key.rpartition("\n")[2].strip().lower() for field in entry.fields)
+        values = (_joined(str(field.value), self._strings) for field in entry.fields)
+        return {**dict(zip(names, values, strict=True)), "key": entry.key}
 
 
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:
-    persons = _persons(first(fields, "author", "editor") or "")
-    names = [decode(_first_name_first(person)) for person in persons]
+    persons = map(_first_name_first, _persons(first(fields, "author", "editor") or ""))
     address = fields.get("url", "")
     doi = fields.get("doi") or (address if linked_doi(address) else "")
     return {
         "id": fields["key"],
         "title": decode(": ".join(filter(None, (fields.get("title"), fields.get("subtitle"))))),
         "abstract": decode(fields.get("abstract", "")),
-        "authors": [name for name in names if name != "others"],
+        "authors": [name for name in map(decode, persons) if name != "others"],
         "venue": decode(first(fields, *_VENUES) or ""),
         "year": year_in(first(fields, *_DATES)),
         # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.

@@ -7,10 +7,11 @@ import unicodedata
 from urllib.parse import unquote
 
 # No DOI has one of these quotes; a link in HTML ends with one.
-_DOI = re.compile(r'10\.\d+(?:\.\d+)*/[^\s"“”«»]+')
+_DOI = re.compile(r'10\.\d+(?:\.\d+){0,9}/[^\s"“”«»]+')
 _LINK = re.compile(r"(?<![\w.-])(?:https?://)?(?:dx\.|www\.)?doi\.org/([^\s\"“”«»]+)", re.I)
 # A query or a fragment of a link. "#" ends some DOIs that the SICI standard made: "...CO;2-#".
 _AFTER = re.compile(r"\?.*|(?<!;2-)#.*")
+_LONGEST = 2000
 _NEVER_LAST = ".,;'‘’`"
 _OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 
@@ -29,7 +30,7 @@ def short_doi(text: str) -> str:
     link = _LINK.search(text)
     match = _DOI.search(unquote(_AFTER.sub("", link[1]))) if link else None
     match = match or _DOI.search(text)
-    if match is None:
+    if match is None or len(match[0]) > _LONGEST:
         return ""
     doi = match[0]
     while doi[-1] in _NEVER_LAST or doi.count(doi[-1]) > doi.count(_OPENING.get(doi[-1], doi[-1])):

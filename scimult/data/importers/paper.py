@@ -29,7 +29,7 @@ FIELDS = (
     "references",
     "labels",
 )
-_KEYWORD_END = re.compile(r"\s*[;,]\s*")
+_KEYWORD_END = re.compile("[;,]")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _NO_YEAR = re.compile(
     r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
@@ -42,7 +42,8 @@ _NO_TEXT = re.compile(
     re.I,
 )
 # An HTML, JATS or MathML tag: whether it closes, its name with and without a prefix, whether it is
-# complete.
+# complete. In the patterns of pairs nothing begins again before it ends: of thousands without an
+# end each would be followed to the end of the text.
 _TAG = re.compile(
     r"<(/?)((?:[A-Za-z]+:)?([A-Za-z][\w.-]*))"
     r"(?:\s+[\w:.-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'|[^\s\"'<>]+))*\s*(/?)>"
@@ -50,15 +51,22 @@ _TAG = re.compile(
 # CDATA, which IOP also writes as an instruction, beside the same formula in another, <?MML ...?>;
 # and comments.
 _CDATA = re.compile(
-    r"<!\[CDATA\[(.*?)\]\]>|<\?CDATA\s(.*?)\?>|<\?MML\s.*?\?>|<!--.*?-->", re.DOTALL
+    r"<!\[CDATA\[((?:(?!<!\[).)*?)\]\]>|<\?CDATA\s((?:(?!<\?).)*?)\?>"
+    r"|<\?MML\s(?:(?!<\?).)*?\?>|<!--(?:(?!<!--).)*?-->",
+    re.DOTALL,
 )
 # JATS gives one formula as TeX and as MathML; some TeX is a whole document.
 _FORMULA = re.compile(
-    r"<((?:\w+:)?(?:alternatives|inline-formula|disp-formula))\b[^<>]*>"
-    r"(?:(?!</\1>).)*?<((?:\w+:)?tex-math)\b[^<>]*>(.*?)</\2>.*?</\1>",
+    r"<(?:\w+:)?(?P<kind>alternatives|inline-formula|disp-formula)\b[^<>]*>"
+    r"(?:(?!</?(?:\w+:)?(?:(?P=kind)|tex-math)\b).)*<(?:\w+:)?tex-math\b[^<>]*>"
+    r"(?P<tex>(?:(?!</?(?:\w+:)?tex-math\b).)*)</(?:\w+:)?tex-math>"
+    r"(?:(?!</?(?:\w+:)?(?P=kind)\b).)*</(?:\w+:)?(?P=kind)>",
     re.DOTALL,
 )
-_PREAMBLE = re.compile(r"\\documentclass.*?\\begin\s*\{document\}|\\end\s*\{document\}", re.DOTALL)
+_PREAMBLE = re.compile(
+    r"\\documentclass(?:(?!\\documentclass).)*?\\begin\s*\{document\}|\\end\s*\{document\}",
+    re.DOTALL,
+)
 # A list in one text, as JSON, Python (so pandas in CSV) and numpy (without commas) write it.
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
 _WRITTEN_LIST = re.compile(
@@ -72,6 +80,8 @@ _INLINE = {
     *("sup", "tt", "u", "underline", "uri", "var"),
 }
 _NEVER_CLOSED = {"br", "hr", "img"}
+# "&amp;amp;lt;": dumps escape what was escaped, once or twice too often.
+_MOST_ESCAPED = 8
 # "Doe, John A Jr", as MEDLINE writes it; "Doe, John (57204001122)", as Scopus does.
 _GIVEN_SUFFIX = re.compile(r"(.+?)\s+((?:[JS]r|I{2,3}|IV|2nd|3rd|[4-9]th)\.?)")
 _SCOPUS_ID = re.compile(r"\s*\(\d{6,}\)$")
@@ -199,11 +209,13 @@ def plain_text(text: str) -> str:
     >>> plain_text("<p>H<sub>2</sub>O &amp;amp; <i>E. coli</i>.</p><p>At <E> if a<b, c>d.</p>")
     'H2O & E. coli. At <E> if a<b, c>d.'
     """
-    while "&" in text and (decoded := html.unescape(text)) != text:
+    for _ in range(_MOST_ESCAPED):
+        if "&" not in text or (decoded := html.unescape(text)) == text:
+            break
         text = decoded
     if "<" in text:
         text = _CDATA.sub(lambda data: data[1] or data[2] or "", text)
-        text = _FORMULA.sub(lambda formula: f" {_PREAMBLE.sub('', formula[3])} ", text)
+        text = _FORMULA.sub(lambda formula: f" {_PREAMBLE.sub('', formula['tex'])} ", text)
         closed = {tag[2].lower() for tag in _TAG.finditer(text) if tag[1] or tag[4]}
         text = _TAG.sub(lambda tag: _in_place(tag, closed | _NEVER_CLOSED), text)
     return " ".join(text.split())
@@ -294,7 +306,8 @@ def keywords_in(text: str) -> list[str]:
     >>> keywords_in("R&amp;D, graphs; trees;")
     ['R&D', 'graphs', 'trees']
     """
-    return [word for word in _KEYWORD_END.split(html.unescape(text)) if word]
+    words = map(str.strip, _KEYWORD_END.split(html.unescape(text)))
+    return [word for word in words if word]
 
 
 def _unescaped(item: str) -> str:
@@ -310,7 +323,8 @@ def first_name_first(name: str) -> str:
     >>> first_name_first("Doe, John A, Jr."), first_name_first("Doe, John A 3rd")
     ('John A Doe Jr.', 'John A Doe 3rd')
     """
-    family, *given = (part.strip() for part in _SCOPUS_ID.sub("", name).split(","))
+    name = _SCOPUS_ID.sub("", " ".join(name.split()))
+    family, *given = (part.strip() for part in name.split(","))
     if len(given) == 1 and (suffixed := _GIVEN_SUFFIX.fullmatch(given[0])):
         given = [suffixed[1], suffixed[2]]
     return " ".join(part for part in (*given[:1], family, *given[1:]) if part)

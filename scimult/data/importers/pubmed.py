@@ -16,7 +16,7 @@ from scimult.progress import note
 
 # Of DeleteCitation and, for books, DeleteDocument.
 _DELETE = b"<Delete"
-_PMID = re.compile(rb"<PMID\b[^>]*>\s*(\d+)")
+_PMID = re.compile(rb"<PMID\b[^<>]*>\s*(\d+)")
 _BLOCK = 1 << 20
 
 

@@ -165,14 +165,14 @@ LAYOUTS: Mapping[str, Layout] = {
 
 @dataclass
 class _Open:
-    """A record that is being read: where it starts, and its texts by tag."""
+    """A record that is being read: where it starts, and the lines of its texts by tag."""
 
     line: int
     start: str
     first: str
     is_strict: bool
     rejected: int
-    texts: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, list[list[str]]] = field(default_factory=dict)
     tag: str = ""
 
     def add(self, tag: str, text: str, lists: Set[str]) -> None:
@@ -180,15 +180,15 @@ class _Open:
         self.tag = tag or self.tag
         texts = self.texts.setdefault(self.tag, [])
         if tag or self.tag in lists:
-            texts.append(text)
+            texts.append([text])
         else:
-            texts[-1] = f"{texts[-1]} {text}"
+            texts[-1].append(text)
 
     def fields(self, layout: Layout) -> dict[str, Any]:
         """Return the texts by tag: a list where there may be several."""
         fields: dict[str, Any] = {}
-        for tag, texts in self.texts.items():
-            noise = layout.noise.get(tag)
+        for tag, lines in self.texts.items():
+            texts, noise = list(map(" ".join, lines)), layout.noise.get(tag)
             kept = [noise.sub("", text) for text in texts] if noise else texts
             kept = [text for text in map(str.strip, kept) if text]
             fields[tag] = kept if len(kept) != 1 or tag in layout.lists else kept[0]

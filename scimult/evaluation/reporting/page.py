@@ -17,7 +17,7 @@ from scimult.evaluation.reporting import charts
 from scimult.evaluation.reporting.suite_report import SuiteReport
 from scimult.evaluation.results import provenance
 from scimult.files import write_json, write_text
-from scimult.table import SIGNS, Table, escaped, to_latex, to_markdown
+from scimult.table import SIGNS, Table, escaped, latex_comment, to_latex, to_markdown
 
 FORMAT = "scimult-report/2"
 PACKAGE = "scimult.evaluation.reporting"
@@ -94,10 +94,6 @@ def _markdown(suite_report: SuiteReport) -> str:
 
 
 def _latex(suite_report: SuiteReport) -> str:
-    heading = "% Suite {}. Needs the package booktabs; + better, - worse than {}.\n"
-    return "\n".join(
-        [
-            heading.format(suite_report.suite, suite_report.baseline),
-            *map(to_latex, _grids(suite_report)),
-        ]
-    )
+    signs = f"+ better, - worse than {suite_report.baseline}"
+    heading = latex_comment(f"Suite {suite_report.suite}. Needs the package booktabs; {signs}.")
+    return "\n".join([f"{heading}\n", *map(to_latex, _grids(suite_report))])
