@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
+from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.preparation import pair_columns
 from scimult.preparation.collected import Collected, RawPairs
@@ -76,6 +77,27 @@ def test_pairs_follow_their_texts(
         assert moved.teacher is not None
         found = moved.teacher(np.array([a]), np.array([b]))
         np.testing.assert_allclose(found, [np.mean(same)], rtol=1e-6)  # kept as float32
+
+
+def test_targets_follow_their_texts_and_lost_ones_are_counted() -> None:
+    """Text 1 merges into 0, 4 into 3, and 2 is removed; a task has one target of a text."""
+    files = [
+        TargetFile(source, task, "train", "regression", np.array(rows), np.array(rows) * 10.0)
+        for source, task, rows in (
+            ("s", "cited", [0, 1, 2]),
+            ("r", "cited", [4]),
+            ("s", "age", [2]),
+        )
+    ]
+    none = np.empty(0, dtype=np.int64)
+    columns, no_triples = (none, none), none.reshape(0, 3)
+    collected = Collected([], columns, columns, no_triples, None, {}, {}, Rejects(), files)
+    rows = RowMap(np.array([0, 0, 2, 3, 3]), np.arange(5) == 2)
+    moved, counts = compact_pairs(collected, rows, SCRATCH)
+    found = [(t.source, t.task, t.rows.tolist(), t.numbers.tolist()) for t in moved.targets]
+    # Of an empty file nothing stays.
+    assert found == [("s", "cited", [0], [0.0]), ("r", "cited", [1], [40.0])]
+    assert counts["targets removed or merged with a text"] == 3
 
 
 def test_collected_pairs_survive_the_disk(tmp_path: Path) -> None:
