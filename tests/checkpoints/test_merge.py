@@ -284,6 +284,18 @@ def test_the_same_model_for_every_task_is_that_model(tmp_path: Path) -> None:
         np.testing.assert_array_equal(_embeddings(back, task), _embeddings(model, task))
 
 
+def test_models_of_one_task_each_become_experts(tmp_path: Path) -> None:
+    models = {}
+    for seed, task in enumerate(("search", "classification")):
+        models[task] = save_tiny_model(tmp_path / task, variant="vanilla", seed=seed)
+        whole = load_pretrained(models[task])
+        config = whole.config.model_copy(update={"tasks": [whole.tasks[task]]})
+        save_pretrained(models[task], whole.model.state_dict(), whole.tokenizer, config)
+    assert split_experts(models, "mha_expert").tasks.names == ["search", "classification"]
+    with pytest.raises(SciMultError, match="differ in tasks"):
+        merge(list(models.values()))
+
+
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     plain = save_tiny_model(tmp_path / "plain", variant="vanilla")
