@@ -42,6 +42,17 @@ def test_mdcr_is_the_mean_over_fields_of_their_means(tmp_path: Path) -> None:
     data = read(benchmark, tmp_path)
     assert isinstance(data, Dataset)
     assert data.groups == ["Biology", "Law", "Law"]
+    graded = {
+        query: {data.candidate_ids[row]: grade for row, grade in zip(rows, grades, strict=True)}
+        for query, rows, grades in zip(
+            data.query_ids, data.qrels.rows, data.qrels.grades, strict=True
+        )
+    }
+    assert graded == {
+        query: {paper: int(name == "true") for name in listed for paper in listed[name]}
+        for queries in MDCR.values()
+        for query, listed in queries.items()
+    }
     outcome = rerank(benchmark, data, DenseSystem(WordEncoder()).ranker(data))
     found = np.array(outcome.per_query["map"], dtype=float)
     by_field = outcome.details["by_group"]["map"]

@@ -19,7 +19,12 @@ from scimult.evaluation.per_query import PerQuery
 from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
 from scimult.evaluation.reporting.labels import by_frequency, class_f1, rarest_label
-from scimult.evaluation.reporting.leaderboard import leaderboard, relative_changes, significance
+from scimult.evaluation.reporting.leaderboard import (
+    leaderboard,
+    mark_of,
+    relative_changes,
+    significance,
+)
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import read_scored_set
@@ -160,8 +165,42 @@ def test_every_paper_is_in_one_range_of_frequencies(written: Written) -> None:
     assert by_frequency(read_scored_set(out, results, "links", [data])) is None
 
 
+def _difference(system: str, difference: float, **changes: object) -> Difference:
+    values: dict[str, object] = {
+        "task": "all",
+        "name": "average",
+        "metric": "main",
+        "system": system,
+        "queries": 50,
+        "baseline_score": 0.5,
+        "score": 0.5 + difference,
+        "difference": difference,
+        "relative_change": None,
+        "low": difference - 0.01,
+        "high": difference + 0.01,
+    }
+    return Difference.model_validate(values | changes)
+
+
+@pytest.mark.parametrize(
+    ("difference", "p_holm", "mark"),
+    [
+        (0.1, 0.04, "better"),
+        (-0.1, 0.04, "worse"),
+        (-0.1, 0.05, "worse"),
+        (0.1, 0.051, ""),
+        (0.1, None, ""),
+        (0.0, 0.04, ""),
+    ],
+)
+def test_a_mark_is_the_direction_of_what_passes(
+    difference: float, p_holm: float | None, mark: str
+) -> None:
+    assert mark_of(_difference("one", difference, p_holm=p_holm), 0.05) == mark
+
+
 def test_marks_follow_the_corrected_test(written: Written) -> None:
-    """Three queries cannot pass a test; at a level of one half, some differences do."""
+    """Three queries cannot pass a test."""
     out = written[0]
     results = load_results(out)
     for confidence in (0.95, 0.5):
@@ -251,23 +290,10 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     assert shortened(limit * " " + text, limit) == found
 
 
-def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
-    """The runner-up is surely worse; a system further down, with a wide interval, is not."""
-    below = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
+def _first_sentence(below: dict[str, tuple[float, float, float]]) -> str:
+    """Return what a verdict says of 50.00 against averages so far below, with their intervals."""
     rows = [
-        Difference(
-            task=task,
-            name=name,
-            metric="main",
-            system=system,
-            queries=50,
-            baseline_score=0.5,
-            score=0.5 + difference,
-            difference=difference,
-            relative_change=None,
-            low=low,
-            high=high,
-        )
+        _difference(system, difference, task=task, name=name, low=low, high=high)
         for task, name in (("search", "cisi"), ("all", "average"))
         for system, (difference, low, high) in below.items()
     ]
@@ -275,18 +301,35 @@ def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_z
         suite="own",
         systems=list(below),
         settings=Settings(baseline="best"),
-        rows=rows[:2],
-        averages=rows[2:],
+        rows=rows[: len(below)],
+        averages=rows[len(below) :],
         notes=[],
         results={},
         provenance={},
     )
-    scores = {"best": 0.5, "next": 0.495, "wide": 0.49}
+    scores = {"best": 0.5} | {system: 0.5 + found[0] for system, found in below.items()}
     found = verdict(Path(), comparison, {"all": scores})
     assert found is not None
-    assert found.sentences[0] == (
-        "best has the highest average, 50.00 over 1 set, but its lead of 1.00 over wide could be "
-        "chance (−0.20 to +2.20)."
+    return found.sentences[0]
+
+
+def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
+    """The runner-up is surely worse; a system further down, with a wide interval, is not."""
+    near = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
+    start = "best has the highest average, 50.00 over 1 set"
+    assert _first_sentence(near) == (
+        f"{start}, but its lead of 1.00 over wide could be chance (−0.20 to +2.20)."
+    )
+    # In the order of their averages, not of the comparison.
+    more = {"last": (-0.03, -0.07, 0.01), **near, "wider": (-0.02, -0.05, 0.01)}
+    assert _first_sentence(more) == (
+        f"{start}, but its lead of 1.00 over wide could be chance (−0.20 to +2.20), as could its "
+        "lead over wider and last."
+    )
+    sure = {"third": (-0.02, -0.03, -0.01), "next": near["next"]}
+    assert _first_sentence(sure) == (
+        f"{start}: 0.50 above next, the runner-up (+0.20 to +0.80), a lead that the choice of "
+        "queries does not explain."
     )
 
 
