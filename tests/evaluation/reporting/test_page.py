@@ -172,6 +172,25 @@ def test_costs_that_a_system_never_has_are_not_missing(tmp_path: Path) -> None:
     assert gap.why.endswith("lacks tokens")
 
 
+def test_costs_are_sums_over_sets_where_all_have_them(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    words = next(result for result in load_results(out) if result.system == "words")
+    cost = {"encode_seconds": 0.5, "texts": 100, "tokens": 4000, "index_bytes": 2_000_000}
+    sets = {
+        name: entry.model_copy(update={"seconds": 1.5, "cost": dict(cost)})
+        for name, entry in words.sets.items()
+    }
+    count = len(sets)
+    assert count > 1
+    (row,) = costs([words.model_copy(update={"sets": sets})]).rows
+    whole = ["words", str(count), f"{1.5 * count:.1f}", f"{0.5 * count:.1f}", "200", "8,000"]
+    assert [cell.text for cell in row] == [*whole, f"{2.0 * count:.1f}"]
+    # A part says nothing of the whole.
+    del sets["links"].cost["tokens"]
+    (row,) = costs([words.model_copy(update={"sets": sets})]).rows
+    assert [cell.text for cell in row] == [*whole[:-1], "–", f"{2.0 * count:.1f}"]
+
+
 def test_one_thread_is_not_several(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     words = next(result for result in load_results(out) if result.system == "words")
