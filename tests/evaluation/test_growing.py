@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation import harness
-from scimult.evaluation.growing import Earlier
+from scimult.evaluation.growing import Earlier, scored_alike
 from scimult.evaluation.harness import LoadedSet, evaluate, load_sets, missing_sets
 from scimult.evaluation.hybrid import RerankedSystem
 from scimult.evaluation.protocols import PROTOCOLS, rules_of
@@ -26,7 +26,7 @@ from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.table import to_markdown
 from scimult.types import FloatArray, Role, Text
-from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
+from tests.benchmark_sets import WordEncoder, benchmark, write_coarse, write_links, write_search
 from tests.tiny import save_cross_encoder
 
 Prepared = tuple[Suite, dict[str, LoadedSet], Path]
@@ -336,6 +336,13 @@ def test_a_system_of_others_is_the_same_if_they_are(prepared: Prepared, part: st
     for other in (around("/mnt/a", "b", {}), around("/mnt/a", "a", {"search": "3"})):
         with pytest.raises(ConfigError, match=f"differs in {part}"):
             evaluate(other, suite, _one(sets, "search"), out)
+
+
+def test_benchmarks_that_no_version_here_reads_are_scored_again() -> None:
+    now = benchmark("a", "search", "search", ["ndcg@10"]).model_dump(mode="json")
+    assert scored_alike({**now, "hub": "elsewhere/set"}, now)
+    assert not scored_alike({**now, "split": "dev"}, now)
+    assert not scored_alike({**now, "protocol": "of a later version"}, now)
 
 
 def test_resuming_knows_another_cross_encoder_in_the_same_folder(

@@ -109,6 +109,17 @@ def test_an_example_shows_what_each_system_listed(written: Written) -> None:
     assert found.won or found.lost
 
 
+def test_an_example_of_one_label_each_shows_whether_it_is_right(written: Written) -> None:
+    out, data = written
+    scored = read_scored_set(out, load_results(out), "coarse", [data])
+    (found,) = pairwise_wins(scored, "BM25", examples=10)
+    assert found.won or found.lost
+    for won, examples in ((True, found.won), (False, found.lost)):
+        for example in examples:
+            right = {side.system: [line.relevant for line in side.listed] for side in example.sides}
+            assert right == {"words": [won], "BM25": [not won]}
+
+
 def test_curves_from_lists_are_the_recalls_of_the_results(written: Written) -> None:
     out, data = written
     results = load_results(out)
