@@ -61,6 +61,18 @@ def test_a_work_of_crossref_has_its_subtitle(tmp_path: Path, title: list[str], w
     assert paper.title == whole
 
 
+@pytest.mark.parametrize(
+    ("given", "venue"),
+    [("Graphs", "Graphs"), (["Graphs", "J. Graphs"], "Graphs"), ([], ""), (None, "")],
+)
+def test_a_venue_is_one_title_as_in_csl_or_the_first(
+    tmp_path: Path, given: str | list[str] | None, venue: str
+) -> None:
+    work = {"DOI": "10.5555/a", "title": "A", "container-title": given, "issued": {}}
+    (paper,) = read(written(tmp_path, "a.jsonl", lines(work)))
+    assert (paper.title, paper.venue) == ("A", venue)
+
+
 @pytest.mark.parametrize("parts", [[], [[]], [[None]]])
 def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: list[Any]) -> None:
     work = {"DOI": "10.5555/a", "title": ["A"], "issued": {"date-parts": parts}}
