@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -98,7 +99,9 @@ def naming(
     except (duckdb.Error, UnicodeError) as error:  # DuckDB may cut its message inside a letter
         if isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error):
             raise
-        message = " ".join(str(error).split("\n\n")[0].split())
+        # Without all functions of the name, and the lines of the query.
+        message = re.split(r"\n\n|\s*Candidate functions:", str(error))[0]
+        message = " ".join(message.split())
         problem = f"columns do not fit the file: {message}"
         if not expressions:
             problem = f"file cannot be read: {message}"

@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from scimult.data.importers import engine, read_papers
+from scimult.data.importers.columns import Columns
+from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written
@@ -93,6 +95,27 @@ def test_a_column_may_be_missing_from_some_files(tmp_path: Path) -> None:
     written(tmp_path, "1.jsonl", lines({"id": "2", "title": "B", "people": [{"n": "Ana"}]}))
     papers = read(tmp_path / "*.jsonl", columns={"authors": "people.n"})
     assert [paper.authors for paper in papers] == [[], ["Ana"]]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_column_that_looks_like_sql_is_a_column(tmp_path: Path, suffix: str) -> None:
+    """Scopus has "Author(s) ID"; tables of one source may have an expression beside it."""
+    row = {"Title (en)": "A", "id": "1", "n": 3}
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "csv":
+        pd.DataFrame([row]).to_csv(path, index=False)
+    elif suffix == "jsonl":
+        path.write_text(lines(row))
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    for more in ({}, {"year": "2000 + n::INT"}):
+        wanted = {"title": "Title (en)", **more}
+        (paper,) = read(path, columns=wanted)
+        assert (paper.title, paper.year) == ("A", 2003 if more else None)
+        table = Columns([path], {**wanted, "id": "id"}, [])
+        (record,) = table.read(Rejects())
+        assert (record.fields["title"], record.fields["id"]) == ("A", "1")
+        assert record.fields.get("year") == (2003 if more else None)
 
 
 def test_expressions_see_the_fields_of_all_files(tmp_path: Path) -> None:
