@@ -57,9 +57,14 @@ def _tokens(text: str) -> list[str]:
 
 
 def _singular(word: str) -> str:
-    """Strip a plural ending: the S stemmer of Harman (1991), also of -aes, -ees and -oes."""
+    """Strip a plural ending: the S stemmer of Harman (1991), also of -aes, -ees and -oes.
+
+    A movie ends as movies do, in y.
+    """
     if len(word) > 3 and word.endswith("ies") and word[-4] not in "ae":
         return word[:-3] + "y"
+    if len(word) > 2 and word.endswith("ie"):
+        return word[:-2] + "y"
     if len(word) > 2 and word.endswith("s") and word[-2] not in "us":
         return word[:-1]
     return word

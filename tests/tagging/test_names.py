@@ -29,6 +29,8 @@ def test_whole_words_the_longest_name_and_plurals() -> None:
     [
         ("Query", "of queries", True),
         ("House", "of houses", True),
+        ("Movies", "a movie", True),
+        ("Calorie", "of calories", True),
         ("Graph", "of graphs", True),
         ("Grap", "of graphs", False),
         ("Toe", "of toes", True),
