@@ -141,8 +141,8 @@ def _check(manifest: Manifest) -> None:
     for number in (number for part in manifest.segments for number in (part.rows, part.bytes)):
         if not (isinstance(number, int) and number >= 0):
             raise ValueError(f"{number!r} is not a number of rows or bytes")
-    for name in ("path", "name", "dtype", "settings"):
-        manifest.model[name]
+    if missing := {"path", "name", "dtype", "settings"} - manifest.model.keys():
+        raise ValueError(f"its model has no {', '.join(sorted(missing))}")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from scimult.data.views import stored_views
 from scimult.losses import similarity_matrix
 from scimult.models import Encoder, embed_tokens
 from scimult.models.heads import apply_head
+from scimult.training.metrics import FLOAT32_ROUNDING
 from scimult.types import IntArray, Similarity, ViewName
 
 
@@ -131,8 +132,6 @@ _SCORES = {
     "multi_label": ("micro_f1",),
     "regression": ("r2", "kendall"),
 }
-# Of the terms of their sums, as much of equal outputs differs by rounding in float32.
-_ROUNDING = 1e-6
 
 
 def sample_targets(file: TargetFile, papers: int, seed: int) -> TargetFile:
@@ -178,7 +177,7 @@ def target_scores(
 
         # A model that embeds all papers alike orders them by rounding in float32.
         sizes_BK = apply_head(head_KD1.detach().cpu().abs(), embeddings_BD.abs())
-        collapsed = bool(outputs_BK.max() - outputs_BK.min() <= _ROUNDING * sizes_BK.max())
+        collapsed = bool(outputs_BK.max() - outputs_BK.min() <= FLOAT32_ROUNDING * sizes_BK.max())
         tau = float(kendalltau(outputs_BK[:, 0].numpy(), targets_B.numpy()).statistic)
         # If all numbers are equal there is no spread but by rounding, and tau is NaN.
         r2 = float(1 - errors / spread) if targets_B.max() > targets_B.min() else 0.0

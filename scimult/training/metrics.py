@@ -44,6 +44,8 @@ _OF_ONE_TASK = ("class_accuracy", "micro_f1", "r2")
 Sums = dict[str, list[float]]
 # Equal numbers have up to this share of their squares as spread.
 _ROUNDING = 1e-12
+FLOAT32_ROUNDING = 1e-6
+"""Of their size, as much of what equal embeddings give differs by rounding in float32."""
 
 
 @torch.no_grad()

@@ -37,7 +37,8 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"columns": {"year": _INJECTED}}, "not a type of columns"),
         ({"segments": [{"name": "../0", "rows": 1, "bytes": 1, "sha256": ""}]}, "not a name"),
         ({"segments": [{"name": "000000", "rows": "x", "bytes": 1, "sha256": ""}]}, "number"),
-        ({"model": {}}, "path"),
+        ({"model": {}}, "its model has no dtype, name, path, settings"),
+        ({"model": []}, "damaged"),
     ],
 )
 def test_a_manifest_names_no_other_files(

@@ -16,12 +16,11 @@ from scimult.data.batches import Batch, MicroBatch
 from scimult.errors import ConfigError, one_of
 from scimult.models import embed_tokens
 from scimult.retrieval.embeddings import unit_rows
+from scimult.training.metrics import FLOAT32_ROUNDING
 from scimult.types import FloatArray, TokenIds
 
 # Texts per side of a task; CKA of fewer texts than dimensions is biased upwards.
 _MOST_TEXTS = 512
-# Of their size, as much of equal embeddings differs by rounding in float32.
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def linear_cka(x_ND: FloatArray, y_NE: FloatArray) -> float:
     """
     x, y = (np.asarray(z, dtype=np.float64) - z.mean(0, dtype=np.float64) for z in (x_ND, y_NE))
     for centred, whole in ((x, x_ND), (y, y_NE)):
-        if np.linalg.norm(centred) <= _ROUNDING * np.linalg.norm(whole):
+        if np.linalg.norm(centred) <= FLOAT32_ROUNDING * np.linalg.norm(whole):
             return np.nan
     norms = np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
     return float(np.linalg.norm(y.T @ x) ** 2 / norms)
