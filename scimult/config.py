@@ -18,6 +18,8 @@ from scimult.files import write_text
 
 INCLUDE = "include"
 _MOST_PROBLEMS, _MOST_VALUES = 20, 1_000_000
+# Files of which each includes the next.
+_DEEPEST = 100
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
@@ -127,11 +129,40 @@ def yaml_text(tree: Mapping[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML mapping and everything it includes."""
-    path = Path(path)
-    if path.resolve() in _chain:
+    return _with_included(Path(path), (), {})
+
+
+def _with_included(
+    path: Path, chain: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a file's mapping over those that it includes; ``chain`` includes it.
+
+    ``known`` are files that are read already: of thirty that include the next one twice, the last
+    is included a billion times.
+    """
+    if path.resolve() in chain:
         raise ConfigError("a file includes itself", path=path, fix="remove the include")
+    if len(chain) == _DEEPEST:
+        fix = "include them from one file"
+        raise ConfigError(f"{_DEEPEST} files include each the next", path=path, fix=fix)
+    tree = _read_file(path)
+    included = tree.pop(INCLUDE, [])
+    names = [included] if isinstance(included, str) else included
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("include is not a file name or a list of them", path=path, value=included)
+    merged: dict[str, Any] = {}
+    for other in (path.parent / name for name in names):
+        # Of a link it is the link's folder that names are relative to.
+        place = other.parent.resolve() / other.name
+        if place not in known:
+            known[place] = _with_included(other, (*chain, path.resolve()), known)
+        _merge(merged, _unshared(known[place]))
+    return _merge(merged, tree)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         tree = _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -153,14 +184,7 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
         tree = {}
     if not isinstance(tree, dict):
         raise ConfigError("expected a mapping of keys to values", path=path, value=tree)
-    included = tree.pop(INCLUDE, [])
-    names = [included] if isinstance(included, str) else included
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("include is not a file name or a list of them", path=path, value=included)
-    merged: dict[str, Any] = {}
-    for name in names:
-        _merge(merged, read_yaml(path.parent / name, (*_chain, path.resolve())))
-    return _merge(merged, tree)
+    return tree
 
 
 # libyaml, ten times as fast, is in every binary package of PyYAML.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from unicodedata import normalize
 
 _LATEX = re.compile(r"[\\~$]|--|``|''")
 _LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
+# Pieces up to this length are remembered.
+_WORD = 64
 _OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
 _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
@@ -55,7 +58,8 @@ _MARKS = {
 def latex_decoder() -> Callable[[str], str]:
     """Return a LaTeX decoder for texts on one line.
 
-    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
+    As decoding takes a millisecond for 200 characters, text with braces alone just loses them, and
+    a repeated word is decoded once.
     """
     from pylatexenc import latex2text, latexwalker, macrospec
 
@@ -85,7 +89,11 @@ def latex_decoder() -> Callable[[str], str]:
         except (ValueError, LookupError, AttributeError) as error:
             raise ValueError(piece) from error
 
-    return lambda text: " ".join(map(decoded, _pieces(text)))
+    # Names and accented words recur; whole formulas and abstracts do not, and fill memory.
+    again = lru_cache(1 << 14)(decoded)
+    return lambda text: " ".join(
+        again(piece) if len(piece) <= _WORD else decoded(piece) for piece in _pieces(text)
+    )
 
 
 def _pieces(text: str) -> Iterator[str]:
