@@ -302,21 +302,6 @@ def test_an_unset_variable_in_root(tmp_path: Path) -> None:
         build_dataset(raw_config(Path("$NO_SUCH_PLACE/x")), tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["a$PLACE", "$NO_SUCH_PLACE", "~", "${x", "$"])
-def test_a_folder_whose_name_looks_like_a_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Another folder was read, or none."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PLACE", f"/{name}")
-    Path(name).mkdir()
-    source = {"name": "a", "papers": "p", "labels": "l"}
-    config = DatasetConfig.model_validate({"root": name, "sources": [source]})
-    assert config.resolve("p") == Path(name, "p")
-    config = config.model_copy(update={"root": "$PLACE/x"})
-    assert config.resolve("p") == Path(f"/{name}/x/p")
-
-
 def test_an_unknown_key_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("sources: [{name: a, papers: p, citation: c}]\n")
     with pytest.raises(ConfigError, match=r"c\.yaml: .*\n.*citation: unknown key.*'citations'"):
