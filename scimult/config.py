@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -13,12 +11,14 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from scimult import safe_yaml
 from scimult.errors import ConfigError, shown, suggest
 from scimult.files import write_text
 
 INCLUDE = "include"
-_MOST_PROBLEMS, _MOST_VALUES = 20, 1_000_000
-_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+_MOST_PROBLEMS = 20
+# Files of which each includes the next.
+_DEEPEST = 100
 
 
 class StrictConfig(BaseModel):
@@ -96,7 +96,7 @@ def string_override(key: str, text: str) -> str:
     """Return the override of a key with a text, in quotes where YAML would read another value."""
     try:
         plain = _value(text) == text
-    except _NOT_YAML:
+    except safe_yaml.NOT_YAML:
         plain = False
     return f"{key}={text if plain else json.dumps(text, ensure_ascii=False)}"
 
@@ -124,16 +124,45 @@ def save_config(config: StrictConfig, path: Path | str) -> None:
 
 def yaml_text(tree: Mapping[str, Any]) -> str:
     """Return the YAML from which `read_yaml` reads the same values."""
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return yaml.dump(tree, Dumper=safe_yaml.Dumper, sort_keys=False, allow_unicode=True)
 
 
-def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML mapping and everything it includes."""
-    path = Path(path)
-    if path.resolve() in _chain:
+    return _with_included(Path(path), (), {})
+
+
+def _with_included(
+    path: Path, chain: tuple[Path, ...], known: dict[Path, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a file's mapping over those that it includes; ``chain`` includes it.
+
+    ``known`` are files that are read already: of thirty that include the next one twice, the last
+    is included a billion times.
+    """
+    if path.resolve() in chain:
         raise ConfigError("a file includes itself", path=path, fix="remove the include")
+    if len(chain) == _DEEPEST:
+        fix = "include them from one file"
+        raise ConfigError(f"{_DEEPEST} files include each the next", path=path, fix=fix)
+    tree = _read_file(path)
+    included = tree.pop(INCLUDE, [])
+    names = [included] if isinstance(included, str) else included
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("include is not a file name or a list of them", path=path, value=included)
+    merged: dict[str, Any] = {}
+    for other in (path.parent / name for name in names):
+        # Of a link it is the link's folder that names are relative to.
+        place = other.parent.resolve() / other.name
+        if place not in known:
+            known[place] = _with_included(other, (*chain, path.resolve()), known)
+        _merge(merged, safe_yaml.unshared(known[place]))
+    return _merge(merged, tree)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
-        tree = _load(path.read_text(encoding="utf-8"))
+        tree = safe_yaml.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError("file does not exist", path=path, fix="check the path") from None
     except IsADirectoryError:
@@ -141,10 +170,10 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
     except OSError as error:
         problem = f"cannot read: {error.strerror}"
         raise ConfigError(problem, path=path, fix="check the path") from None
-    except _NOT_YAML as error:
+    except safe_yaml.NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         raise ConfigError(
-            f"not a valid YAML file: {_yaml_problem(error)}",
+            f"not a valid YAML file: {safe_yaml.problem_of(error)}",
             path=path,
             line=None if mark is None else mark.line + 1,
             fix="write one key: value per line, indented by section",
@@ -153,124 +182,7 @@ def read_yaml(path: Path | str, _chain: tuple[Path, ...] = ()) -> dict[str, Any]
         tree = {}
     if not isinstance(tree, dict):
         raise ConfigError("expected a mapping of keys to values", path=path, value=tree)
-    included = tree.pop(INCLUDE, [])
-    names = [included] if isinstance(included, str) else included
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("include is not a file name or a list of them", path=path, value=included)
-    merged: dict[str, Any] = {}
-    for name in names:
-        _merge(merged, read_yaml(path.parent / name, (*_chain, path.resolve())))
-    return _merge(merged, tree)
-
-
-# libyaml, ten times as fast, is in every binary package of PyYAML.
-_SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Loader(_SafeLoader):  # type: ignore[misc,valid-type]
-    """Safe YAML with the numbers of YAML 1.2, in which a key is a unique scalar.
-
-    ``3e-4`` is a number and ``010`` is 10; times (``12:30``) and dates are text.
-    """
-
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        _check_keys(node, set())
-        return node
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        digits = node.value.replace("_", "")
-        base = {"0x": 16, "0b": 2}.get(digits.lstrip("+-")[:2], 10)
-        return int(digits, base)
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        number: float = super().construct_yaml_float(node)
-        if not math.isfinite(number):
-            problem = f"{node.value} is not a finite number"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return number
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes what this or another reader of YAML would not take for text."""
-
-
-_INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float"))
-_REPLACED = {_INT, _FLOAT, "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag not in _REPLACED]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-# Underscores and 0b are those of YAML 1.1 and Python.
-_NUMBERS = {
-    _INT: r"[-+]?([0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)",
-    _FLOAT: r"[-+]?(([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?|\.(inf|Inf|INF))"
-    r"|\.(nan|NaN|NAN)",
-}
-for _tag, _form in _NUMBERS.items():
-    for _either in (_Loader, _Dumper):
-        _either.add_implicit_resolver(_tag, re.compile(f"^({_form})$"), list("-+.0123456789"))
-_Loader.add_constructor(_INT, _Loader.construct_yaml_int)
-_Loader.add_constructor(_FLOAT, _Loader.construct_yaml_float)
-
-
-def _load(text: str) -> Any:
-    """Read YAML; raise one of ``_NOT_YAML``, also if aliases expand to too many values."""
-    tree = yaml.load(text, Loader=_Loader)
-    if _expanded_size(tree, {}) > _MOST_VALUES:
-        raise ValueError("its aliases (*name) expand to too many values")
-    return _unshared(tree)
-
-
-def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
-    """Refuse keys that are no scalars or repeated, before merge keys (<<) are written out.
-
-    Merged keys then repeat those of the mapping that overrides them.
-    """
-    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _check_keys(item, seen)
-        return
-    names: set[str] = set()
-    for key, value in node.value:
-        problem = None
-        if not isinstance(key, yaml.ScalarNode):
-            problem = "a key is a list or a mapping, not a word"
-        elif key.value in names:
-            problem = f"duplicate key {key.value!r}"
-        if problem is not None:
-            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-        names.add(key.value)
-        _check_keys(value, seen)
-
-
-def _expanded_size(value: Any, known: dict[int, int]) -> int:
-    """Return the number of values with every alias written out."""
-    if not isinstance(value, (dict, list)):
-        return 1
-    if id(value) not in known:
-        known[id(value)] = _MOST_VALUES + 1  # seen only by a list that contains itself
-        items = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_expanded_size(item, known) for item in items)
-    return known[id(value)]
-
-
-def _unshared(value: Any) -> Any:
-    """Copy each alias: an override of one place must not change the other."""
-    if isinstance(value, dict):
-        return {key: _unshared(item) for key, item in value.items()}
-    return [_unshared(item) for item in value] if isinstance(value, list) else value
-
-
-def _yaml_problem(error: Exception) -> str:
-    """Return a one-line reason why a text is not YAML."""
-    reason = str(getattr(error, "problem", None) or error)
-    if isinstance(error, RecursionError) or "nesting depth" in reason:
-        return "nested too deeply"
-    return " ".join(reason.split())
+    return tree
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -299,8 +211,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             )
     try:
         node[last] = _value(raw)
-    except _NOT_YAML as error:
-        problem = f"override is not valid YAML: {_yaml_problem(error)}"
+    except safe_yaml.NOT_YAML as error:
+        problem = f"override is not valid YAML: {safe_yaml.problem_of(error)}"
         raise ConfigError(problem, value=override, fix="write dotted.key=value") from None
 
 
@@ -309,7 +221,7 @@ def _value(raw: str) -> Any:
     # A glob such as *.csv, where a YAML alias would have no anchor; a separator, where a YAML
     # block would have no text.
     is_plain = raw.startswith("*") or raw in ("|", ">")
-    return raw if is_plain else _load(raw)
+    return raw if is_plain else safe_yaml.load(raw)
 
 
 def _first_of(dotted: str, node: Mapping[str, Any]) -> str:

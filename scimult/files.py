@@ -137,7 +137,7 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
                 raise
             raise storage_error(error, given) from error
         except StorageError as error:
-            raise _renamed(error, temporary, given) from error.__cause__
+            raise renamed(error, temporary, given) from error.__cause__
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -369,7 +369,7 @@ def storage_error(error: OSError, path: Path | str) -> StorageError:
     return StorageError(f"cannot write: {reason}", path=path, fix=fix)
 
 
-def _renamed(error: StorageError, temporary: Path, path: Path) -> StorageError:
+def renamed(error: StorageError, temporary: Path, path: Path) -> StorageError:
     """Return an error about a part of a folder by the name that the part was to have."""
     if error.path is None or not Path(error.path).is_relative_to(temporary):
         return error

@@ -21,6 +21,8 @@ from scimult.errors import StorageError
 from scimult.files import atomic_folder, write_text
 from scimult.library.building import _write
 from scimult.preparation.vocabulary import save_tokenizer, train_wordpiece
+from scimult.retrieval.shard_folders import open_folder
+from scimult.retrieval.shards import Space
 from tests.tiny import save_tiny_model
 
 
@@ -106,6 +108,15 @@ def test_errors_of_libraries_that_pass_the_system_s_on_as_text(
         raise RuntimeError(text)
     with pytest.raises(RuntimeError, match="another"), naming_failed_writes(tmp_path / "x"):
         raise RuntimeError("another")
+
+
+def test_a_folder_of_embeddings_in_its_first_step(tmp_path: Path) -> None:
+    """The message named the hidden folder that becomes the output."""
+    out = tmp_path / "out"
+    with small_disk(10), pytest.raises(StorageError, match="cannot write") as raised:
+        open_folder(out, {out: Space(4, "dot")}, overwrite=False)
+    assert raised.value.path == out / "manifest.json"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_of_a_folder_is_named_as_it_will_be(tmp_path: Path) -> None:

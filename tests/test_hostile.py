@@ -19,7 +19,7 @@ from scimult.data.importers import read_papers
 from scimult.data.importers.doi import short_doi
 from scimult.data.importers.paper import first_name_first, keywords_in, plain_text
 from scimult.data.lines import Rejects
-from scimult.errors import DataError
+from scimult.errors import ConfigError, DataError
 from scimult.evaluation.reporting import page
 from scimult.models import EncoderConfig
 from scimult.retrieval.analysis import LUCENE, Analyser
@@ -146,6 +146,39 @@ def test_numbers_of_a_configuration_are_read_in_one_pass(tmp_path: Path) -> None
     path = tmp_path / "a.yaml"
     path.write_text("a: " + "1" * 100_000 + "x\n")
     read_yaml(path)
+
+
+def test_a_configuration_that_is_included_twice_is_read_once(tmp_path: Path) -> None:
+    """Thirty files that include the next one twice took hours; a long chain was a traceback."""
+    last = {"include": [], "a": {"b": 1, "c": 1}}
+    for number in range(30):
+        other = f"{number + 1}.yaml" if number < 29 else "last.yaml"
+        tree = {"include": [other, f"../{tmp_path.name}/{other}"], "a": {"b": number}}
+        (tmp_path / f"{number}.yaml").write_text(json.dumps(tree))
+    (tmp_path / "last.yaml").write_text(json.dumps(last))
+    assert read_yaml(tmp_path / "0.yaml") == {"a": {"b": 0, "c": 1}}
+    assert read_yaml(tmp_path / "29.yaml") == {"a": {"b": 29, "c": 1}}
+    for number in range(2000):
+        (tmp_path / f"{number}.yaml").write_text(f"include: {number + 1}.yaml")
+    with pytest.raises(ConfigError, match=r"100\.yaml: 100 files include each the next"):
+        read_yaml(tmp_path / "0.yaml")
+
+
+def test_quotes_that_open_in_every_line_are_read_in_one_pass(tmp_path: Path) -> None:
+    """Each row seemed to go on to the end of the file: half a megabyte took an hour."""
+    for name, line in (("a.csv", 'a","b\n'), ("a.csv", '"x"y","z\n'), ("a.tsv", 'a"\t"b\n')):
+        text = line * 50_000
+        mark = "," if name == "a.csv" else "\t"
+        papers, summary = _read(tmp_path, name, f"id{mark}title\n{text}c{mark}C\n")
+        assert papers[-1].title == "C"
+        if name == "a.csv":
+            assert "50,000" in summary
+
+
+def test_words_of_latex_are_decoded_once(tmp_path: Path) -> None:
+    """A megabyte of accents took over 20 seconds."""
+    papers, _ = _read(tmp_path, "a.bib", "@article{k, title = {" + r"\'e " * 400_000 + "}}")
+    assert papers[0].title == "é" + " é" * 399_999
 
 
 def test_abbreviations_and_ruled_lines_are_read_in_one_pass() -> None:

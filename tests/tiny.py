@@ -57,6 +57,7 @@ def save_tiny_model(
 ) -> Path:
     """Save a random encoder with distinct experts, and return its folder."""
     tokenizer, tasks = tiny_tokenizer(), default_tasks()
+    layouts = variant_layouts(variant, {}, len(route_names(tasks, routing)), num_blocks)
     encoder = EncoderConfig(
         vocab_size=tokenizer.vocab_size,
         hidden_size=16,
@@ -65,8 +66,7 @@ def save_tiny_model(
         intermediate_size=32,
         max_positions=64,
         initializer_range=0.5,
-        pooling=pooling,
-        **variant_layouts(variant, {}, len(route_names(tasks, routing)), num_blocks),
+        **({"pooling": pooling} | layouts),
     )
     model = Encoder(encoder)
     model.initialise(seed)
@@ -74,7 +74,7 @@ def save_tiny_model(
         encoder=encoder,
         tasks=list(tasks),
         similarity=similarity,
-        max_length=64,
+        max_length=encoder.max_text_length,
         routing=routing,
     )
     save_pretrained(folder, model.state_dict(), tokenizer, config)

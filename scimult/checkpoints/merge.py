@@ -1,22 +1,28 @@
-"""Merge models that started from one base, by arithmetic on their weights.
+"""Merge models that started from one base, by `arithmetic` on their weights.
 
-Averages are model soups (Wortsman et al. 2022), or, if one of two models is the base, WiSE-FT's
-interpolation (Wortsman et al. 2022). Task vectors are what training added to the base (Ilharco et
-al. 2023). All sums are float64. Of low-rank updates it is the products that are merged: the product
-of two averages is not the average of two products.
+Of low-rank updates it is the products that are merged: the product of two averages is not the
+average of two products.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 
+from scimult.checkpoints.arithmetic import (
+    BLOCK,
+    Weights,
+    add_task_vectors,
+    average,
+    cosine,
+    depth_factors,
+    slerp,
+)
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.fold import fold
 from scimult.checkpoints.pretrained import Pretrained, load_pretrained, matching_routes
@@ -31,80 +37,20 @@ from scimult.tasks import tells_sides
 from scimult.types import Role
 
 Method = Literal["average", "task_vectors", "slerp"]
-Weights = Mapping[str, Tensor]
 
-# Below this sine of their angle, two directions span no plane to rotate in.
-_PARALLEL = 1e-6
 # Cosine of weights: 0.004 for two random starts, 0.88 for a start and what training makes of it.
 _UNRELATED = 0.2
-_BLOCK = re.compile(r"(?:instruction_encoder\.)?blocks\.(\d+)\.")
+# What has a random start of its own. Low-rank updates are merged as products, which need none in
+# common; matrices that start at zero (up) say nothing of a start.
+_STARTS = {
+    "weights": re.compile(rf"^{BLOCK.pattern}(?!.*\b(adapter|lora|pal)\.)"),
+    "adapters": re.compile(r"\.adapter\.bank\..*\.down\."),
+    "fusions": re.compile(r"\.adapter\.fusion\..*\.(query|key)\."),
+    "projected attention": re.compile(r"^pal_projections\.down\.|\.pal\.qkv\."),
+    "control codes": re.compile(r"^embeddings\.codes\."),
+}
 # Training settings in which merged models may differ.
 _MAY_DIFFER = {"dropout", "attention_dropout", "initializer_range"}
-
-
-def average(models: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Return Σ share · weight, with shares scaled to a sum of 1."""
-    total = sum(shares)
-    factors = [share / total for share in shares]
-    return {name: _sum([model[name] for model in models], factors) for name in models[0]}
-
-
-def add_task_vectors(
-    base: Weights,
-    models: Sequence[Weights],
-    scales: Sequence[float],
-    depth: Mapping[str, float] | None = None,
-) -> dict[str, Tensor]:
-    """Return base + Σ scale · (model − base); ``depth`` multiplies the scales of each weight."""
-    merged = {}
-    for name, tensor in base.items():
-        own = [scale * (1.0 if depth is None else depth[name]) for scale in scales]
-        merged[name] = _sum([tensor, *(model[name] for model in models)], [1 - sum(own), *own])
-    return merged
-
-
-def depth_factors(
-    names: Iterable[str], by_depth: tuple[float, float], num_blocks: int
-) -> dict[str, float]:
-    """Return a factor for each weight, linear in depth from the first block to the last.
-
-    ``(0, 1)`` is LiNeS, λ = (l − 1) / (L − 1) for block l of L (Wang et al. 2025). A norm after
-    the last block counts as the last block; embeddings and the rest count as the first. Blocks of
-    a separate instruction encoder have the depth of the blocks that they are copies of.
-    """
-    first, last = by_depth
-    factors = {}
-    for name in names:
-        block = _BLOCK.match(name)
-        after_blocks = name.startswith("final_norm.")
-        depth = int(block[1]) if block else num_blocks - 1 if after_blocks else 0
-        factors[name] = first + (last - first) * depth / max(1, num_blocks - 1)
-    return factors
-
-
-def slerp(first: Weights, second: Weights, share: float) -> dict[str, Tensor]:
-    """Rotate each weight of the first model towards the second's by a share of their angle.
-
-    ``sin((1−t)Ω)/sin Ω · a + sin(tΩ)/sin Ω · b``, where Ω is the angle between two weights as
-    vectors (Shoemake 1985); lengths are interpolated, too. Parallel or zero weights are averaged.
-    Query, key and value are three weights, however they are stored.
-    """
-
-    def rotated(a: Tensor, b: Tensor) -> Tensor:
-        lengths = a.norm() * b.norm()
-        cosine = float((a * b).sum() / lengths) if float(lengths) else 1.0
-        angle = math.acos(max(-1.0, min(1.0, cosine)))
-        if math.sin(angle) < _PARALLEL:
-            return (1 - share) * a + share * b
-        shares = [math.sin((1 - share) * angle), math.sin(share * angle)]
-        return (shares[0] * a + shares[1] * b) / math.sin(angle)
-
-    merged = {}
-    for name, tensor in first.items():
-        parts = 3 if ".qkv." in name else 1
-        pairs = zip(tensor.double().chunk(parts), second[name].double().chunk(parts), strict=True)
-        merged[name] = torch.cat([rotated(a, b) for a, b in pairs]).to(tensor.dtype)
-    return merged
 
 
 def merge(
@@ -265,13 +211,6 @@ def split_experts(models: Mapping[str, Path | str], variant: str) -> Pretrained:
     return _merged_model(folded[0], config, merged, provenance)
 
 
-def _sum(tensors: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for tensor, factor in zip(tensors, factors, strict=True):
-        total += factor * tensor.double()
-    return total.to(tensors[0].dtype)
-
-
 def check_choice(
     models: Sequence[Path | str],
     shares: Sequence[float],
@@ -333,21 +272,20 @@ def _in_one_layout(
             raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
         routes = matching_routes(model.config, target, path)
         weights.append(_encoder(target, model.model.state_dict(), routes).state_dict())
-        cosine = _cosine(weights[0], weights[-1])
-        if cosine < _UNRELATED:
-            warn(
-                f"{paths[0]} and {path} did not start from one model (cosine of their weights "
-                f"{cosine:.2f}): merged, they are most likely worse than each"
-            )
+        _warn_of_starts(weights[0], weights[-1], f"{paths[0]} and {path}")
     return target, weights
 
 
-def _cosine(first: Weights, second: Weights) -> float:
-    """Return the cosine of two models' matrices in blocks, taken as one vector."""
-    names = [name for name in first if _BLOCK.match(name) and first[name].ndim == 2]
-    pairs = ((first, second), (first, first), (second, second))
-    ab, aa, bb = (sum(float((a[name] * b[name]).sum()) for name in names) for a, b in pairs)
-    return ab / math.sqrt(aa * bb) if aa * bb else math.nan
+def _warn_of_starts(first: Weights, second: Weights, names: str) -> None:
+    """Warn of the first part of two models that had two random starts."""
+    for part, pattern in _STARTS.items():
+        closeness = cosine(first, second, pattern)
+        if closeness < _UNRELATED:
+            warn(
+                f"{names} did not start from one model (cosine of their {part} {closeness:.2f}): "
+                "merged, they are most likely worse than each"
+            )
+            return
 
 
 def _differences(

@@ -64,8 +64,12 @@ def export(
     if step is not None and (pooling or similarity):
         fix = "leave out --pooling and --similarity: a run was trained with its own"
         raise ConfigError("a run's checkpoint keeps its settings", value=str(model), fix=fix)
-    for line in _write(to, out, _open(model, step, pooling, similarity), task, side):
-        echo(line)
+    from scimult.unfinished import unfinished
+
+    with unfinished(out):
+        pretrained = _open(model, step, pooling, similarity)
+        for line in _write(to, out, pretrained, task, side):
+            echo(line)
 
 
 def _open(
@@ -106,6 +110,7 @@ def _write(
     else:
         from scimult.checkpoints.released_export import write_released
 
+        check_output_file(out, overwrite=None, inputs=[])  # a faster call may have written it
         notes.extend(write_released(out, pretrained))
     size = out.stat().st_size if out.is_file() else folder_bytes(out)
     return [f"{out}: {to}, {size / 1e6:,.1f} MB", *notes]

@@ -81,19 +81,21 @@ def import_(
         raise ConfigError("exactly one of --released and --base is needed", fix=fix)
     only_with("--base", for_base) if base is None else only_with("--released", for_released)
     check_replaceable(out)
-    if base is not None:
-        adapters = _adapter_folders(base, adapter or [])
-        check_model(Path(base))
-        pretrained, lines = _adapters(base, adapters, similarity or "dot")
-    else:
-        assert released is not None
-        pretrained, lines = _released(released, tokenizer, task, num_heads)
     from scimult.checkpoints.pretrained import save_pretrained
+    from scimult.unfinished import unfinished
 
-    for line in lines:
-        echo(line)
-    weights = pretrained.model.state_dict()
-    save_pretrained(out, weights, pretrained.tokenizer, pretrained.config, replace=False)
+    with unfinished(out):
+        if base is not None:
+            adapters = _adapter_folders(base, adapter or [])
+            check_model(Path(base))
+            pretrained, lines = _adapters(base, adapters, similarity or "dot")
+        else:
+            assert released is not None
+            pretrained, lines = _released(released, tokenizer, task, num_heads)
+        for line in lines:
+            echo(line)
+        weights = pretrained.model.state_dict()
+        save_pretrained(out, weights, pretrained.tokenizer, pretrained.config, replace=False)
     echo(f"model saved in {out}")
 
 

@@ -100,6 +100,7 @@ def match_reviewers(
         unused_weights,
     )
     from scimult.matching.venue import read_conflicts
+    from scimult.unfinished import unfinished
 
     check_replaceable(out, MATCHED)
     rule = Rule.parse(score)
@@ -114,30 +115,31 @@ def match_reviewers(
     weighting = Weighting(half_life, datetime.now(timezone.utc).year, venues)
     if unused := unused_weights(people, weighting):
         echo(f"venues without a publication: {', '.join(unused)}", err=True)
-    encoder = open_model(model, device, dtype, pooling, "cosine")
-    source = venue or papers
-    assert source is not None
-    texts = [publication.text for publication in people.publications.values()]
-    queries = Collection(source, list(people.submissions), list(people.submissions.values()))
-    candidates = Collection(source, list(people.publications), texts)
-    queries_SD = embed(encoder, queries, task, "query", no_cache)
-    candidates_PD = embed(encoder, candidates, task, "candidate", no_cache)
-    summary = match(
-        people,
-        (queries_SD, candidates_PD),
-        out,
-        rule=rule,
-        weighting=weighting,
-        conflicts=pairs,
-        wanted=wanted,
-        top=top,
-        encoder={
-            "model": str(model),
-            "fingerprint": encoder.fingerprint,
-            "task": task,
-            "dtype": encoder.dtype,
-        },
-    )
+    with unfinished(out):
+        encoder = open_model(model, device, dtype, pooling, "cosine")
+        source = venue or papers
+        assert source is not None
+        texts = [publication.text for publication in people.publications.values()]
+        queries = Collection(source, list(people.submissions), list(people.submissions.values()))
+        candidates = Collection(source, list(people.publications), texts)
+        queries_SD = embed(encoder, queries, task, "query", no_cache)
+        candidates_PD = embed(encoder, candidates, task, "candidate", no_cache)
+        summary = match(
+            people,
+            (queries_SD, candidates_PD),
+            out,
+            rule=rule,
+            weighting=weighting,
+            conflicts=pairs,
+            wanted=wanted,
+            top=top,
+            encoder={
+                "model": str(model),
+                "fingerprint": encoder.fingerprint,
+                "task": task,
+                "dtype": encoder.dtype,
+            },
+        )
     _show(summary, out)
 
 

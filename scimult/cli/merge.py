@@ -104,20 +104,23 @@ def merge(
         check_model(path)
     from scimult.checkpoints import merge as merging
     from scimult.checkpoints import save_pretrained
+    from scimult.unfinished import unfinished
 
-    if experts:
-        merged = merging.split_experts(experts, variant or "mha_expert")
-    elif share_experts:
-        (model,) = models or []
-        merged = merging.share_experts(model, _shares_of_tasks(model, share))
-    else:
-        depth = None if by_depth is None else _depth(by_depth)
-        merged = merging.merge(models or [], share or [], method=method, base=base, by_depth=depth)
-    if suite and data and results:
-        loading = {"device": device, "dtype": dtype}
-        _gate(merged, out, not_worse_than or [], suite, data, sets or [], results, loading)
-    weights = merged.model.state_dict()
-    save_pretrained(out, weights, merged.tokenizer, merged.config, replace=False)
+    with unfinished(out):
+        if experts:
+            merged = merging.split_experts(experts, variant or "mha_expert")
+        elif share_experts:
+            (model,) = models or []
+            merged = merging.share_experts(model, _shares_of_tasks(model, share))
+        else:
+            depth = None if by_depth is None else _depth(by_depth)
+            options: dict[str, Any] = {"method": method, "base": base, "by_depth": depth}
+            merged = merging.merge(models or [], share or [], **options)
+        if suite and data and results:
+            loading = {"device": device, "dtype": dtype}
+            _gate(merged, out, not_worse_than or [], suite, data, sets or [], results, loading)
+        weights = merged.model.state_dict()
+        save_pretrained(out, weights, merged.tokenizer, merged.config, replace=False)
     echo(f"{out}: {_described(merged.config.provenance['merged'])}")
 
 
@@ -264,6 +267,7 @@ def grow_task(
     from scimult.checkpoints.grow import grow_task as grow
     from scimult.config import validate
     from scimult.tasks import Task, TaskSet
+    from scimult.unfinished import unfinished
 
     known = TaskSet(read_config(model).tasks)[like]
     changes = {
@@ -274,7 +278,8 @@ def grow_task(
     }
     given = {key: value for key, value in changes.items() if value is not None}
     task = validate(Task, known.model_dump() | given, "options of grow-task")
-    grown = grow(model, task, like)
-    weights = grown.model.state_dict()
-    save_pretrained(out, weights, grown.tokenizer, grown.config, replace=False)
+    with unfinished(out):
+        grown = grow(model, task, like)
+        weights = grown.model.state_dict()
+        save_pretrained(out, weights, grown.tokenizer, grown.config, replace=False)
     echo(f"{out}: tasks {', '.join(grown.tasks.names)}; {name} starts as {like}")

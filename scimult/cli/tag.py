@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from scimult.data.text_files import check_labels, is_table
 from scimult.errors import StorageError
 from scimult.files import write_text
 from scimult.terminal import counted
+from scimult.unfinished import unfinished
 
 
 def tag(
@@ -63,32 +65,39 @@ def tag(
             check_output_file(out, overwrite, [check_labels(labels)])
         from scimult.library import Library
 
-        names = read_labels(labels, skip_bad)
-        opened = Library.open(library, model=model, device=device)
-        options: dict[str, Any] = {"ids": paper, "where": where, "k": top, "task": task}
-        found = asked(opened, lambda library: library.tag(names, **options))
-        tagged: list[dict[str, Any]] = [
-            {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in found
-        ]
-        _show(tagged, str(library), out, as_json)
+        with _alone(out):
+            names = read_labels(labels, skip_bad)
+            opened = Library.open(library, model=model, device=device)
+            options: dict[str, Any] = {"ids": paper, "where": where, "k": top, "task": task}
+            found = asked(opened, lambda library: library.tag(names, **options))
+            tagged: list[dict[str, Any]] = [
+                {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in found
+            ]
+            _show(tagged, str(library), out, as_json)
         return
     assert model is not None
     assert papers is not None
     files = [*check_use(model, papers), check_labels(labels)]
     if out is not None:
         check_output_file(out, overwrite, files)
-    encoder = open_model(model, device, dtype, pooling, similarity)
-    encoder.tasks.check_labels(task)
-    queries = open_collection(papers, "paper", skip_bad)
-    space = open_collection(labels, "label", skip_bad)
-    papers_ND = embed(encoder, queries, task, "query", no_cache)
-    labels_CD = embed(encoder, space, task, "candidate", no_cache)
-    lists = ranked(encoder, space, labels_CD, papers_ND, top)
-    tagged = [
-        {"id": name, "title": text.title, "labels": best}
-        for name, text, best in zip(queries.ids, queries.texts, lists, strict=True)
-    ]
-    _show(tagged, str(queries.path), out, as_json)
+    with _alone(out):
+        encoder = open_model(model, device, dtype, pooling, similarity)
+        encoder.tasks.check_labels(task)
+        queries = open_collection(papers, "paper", skip_bad)
+        space = open_collection(labels, "label", skip_bad)
+        papers_ND = embed(encoder, queries, task, "query", no_cache)
+        labels_CD = embed(encoder, space, task, "candidate", no_cache)
+        lists = ranked(encoder, space, labels_CD, papers_ND, top)
+        tagged = [
+            {"id": name, "title": text.title, "labels": best}
+            for name, text, best in zip(queries.ids, queries.texts, lists, strict=True)
+        ]
+        _show(tagged, str(queries.path), out, as_json)
+
+
+def _alone(out: Path | None) -> AbstractContextManager[object]:
+    """Return what keeps other calls from writing the same file."""
+    return nullcontext() if out is None else unfinished(out)
 
 
 def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: bool) -> None:

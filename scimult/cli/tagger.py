@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -140,15 +141,17 @@ def evaluate(
     from scimult.tagging import Tagger
     from scimult.tagging.evaluating import evaluate_tagger
     from scimult.tagging.sets import check_limits
+    from scimult.unfinished import unfinished
 
     check_limits(None, None, precision)
-    tagged = _tagged(papers, form, column, skip_bad)
-    opened = Tagger.open(folder, model=model, device=device)
-    facts = evaluate_tagger(
-        opened, tagged, precision=precision, drop_unknown=drop_unknown, show_progress=True
-    )
-    if out is not None:
-        write_json(out, facts)
+    with nullcontext() if out is None else unfinished(out):
+        tagged = _tagged(papers, form, column, skip_bad)
+        opened = Tagger.open(folder, model=model, device=device)
+        facts = evaluate_tagger(
+            opened, tagged, precision=precision, drop_unknown=drop_unknown, show_progress=True
+        )
+        if out is not None:
+            write_json(out, facts)
     if as_json:
         typer.echo(json.dumps(facts))
     else:

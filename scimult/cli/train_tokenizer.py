@@ -39,8 +39,10 @@ def train_tokenizer(
         save_tokenizer,
         train_wordpiece,
     )
+    from scimult.unfinished import unfinished
 
     check_replaceable(out, TOKENIZER)
-    tokenizer = train_wordpiece(chain.from_iterable(map(read_texts, texts)), vocab_size)
-    save_tokenizer(tokenizer, out)
+    with unfinished(out):
+        tokenizer = train_wordpiece(chain.from_iterable(map(read_texts, texts)), vocab_size)
+        save_tokenizer(tokenizer, out)
     echo(f"{tokenizer.get_vocab_size():,} tokens saved in {out}")

@@ -125,6 +125,9 @@ def _rows(
     lines = read_lines(path, rejects, keep_blank=True)
     # Lines that a quoted value seemed to continue on, but did not.
     again: deque[Line] = deque()
+    # A row that goes on after a line before this one fails there, as an earlier one did: within
+    # quotes, where a row began makes no difference.
+    failing, problem = 0, ""
     is_first = True
     while (line := again.popleft() if again else next(lines, None)) is not None:
         if not line[1].strip() or (is_first and _is_preamble(line[1])):
@@ -133,10 +136,14 @@ def _rows(
         used = [line]
         try:
             if quoted and delimiter is not None and ('"' in line[1] or "\r" in line[1]):
-                values = _quoted(used, chain(_taken(again), lines), delimiter)
+                known = problem if line[0] < failing else ""
+                following = _unless(known, chain(_taken(again), lines))
+                values = _quoted(used, following, delimiter)
             else:
                 values = _split(line[1], delimiter)
         except csv.Error as error:
+            if len(used) > 1:
+                failing, problem = used[-1][0], str(error)
             again.extendleft(reversed(used[1:]))
             del used[1:]
             if delimiter != "\t" or len(line[1]) > FIELD_LIMIT:
@@ -166,26 +173,35 @@ def _taken(lines: deque[Line]) -> Iterator[Line]:
         yield lines.popleft()
 
 
+def _unless(problem: str, lines: Iterator[Line]) -> Iterator[Line]:
+    if problem:
+        raise csv.Error(problem)
+    yield from lines
+
+
 def _quoted(used: list[Line], following: Iterator[Line], delimiter: str) -> list[str]:
     """Return the values of the row that starts with the line in ``used``; add those it goes on in.
 
-    A quoted value that does not end, or is too long, is a csv.Error; between tabs, also one whose
-    quotes are not balanced, or that holds line ends and tabs: it would swallow rows.
+    A quoted value that does not end, or is too long, is a csv.Error; in a row of several lines, and
+    between tabs, also one whose quotes are not balanced; between tabs, also one that holds line
+    ends and tabs: it would swallow rows.
     """
+    first = f"{used[0][1]}\n"
+    if delimiter != "\t":
+        lines = iter([first, ""])
+        values = next(csv.reader(lines, delimiter=delimiter))
+        if any(True for _ in lines):  # it did not ask for more
+            return values
 
     def text() -> Iterator[str]:
-        yield f"{used[0][1]}\n"
+        yield first
         for line in following:
             used.append(line)
             if delimiter == "\t" and "\t" in line[1].partition('"')[0]:
                 raise csv.Error("a quoted value holds a row")
             yield f"{line[1]}\n"
 
-    values = next(csv.reader(text(), delimiter=delimiter, strict=delimiter == "\t"))
-    if delimiter != "\t" and len(used) > 1:
-        again = (f"{line}\n" for _, line in used)
-        next(csv.reader(again, delimiter=delimiter, strict=True))
-    return values
+    return next(csv.reader(text(), delimiter=delimiter, strict=True))
 
 
 class MissingColumnError(DataError):

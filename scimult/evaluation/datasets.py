@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from scimult.data.lines import Rejects
 from scimult.data.packed import packed_or_plain
-from scimult.downloads import Archive, Remote, address, offline_if_cut_off
+from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, HubFile
 from scimult.evaluation.formats import (
@@ -28,6 +28,7 @@ from scimult.evaluation.formats import (
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.task_data import TaskData
 from scimult.files import atomic_file
+from scimult.reach import offline_if_cut_off
 
 
 class _Layout(Protocol):

@@ -56,7 +56,7 @@ def load_sets(
         facts = SetFacts(
             task=benchmark.task,
             protocol=benchmark.protocol,
-            rules=rules_of(benchmark.protocol, benchmark.format),
+            rules=rules_of(benchmark),
             mode=benchmark.mode,
             average=benchmark.average,
             main_metric=benchmark.main_metric,

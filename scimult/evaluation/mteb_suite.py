@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from scimult.config import StrictConfig
-from scimult.downloads import offline_if_cut_off
 from scimult.errors import DataError
 from scimult.evaluation.growing import GrowingResult
 from scimult.evaluation.results import CostKind, Result, SetResult
+from scimult.reach import offline_if_cut_off
 
 NAME = "mteb"
 _EMPTY = "texts without a word, encoded as a full stop"

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from scimult.evaluation.benchmark import Benchmark
     from scimult.evaluation.metrics import Scores
     from scimult.retrieval.runs import Ranking
 
@@ -78,8 +79,8 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "recommendation": Protocol("rankings", ("scidocs",), ("weighted_ndcg", "weighted_precision@1")),
 }
-_TEXTS = {"doris_mae": 1}
-"""How often the texts that a layout makes of the same files have changed."""
+_TEXTS = {"doris_mae": 1, "iclr2022": 1}
+"""How often the texts that are made of the same files have changed, by layout or folder."""
 OWN_METRICS = {name for protocol in PROTOCOLS.values() for name in protocol.metrics}
 """Metrics that protocols compute themselves, other than ranking metrics."""
 
@@ -91,12 +92,13 @@ def function_of(name: str) -> Callable[[Any, Any, Any], Outcome]:
     return function
 
 
-def rules_of(protocol: str, layout: str) -> int:
+def rules_of(benchmark: Benchmark) -> int:
     """Return the number of the rules by which a set is read and scored.
 
     Scores by rules of an earlier version are neither kept nor compared with those by today's.
     """
-    return PROTOCOLS[protocol].rules + _TEXTS.get(layout, 0)
+    names = {benchmark.format, benchmark.folder}
+    return PROTOCOLS[benchmark.protocol].rules + sum(_TEXTS.get(name, 0) for name in names)
 
 
 WEIGHT = "weight"

@@ -21,10 +21,10 @@ import numpy as np
 from pydantic import Field
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
-from scimult.downloads import offline_if_cut_off
 from scimult.errors import CheckpointError, one_of
 from scimult.inference.sentence_model import load_model, own_similarity
 from scimult.progress import is_watched
+from scimult.reach import offline_if_cut_off
 from scimult.retrieval.embeddings import unit_rows
 from scimult.tasks import catalogue
 from scimult.types import FloatArray, Role, Similarity, Text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
-from scimult.downloads import hub_advice, offline_if_cut_off
 from scimult.errors import CheckpointError
+from scimult.reach import hub_advice, offline_if_cut_off
 from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
 from scimult.types import Similarity
 

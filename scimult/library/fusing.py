@@ -18,6 +18,8 @@ from scimult.types import Text
 
 FUSED = 1000
 """Results of each list that are fused."""
+RULES = 2
+"""Increase it when the same lists are fused otherwise: shares tuned by earlier rules are told."""
 
 
 def continued(hits: RowScores, longer: RowScores, most: int) -> RowScores:

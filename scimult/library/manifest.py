@@ -59,6 +59,8 @@ class Manifest:
         Facts of the map from a newer model's queries.
     words : mapping of task to float or "rank"
         BM25 share tuned on queries.
+    words_rules : mapping of task to int
+        `scimult.library.fusing.RULES` of the tuning; those of earlier versions have none.
     creating : bool
         Whether its creation has not ended: papers are missing.
     generation : int
@@ -77,6 +79,7 @@ class Manifest:
     indexes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     adapter: Mapping[str, Any] = field(default_factory=dict)
     words: Mapping[str, Share] = field(default_factory=dict)
+    words_rules: Mapping[str, int] = field(default_factory=dict)
     creating: bool = False
     generation: int = 0
 

@@ -119,6 +119,7 @@ def migrate(
         "longest": {task: _longest(folders[task]) for task in sides},
         "indexes": {},
         "words": {},
+        "words_rules": {},
         "adapter": {},
     }
     for task in manifest.indexes:

@@ -87,12 +87,16 @@ class PaperTable:
         self.starts: IntArray = np.cumsum([0, *(part.rows for part in segments)], dtype=np.int64)
         self.damaged: dict[str, DataError] = {}
         for part in self.segments:
-            path = self._path(part)
-            if not path.is_file() or path.stat().st_size != part.bytes:
-                self.damaged[part.name] = _damage(path)
+            if not self._is_there(part):
+                self.damaged[part.name] = _damage(self._path(part))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    def gone(self) -> list[Path]:
+        """Return files that are gone, or of another size, since the library was opened."""
+        usable = (part for part in self.segments if part.name not in self.damaged)
+        return [self._path(part) for part in usable if not self._is_there(part)]
 
     def usable(self) -> BoolArray:
         """Return for each row whether its segment is usable."""
@@ -216,6 +220,10 @@ class PaperTable:
     @cached_property
     def _files(self) -> list[SegmentFile]:
         return [SegmentFile(self._path(part), part.bytes) for part in self.segments]
+
+    def _is_there(self, part: Segment) -> bool:
+        path = self._path(part)
+        return path.is_file() and path.stat().st_size == part.bytes
 
     def _path(self, part: Segment) -> Path:
         return self.folder / f"{part.name}.parquet"

@@ -14,11 +14,12 @@ import numpy as np
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.library.approximate import ApproximateSearch, IndexFacts
 from scimult.library.exact import ExactSearch, RowScores
-from scimult.library.fusing import FUSED, continued, fused, reranked
+from scimult.library.fusing import FUSED, RULES, continued, fused, reranked
 from scimult.library.manifest import INDEXES, Share
 from scimult.library.request import Request
 from scimult.library.results import SCORES, Hit, Hits
 from scimult.library.state import State
+from scimult.progress import warn
 from scimult.types import BoolArray, FloatArray, IntArray, Text
 
 if TYPE_CHECKING:
@@ -83,10 +84,20 @@ class Searcher:
         if request.words != "tuned":
             assert request.words is not None
             return request.words
-        if self._task not in self._state.manifest.words:
+        return self._tuned
+
+    @cached_property
+    def _tuned(self) -> Share:
+        manifest = self._state.manifest
+        if self._task not in manifest.words:
             fix = "tune it with scimult library tune, or pass a share such as 0.3"
             raise ConfigError("no BM25 share has been tuned", value=self._task, fix=fix)
-        return self._state.manifest.words[self._task]
+        if manifest.words_rules.get(self._task) != RULES:
+            warn(
+                f"{self._state.folder}: the BM25 share of {self._task} was tuned by an earlier "
+                "version, which fused otherwise; tune it again with scimult library tune"
+            )
+        return manifest.words[self._task]
 
     def _best(
         self, query_D: FloatArray, first: int, depth: int, allowed_N: BoolArray, method: str

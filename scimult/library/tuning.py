@@ -14,7 +14,7 @@ from scimult.data.ragged import Ragged
 from scimult.errors import DataError
 from scimult.evaluation.metrics import compute, judge
 from scimult.files import only_writer
-from scimult.library.fusing import FUSED, fused
+from scimult.library.fusing import FUSED, RULES, fused
 from scimult.library.manifest import Share, write_manifest
 from scimult.library.opened import Opened
 from scimult.library.state import State
@@ -88,7 +88,8 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
         if manifest.vectors != state.manifest.vectors:
             fix = "open the library again, or refresh it, and repeat"
             raise DataError("the library has another model now", path=state.folder, fix=fix)
-        write_manifest(state.folder, manifest.changed(words={**manifest.words, task: best}))
+        shares, rules = {**manifest.words, task: best}, {**manifest.words_rules, task: RULES}
+        write_manifest(state.folder, manifest.changed(words=shares, words_rules=rules))
     return Tuned(best, scores, len(known))
 
 

@@ -186,7 +186,8 @@ class PrepareConfig(StrictConfig):
     Parameters
     ----------
     root : str
-        Folder that the sources' paths are relative to; ``$NAME`` expands environment variables.
+        Folder that the sources' paths are relative to; ``$NAME`` expands environment variables,
+        unless there is a folder of this very name.
     sources : list of SourceConfig
         If two sources give the same paper, the earlier one wins.
     tasks : list of Task

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scimult.downloads import hub_advice, offline_if_cut_off
 from scimult.errors import ConfigError, DataError
 from scimult.progress import is_watched
+from scimult.reach import hub_advice, offline_if_cut_off
 from scimult.types import FloatArray
 
 if TYPE_CHECKING:

@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from scimult.files import FolderKind, check_replaceable, discard, read_json, storage_error
+from scimult.errors import StorageError
+from scimult.files import (
+    FolderKind,
+    check_replaceable,
+    discard,
+    read_json,
+    renamed,
+    storage_error,
+)
 from scimult.locks import create_living, is_left, remove_leftovers, temporary_name
 from scimult.retrieval.embeddings import EMBEDDINGS
 from scimult.retrieval.shards import (
@@ -114,6 +122,8 @@ def _create(root: Path, spaces: Mapping[Path, Space]) -> None:
             temporary.rename(root)
     except OSError as error:
         raise storage_error(error, root) from error
+    except StorageError as error:
+        raise renamed(error, temporary, root) from error.__cause__
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         if living is not None:

@@ -47,11 +47,18 @@ class Answers:
         return self.served.follow()
 
     @property
-    def problem(self) -> str | None:
-        """Why the latest library or the latest labels cannot be served; None if they are."""
-        if self.labels is None or self.labels.problem is None:
-            return self.served.problem
-        return self.served.problem or f"{self.labels.what}: {self.labels.problem}"
+    def health(self) -> schemas.Health:
+        """The state of the service."""
+        library, problem = self.served.library, self.served.problem
+        if problem is None and self.labels is not None and self.labels.problem is not None:
+            problem = f"{self.labels.what}: {self.labels.problem}"
+        damage = self.served.damage
+        return schemas.Health(
+            status="damaged" if damage else "stale" if problem else "ok",
+            papers=len(library),
+            generation=library.state.manifest.generation,
+            problem=damage or problem,
+        )
 
     def known_tags(self) -> Tags:
         """Return the service's labels, encoded by the current model.

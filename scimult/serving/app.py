@@ -142,13 +142,7 @@ class Service:
         @app.get("/health")
         async def health() -> schemas.Health:
             """Report the state of the service."""
-            served, problem = answers.served.library, answers.problem
-            return schemas.Health(
-                status="ok" if problem is None else "stale",
-                papers=len(served),
-                generation=served.state.manifest.generation,
-                problem=problem,
-            )
+            return answers.health
 
         @app.get("/metrics", response_class=Response, responses=schemas.refusals(401))
         async def metrics() -> Response:

@@ -277,11 +277,12 @@ class Facts(BaseModel):
 class Health(BaseModel):
     """State of the service."""
 
-    status: Literal["ok", "stale"]
+    status: Literal["ok", "stale", "damaged"]
     papers: int
     generation: int
     problem: str | None = Field(
-        None, description="Why the latest library or labels are not served."
+        None,
+        description="Why the latest library or labels are not served, or some papers cannot be.",
     )
 
 

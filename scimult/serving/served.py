@@ -48,6 +48,8 @@ class Served:
         self._uses_words = False
         self._shared: SharedModel | None = None
         self._taggers: SharedModel | None = None
+        self.damage: str | None = None
+        """Why some questions cannot be answered; None if all can."""
         self._following = Following("library", path / FILE, self._read)
 
     @property
@@ -102,9 +104,17 @@ class Served:
     def follow(self) -> bool:
         """Reopen the library if it changed on disk; return whether it did.
 
-        If it cannot be opened, ``problem`` says why, and the former library stays.
+        If it cannot be opened, ``problem`` says why, and the former library stays. If files of its
+        papers are gone, ``damage`` says so.
         """
-        if not self._following.follow():
+        changed = self._following.follow()
+        gone = self.library.state.papers.gone()
+        if gone and self._following.follow():  # they were of the former library
+            changed, gone = True, self.library.state.papers.gone()
+        if gone and not self.damage:
+            warn(f"{self.path}: {counted(len(gone), 'file')} of papers missing or changed")
+        self.damage = f"{counted(len(gone), 'file')} of papers missing or changed" if gone else None
+        if not changed:
             return False
         self._with_words = None  # it would keep the former library in memory
         note(f"{self.path}: {counted(len(self.library), 'paper')} now")

@@ -46,7 +46,7 @@ def _with_variables(value: Any, path: Path | str) -> Any:
         return {key: _with_variables(item, path) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_variables(item, path) for item in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or os.path.exists(value):  # a $ may be part of a path's name
         return value
     for name in _VARIABLE.findall(value):
         if name.strip("{}") not in os.environ:

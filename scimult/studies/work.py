@@ -287,7 +287,7 @@ def _scored(plan: Plan, suite: str, result: Result | None) -> dict[str, bool]:
         name: name not in result.failed
         and name in result.sets
         and scored_alike(result.suite["benchmarks"][name], benchmark.model_dump(mode="json"))
-        and result.sets[name].rules == rules_of(benchmark.protocol, benchmark.format)
+        and result.sets[name].rules == rules_of(benchmark)
         and has_files(benchmark, root, result.sets[name].files)
         for name, benchmark in wanted.items()
     }

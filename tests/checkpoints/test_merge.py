@@ -17,16 +17,9 @@ from torch.optim.swa_utils import AveragedModel
 
 from scimult import SciMult
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
+from scimult.checkpoints.arithmetic import add_task_vectors, average, depth_factors, slerp
 from scimult.checkpoints.fold import fold
-from scimult.checkpoints.merge import (
-    add_task_vectors,
-    average,
-    depth_factors,
-    merge,
-    share_experts,
-    slerp,
-    split_experts,
-)
+from scimult.checkpoints.merge import merge, share_experts, split_experts
 from scimult.errors import SciMultError
 from scimult.types import FloatArray, Role
 from tests.tiny import save_tiny_model
@@ -177,6 +170,38 @@ def test_models_of_different_starts_are_named(
     assert len(caplog.messages) == len(pairs)
     for message, (first, second) in zip(caplog.messages, pairs, strict=True):
         assert message.startswith(f"{first} and {second} did not start from one model (cosine")
+
+
+@pytest.mark.parametrize(
+    ("variant", "added", "part"),
+    [
+        ("adapters", ".adapter.", "adapters"),
+        ("fusion", ".fusion.", "fusions"),
+        ("pals", "pal", "projected attention"),
+        ("control_codes", "codes", "control codes"),
+        ("lora", ".lora.", None),
+    ],
+)
+def test_added_layers_of_different_starts_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, variant: str, added: str, part: str | None
+) -> None:
+    """They were averaged without a word, as the weights of their base are alike."""
+    one, other = (save_tiny_model(tmp_path / str(n), variant=variant, seed=n) for n in (0, 1))
+    weights = load_file(one / "model.safetensors")
+    own = {key: new for key, new in load_file(other / "model.safetensors").items() if added in key}
+    assert own
+    save_file(weights | own, other / "model.safetensors", metadata={"format": "pt"})
+    trained = shutil.copytree(one, tmp_path / "trained")
+    torch.manual_seed(0)
+    moved = {key: weights[key] + torch.randn_like(weights[key]) / 6 for key in own}
+    save_file(weights | moved, trained / "model.safetensors", metadata={"format": "pt"})
+    merge([one, trained])
+    assert not caplog.messages
+    merge([one, other])
+    assert len(caplog.messages) == (part is not None)
+    if part:
+        words = f"{one} and {other} did not start from one model (cosine of their {part}"
+        assert caplog.messages[0].startswith(words)
 
 
 def test_a_model_merged_with_itself_comes_back(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.inference import SciMult
+from scimult.unfinished import unfinished
 from tests.tiny import save_tiny_model
 
 # Arguments of verbs besides --out, in a folder with papers.jsonl, labels.jsonl and model.
@@ -31,6 +32,8 @@ VERBS_WITH_OUT = {
     "grow-task": ("model", "--name", "new", "--like", "search"),
     "prepare": ("--config", "prepare.yaml"),
 }
+# Verbs that write only at the end of their work.
+LATE = ("train-tokenizer", "tag", "export", "import", "grow-task", "export released", "merge")
 TITLE = "\x1b[31mRED\x1b]0;mine\x07 \u202egnp"
 
 
@@ -70,6 +73,37 @@ def _error(result: Any) -> str:
     assert message.count("\n") == 1
     assert message.count("Fix: ") == 1
     return message
+
+
+@pytest.mark.parametrize("verb", LATE)
+def test_a_second_call_for_an_output_is_refused_before_its_work(verb: str, folder: Path) -> None:
+    """It was refused when it came to write, or replaced the other's file."""
+    others = {
+        "merge": ("merge", "model", "model"),
+        "export released": ("export", "model", "--to", "released"),
+    }
+    arguments = others.get(verb) or (verb, *VERBS_WITH_OUT[verb])
+    before = set(folder.iterdir())
+    with unfinished(folder / "out"):
+        assert "out: another process is writing here" in _error(_run(*arguments, "--out", "out"))
+    assert set(folder.iterdir()) == before
+
+
+def test_a_file_that_a_faster_call_wrote_is_not_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scimult import checkpoints
+
+    real = checkpoints.load_pretrained
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        (folder / "out").write_text("theirs")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "load_pretrained", slow)
+    message = _error(_run("export", "model", "--to", "released", "--out", "out"))
+    assert "output exists already" in message
+    assert (folder / "out").read_text() == "theirs"
 
 
 def _content(folder: Path) -> dict[str, bytes]:

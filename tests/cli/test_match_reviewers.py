@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from scimult.cli import match_reviewers
 from scimult.cli.main import app
+from scimult.unfinished import unfinished
 from tests.matching.made_up import note, write_venue
 from tests.tiny import save_tiny_model
 
@@ -176,6 +177,20 @@ def test_impossible_loads_are_refused_before_anything_is_encoded(
     loads = ("--reviewers", "2", "--max-papers", "9", "--min-papers", "3")
     result = match(model, write_venue(tmp_path), *loads)
     assert "require at least 9 reviews, but only 6 are needed" in result.output
+
+
+def test_a_second_call_is_refused_before_texts_are_encoded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_venue(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the model was opened")
+
+    monkeypatch.setattr(match_reviewers, "open_model", fail)
+    with unfinished(folder / "out"):
+        refused = match(model, folder)
+    assert "another process is writing here" in refused.stderr, refused.exception
 
 
 def test_another_folder_is_not_replaced(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.tables import read_delimited
+from scimult.errors import DataError
 
 VALUES = st.text(alphabet="ab\"'; ,\t\né", max_size=8)
 LINES = st.lists(st.text(alphabet='"x, ', max_size=8), max_size=6)
@@ -71,3 +72,12 @@ def test_lines_read_again_keep_their_order(delimiter: str) -> None:
     # In CSV an unclosed quote is refused; in TSV it is text.
     expected = [(2, "1"), (3, "2"), (4, "3"), (5, "4")]
     assert rows == (expected[1::2] if delimiter == "," else expected)
+
+
+def test_a_quote_that_is_open_at_the_end_is_refused() -> None:
+    """In the last line it was read, with a line end, as if the file were not cut off."""
+    with (
+        written('a,b\n1,B\n2,"A') as path,
+        pytest.raises(DataError, match=r"table:3: .*end of data"),
+    ):
+        read(path, ",", Rejects())

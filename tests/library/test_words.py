@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytrec_eval
 from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
 from scimult.library import Library, fusing, searching
+from scimult.library.fusing import RULES
 from scimult.library.tuning import Question
 from scimult.locks import temporary_name
 from scimult.retrieval.bm25 import BM25Index
@@ -149,6 +151,23 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     library.migrate(newer, dtype="float32")
     with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
         library.search("graph", words="tuned")
+
+
+def test_a_share_that_an_earlier_version_tuned_is_told(
+    make: Callable[..., Library], caplog: pytest.LogCaptureFixture
+) -> None:
+    library = make(PAPERS[:12], tasks=["search"])
+    library.tune_words([Question("graph", ["p001"])] * 10)
+    library.search("graph", words="tuned")
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+    manifest = json.loads((library.path / "library.json").read_text())
+    assert manifest.pop("words_rules") == {"search": RULES}
+    (library.path / "library.json").write_text(json.dumps(manifest))
+    older = Library.open(library.path, model=library.model)
+    found = [older.search("graph", words="tuned") for _ in range(2)]
+    assert found[0].ids == library.search("graph", words=manifest["words"]["search"]).ids
+    (message,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "tune it again with scimult library tune" in message
 
 
 def _ndcg(library: Library, questions: list[Question], share: float | str) -> float:

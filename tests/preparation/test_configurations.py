@@ -1,4 +1,4 @@
-"""The files of ``configs/data/`` read what they name."""
+"""The files of ``configs/data/`` read what they name; a name may look like a variable."""
 
 from __future__ import annotations
 
@@ -50,3 +50,18 @@ def test_one_configuration_reads_all_of_the_shared_data(
 def test_the_world_configuration_loads(repository: Path) -> None:
     config = load_config(DatasetConfig, repository / "configs" / "data" / "world.yaml")
     assert config.sources[0].parts == ["labels", "citations", "queries"]
+
+
+@pytest.mark.parametrize("name", ["a$PLACE", "$NO_SUCH_PLACE", "~", "${x", "$"])
+def test_a_folder_whose_name_looks_like_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Another folder was read, or none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", f"/{name}")
+    Path(name).mkdir()
+    source = {"name": "a", "papers": "p", "labels": "l"}
+    config = DatasetConfig.model_validate({"root": name, "sources": [source]})
+    assert config.resolve("p") == Path(name, "p")
+    config = config.model_copy(update={"root": "$PLACE/x"})
+    assert config.resolve("p") == Path(f"/{name}/x/p")

@@ -17,10 +17,10 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from scimult.downloads import is_cut_off
 from scimult.errors import CheckpointError, ConfigError
 from scimult.inference.sentence_encoder import EncoderSpec
 from scimult.inference.sentence_model import load_model
+from scimult.reach import is_cut_off
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from tests.file_server import cut_off_hub
 from tests.tiny import save_cross_encoder, tiny_backend, tiny_tokenizer

@@ -84,6 +84,26 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         _wait_for(server, "status", "ok")
 
 
+def test_papers_whose_files_are_gone_are_told(tmp_path: Path) -> None:
+    """Searches were refused while ``/health`` said ok."""
+    model = save_tiny_model(tmp_path / "m", similarity="cosine")
+    Library.create(tmp_path / "library", dated(30), model=model)
+    with running(tmp_path / "library") as server:
+        (papers,) = (tmp_path / "library" / "papers").iterdir()
+        papers.rename(tmp_path / "away")
+        _wait_for(server, "status", "damaged")
+        assert _health(server)["problem"] == "1 file of papers missing or changed"
+        assert server.post("/search", {"text": "graph"}).status_code == 503
+        (tmp_path / "away").rename(papers)
+        _wait_for(server, "status", "ok")
+        assert server.post("/search", {"text": "graph"}).status_code == 200
+        writer = Library.open(tmp_path / "library")
+        writer.add(dated(40)[30:])
+        writer.compact()
+        _wait_for(server, "papers", 40)
+        assert _health(server)["status"] == "ok"
+
+
 def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: Path) -> None:
     """Each request then encoded alone, with memory of its own, and was not counted."""
     models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]

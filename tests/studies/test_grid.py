@@ -121,6 +121,9 @@ def test_the_environment_stands_in_paths(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("SOMEWHERE")
     with pytest.raises(ConfigError, match=r"variable is not set.*Fix: export SOMEWHERE="):
         study(tmp_path, evaluate=evaluate)
+    (tmp_path / "$SOMEWHERE").mkdir()  # the name of a folder
+    named = [{"suite": "demo", "data": str(tmp_path / "$SOMEWHERE")}]
+    assert study(tmp_path, evaluate=named).evaluate[0].data == named[0]["data"]
 
 
 FILES = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Read BibTeX and BibLaTeX files (bibtexparser): joined values, parents, names, LaTeX."""
+"""Read BibTeX and BibLaTeX files (bibtexparser): joined values, parents, names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unicodedata import normalize
 
 from scimult.data.importers.doi import linked_doi
+from scimult.data.importers.latex import latex_decoder
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
@@ -40,56 +40,15 @@ _FROM_DATA = re.compile(r"(?<!\S)xdata=(\S+)-([a-z]+)(?:-([1-9]\d*))?(?!\S)", re
 _INVALID = "entry is not valid BibTeX", "check its type, braces and commas"
 # More than strings or xdata add to a value: some that repeat others add gigabytes.
 _MOST_ADDED = 10_000
+# Entries that all name each other have more circles than can be followed.
+_MOST_CIRCLES = 100
 # BibLaTeX also writes a name as "family=Doe, given=John, prefix=von".
 _NAME_PART = re.compile(
     r"\b(family|given|prefix|suffix)\s*=\s*((?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}\"])*)", re.I
 )
 _NAMED_PARTS = re.compile(r"[\s\"]*(?:family|given|prefix|suffix)(?:-i)?\s*=", re.I)
 _TILDE = "\ue000"  # for private use: in no name
-_LATEX = re.compile(r"[\\~$]|--|``|''")
-_LATEX_MARK = re.compile(r"\\begin\b|\\end\b|\\.|\$\$?|[{}]")
-_OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
-_COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
-_PERCENT = re.compile(r"(?<!\\)%")
 _BRACES = str.maketrans("", "", "{}")
-# Accents without a letter, as in Mendeley's "10{\^{}}6", are the characters themselves.
-_BARE_ACCENT = re.compile(r"\\([~^])\s*\{\s*\}")
-_ACCENTS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-# Commands whose argument is text, and that pylatexenc drops with it.
-_WRAPPERS = ("mbox", "textmd", "textsf", "texttt", "textup")
-# Commands that stand for text that pylatexenc drops, or writes in other characters.
-_COMMANDS = {
-    "-": "",  # where a word may be broken
-    **{"textasciicircum": "^", "textbardbl": "‖", "textperiodcentered": "·"},
-    **{"textless": "<", "textgreater": ">", "textbar": "|", "textunderscore": "_"},
-    **{"textbraceleft": "{", "textbraceright": "}", "textquotedbl": '"', "textminus": "\u2212"},
-    **{"slash": "/", "S": "§", "P": "¶", "ddag": "‡", "pounds": "£", "copyright": "©"},
-    **{name: name for name in ("LaTeX", "TeX", "BibTeX")},
-    "LaTeXe": "LaTeX2e",
-    **{"degree": "°", "euro": "€", "checkmark": "✓", "textmu": "µ"},
-    **{"glqq": "„", "grqq": "“", "glq": "‚", "grq": "‘"},
-    **{"flqq": "«", "frqq": "»", "flq": "‹", "frq": "›"},
-    # What parts words: spaces, and ends of lines.
-    **dict.fromkeys((">", "space", "nobreakspace", "thinspace", "enspace", "hspace"), " "),
-    **dict.fromkeys(("hfill", "newline", "linebreak", "par"), " "),
-}
-# Letters outside formulas, of the packages textgreek and textalpha.
-_GREEK_NAMES = (
-    "Alpha Beta Gamma Delta Epsilon Zeta Eta Theta Iota Kappa Lambda Mu "
-    "Nu Xi Omicron Pi Rho Sigma Tau Upsilon Phi Chi Psi Omega"
-)
-_GREEK = {
-    f"text{name}": letter
-    for cased in (str, str.lower)
-    for name, letter in zip(
-        cased(_GREEK_NAMES).split(), cased("ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"), strict=True
-    )
-}
-# Accents that pylatexenc does not know, as in Vietnamese, Romanian and Sanskrit.
-_MARKS = {
-    **{"h": "\u0309", "textcommabelow": "\u0326", "textdoublegrave": "\u030f"},
-    **{"textsubring": "\u0325", "textsubbar": "\u0331"},
-}
 
 
 def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -116,7 +75,7 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     strings = _strings(blocks)
     entries = [block for block in blocks if isinstance(block, Entry)]
     data = _Data({entry.key.lower(): entry for entry in entries if entry.key}, strings)
-    decode = _latex_decoder()
+    decode = latex_decoder()
     for entry in entries:
         if entry.entry_type.lower() in _NO_PAPERS:
             continue
@@ -242,12 +201,15 @@ class _Data:
     def __init__(self, by_key: Mapping[str, Entry], strings: Mapping[str, str]) -> None:
         self._by_key, self._strings = by_key, strings
         self._known: dict[str, dict[str, str]] = {}
+        # The entries at which a circle ended while the current paper was read.
+        self._ends: list[str] = []
 
     def with_parents(self, entry: Entry) -> dict[str, str]:
         """Return an entry's fields, with the venue and year of its ``crossref`` if it has none.
 
         As in BibLaTeX, a parent without ``booktitle`` gives its ``title``; none gives its DOI.
         """
+        self._ends.clear()
         fields, by_key = self._with_data(entry), self._by_key
         above, seen = fields, {fields["key"].lower()}
         # Proceedings may have a parent too, such as a series; a circle ends where it began.
@@ -270,13 +232,22 @@ class _Data:
         below = (*below, fields["key"].lower())
 
         def data(key: str) -> dict[str, str]:
-            found = self._by_key.get(key)
-            if found is None or found.entry_type.lower() != "xdata" or key in below:
+            found, before = self._by_key.get(key), len(self._ends)
+            if found is None or found.entry_type.lower() != "xdata" or key == below[-1]:
+                return {}
+            if key in below:
+                self._ends.append(key)
+                if len(self._ends) > _MOST_CIRCLES:
+                    raise ValueError(f"xdata entries name each other, such as {found.key}")
                 return {}
             # Once: of forty that name the next one twice, the last is named a trillion times.
-            if key not in self._known:
-                self._known[key] = self._with_data(found, below)
-            return self._known[key]
+            if key in self._known:
+                return self._known[key]
+            given = self._with_data(found, below)
+            # What an entry of a circle has depends on where that began.
+            if {key, *below}.isdisjoint(self._ends[before:]):
+                self._known[key] = given
+            return given
 
         def named(reference: re.Match[str]) -> str:
             text = data(reference[1].lower()).get(reference[2].lower(), "")
@@ -341,60 +312,3 @@ def _first_name_first(person: str) -> str:
     parts = {part.lower(): text.strip() for part, text in _NAME_PART.findall(person)}
     ordered = (parts.get(part) for part in ("given", "prefix", "family", "suffix"))
     return " ".join(text for text in ordered if text)
-
-
-def _latex_decoder() -> Callable[[str], str]:
-    """Return a LaTeX decoder for texts on one line.
-
-    As decoding takes a millisecond for 200 characters, text with braces alone just loses them.
-    """
-    from pylatexenc import latex2text, latexwalker, macrospec
-
-    context = latexwalker.get_default_latex_context_db()
-    texts = latex2text.get_default_latex_context_db()
-    # It parses no arguments of \href, which it converts all the same.
-    shapes = {"href": "{{", "foreignlanguage": "{{", **dict.fromkeys(_MARKS, "{")}
-    context.add_context_category(
-        "ours", macros=[*map(macrospec.MacroSpec, shapes, shapes.values())]
-    )
-    named = {"href": "%(2)s", "foreignlanguage": "%(2)s", **_GREEK, **_COMMANDS}
-    named |= {name: f"%(1)s{mark}" for name, mark in _MARKS.items()}
-    ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
-    ours += [latex2text.MacroTextSpec(name, discard=False) for name in _WRAPPERS]
-    texts.add_context_category("ours", prepend=True, macros=ours)
-    decoder = latex2text.LatexNodes2Text(latex_context=texts, math_mode="verbatim")
-
-    def decoded(piece: str) -> str:
-        if not _LATEX.search(piece):
-            return piece.translate(_BRACES)
-        # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
-        piece = _PERCENT.sub(r"\\%", piece)
-        piece = _BARE_ACCENT.sub(lambda accent: _ACCENTS[accent[1]], piece)
-        try:
-            return normalize("NFC", decoder.latex_to_text(piece, latex_context=context))
-        # It raises any of these where a command lacks its arguments.
-        except (ValueError, LookupError, AttributeError) as error:
-            raise ValueError(piece) from error
-
-    return lambda text: " ".join(map(decoded, _pieces(text)))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text's words; those of one group, formula or environment together.
-
-    A word that ends with a command is not the last, as that takes the next one or its space. Nor
-    is one after a command if a group follows, which may be an argument.
-    """
-    words: list[str] = []
-    depth, in_formula, is_whole = 0, False, False
-    for word in text.split():
-        if is_whole and not (word.startswith("{") and any("\\" in one for one in words)):
-            yield " ".join(words)
-            words = []
-        words.append(word)
-        for mark in _LATEX_MARK.findall(word):
-            depth = max(depth + _OPENS.get(mark, 0), 0)
-            in_formula ^= mark.startswith("$")
-        is_whole = not depth and not in_formula and not _COMMAND_LAST.search(word)
-    if words:
-        yield " ".join(words)

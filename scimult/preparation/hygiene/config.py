@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,20 +16,22 @@ DuplicateKey = Literal["doi", "title", "near"]
 EvaluationRole = Literal["query", "answer", "candidate"]
 ALL_KEYS: tuple[DuplicateKey, ...] = ("doi", "title", "near")
 SplitBy = Literal["query", "paper", "year", "component"]
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars reads them
 
 
 def expanded(path: str, key: str, fix: str) -> str:
-    """Return a path with ``~`` and environment variables expanded.
+    """Return a path with ``~`` and environment variables expanded, unless one has this very name.
 
     Raises
     ------
     ConfigError
         If it names an unset environment variable.
     """
-    resolved = os.path.expandvars(os.path.expanduser(path))
-    if "$" in resolved:
-        raise ConfigError(f"{key} names an unset environment variable", value=resolved, fix=fix)
-    return resolved
+    if os.path.exists(path):
+        return path
+    if any(name.strip("{}") not in os.environ for name in _VARIABLE.findall(path)):
+        raise ConfigError(f"{key} names an unset environment variable", value=path, fix=fix)
+    return os.path.expandvars(os.path.expanduser(path))
 
 
 class NearConfig(StrictConfig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from scimult.data.importers import read_papers
 from scimult.data.importers.bibtex import _joined
 from scimult.data.lines import Rejects
+from scimult.errors import DataError
 from tests.data.importers.written import read, written
 
 STRINGS = {"nips": "Advances in Systems", "ai": "Artificial Intelligence"}
@@ -98,6 +100,35 @@ def test_entries_that_are_no_papers_give_theirs_to_papers(tmp_path: Path) -> Non
         "c": ("C", "A whole Book", 2019, ""),
         "whole": ("A whole Book", "", 2019, "10.1000/1"),
     }
+
+
+def test_a_circle_of_xdata_is_the_same_wherever_it_is_read_first(tmp_path: Path) -> None:
+    """The second paper that named one lacked the fields of where the first had begun."""
+    circle = """@xdata{a, title = {A}, abstract = {Of a}, xdata = {b}}
+@xdata{b, title = {B}, doi = {10.1000/2}, xdata = {c}, note = {xdata=a-title}}
+@xdata{c, title = {C}, year = 2003, xdata = {alone, a}}
+@xdata{alone, journal = {J}}
+"""
+    papers = [f"@article{{of_{name}, xdata = {{{name}}}}}\n" for name in "abc"]
+    found = [
+        {
+            paper.id: (paper.title, paper.abstract, paper.doi, paper.venue, paper.year, paper.extra)
+            for paper in read(written(tmp_path, "a.bib", "".join([*order, circle])))
+        }
+        for order in permutations(papers)
+    ]
+    assert all(each == found[0] for each in found)
+    for paper in found[0].values():
+        assert paper[1:5] == ("Of a", "10.1000/2", "J", 2003)
+
+
+@pytest.mark.timeout(60)
+def test_xdata_that_all_name_each_other_are_refused(tmp_path: Path) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    text = "".join(f"@xdata{{{key}, xdata = {{{','.join(keys)}}}}}\n" for key in keys)
+    path = written(tmp_path, "a.bib", text + "@article{a, title = {A}, xdata = {k1}}")
+    with pytest.raises(DataError, match=r"a\.bib:31: .*xdata entries name each other"):
+        read(path)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pylatexenc.latex2text import LatexNodes2Text
 
-from scimult.data.importers.bibtex import _latex_decoder
+from scimult.data.importers.latex import latex_decoder
 from scimult.errors import DataError
 from tests.data.importers.written import lines, read, written
 
@@ -74,7 +74,7 @@ LATEX = [
 @pytest.mark.parametrize("text", LATEX)
 def test_latex_in_pieces_is_latex_as_a_whole(text: str) -> None:
     whole = LatexNodes2Text(math_mode="verbatim").latex_to_text(text)
-    assert _latex_decoder()(text).split() == whole.split()
+    assert latex_decoder()(text).split() == whole.split()
 
 
 @pytest.mark.parametrize(
