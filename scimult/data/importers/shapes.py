@@ -123,7 +123,9 @@ def crossref(work: Fields) -> dict[str, Any]:
     year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
-    literal = at(work, "issued.literal") or at(work, "issued.raw")
+    # CSL's schema prefers a date in one text, "2001-05", to an object.
+    issued = work.get("issued")
+    literal = issued if isinstance(issued, str) else first(issued or {}, "literal", "raw")
     venue, keywords = work.get("container-title"), work.get("keyword")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
