@@ -35,6 +35,15 @@ def test_head_is_get_without_its_body(server: Running, path: str) -> None:
         assert head.headers[name] == whole.headers[name]
 
 
+@pytest.mark.parametrize("path", ["/search/", "/health/", "/v1/projects/"])
+def test_a_last_slash_is_no_redirect(server: Running, path: str) -> None:
+    """It led to this machine's own address, past the proxy and its TLS (Kludex/starlette#2748)."""
+    method = "POST" if path == "/search/" else "GET"
+    answer = httpx.request(method, server.url + path, headers={"X-Forwarded-Host": "public"})
+    assert (answer.status_code, "location" in answer.headers) == (404, False)
+    assert answer.json()["fix"].startswith("leave out the last slash")
+
+
 def test_a_request_that_was_cut_off_is_not_worked_on(server: Running) -> None:
     """The beginning of a form is a form: its labels were computed, for nobody."""
     before, seconds = server.count(400), time.monotonic() + 30
