@@ -222,7 +222,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         *("id", "_id", "key", "paper_id", "paper-id", "publication id"),
         *("pmid", "eid", "ut", "ut (unique wos id)"),
     ),
-    "title": ("title", "article title", "document title", "display_name"),
+    "title": ("title", "article title", "document title", "item title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
     "venue": (
@@ -239,7 +239,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         *("year", "publication year", "publication_year", "published year", "pubyear"),
         "date",
     ),
-    "doi": ("doi",),
+    "doi": ("doi", "item doi"),
     "references": ("references", "referenced_works", "citations"),
     # The last three are a database's own, as in other exports of the same programs.
     "labels": (
