@@ -392,7 +392,5 @@ class SciMult(Configured):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything an embedding depends on: weights, architecture, texts, length 1."""
-        stored = stored_tensors(self._model.state_dict())
-        return fingerprint_of(
-            self.config, self.tokenizer.fingerprint, self._dtype, stored, int8_steps=self._int8_steps
-        )
+        texts, weights = self.tokenizer.fingerprint, stored_tensors(self._model.state_dict())
+        return fingerprint_of(self.config, texts, self._dtype, weights, int8_steps=self._int8_steps)
