@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.sql import literal, quoted, table_of
+from scimult.data.sql import USE_UTC, literal, quoted, table_of
 from scimult.data.text_store import numbers
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
@@ -246,6 +246,7 @@ class PaperTable:
             table = table_of("read_parquet", files, "union_by_name=true")
             query += f" UNION ALL BY NAME SELECT * FROM {table}"
         connection.execute("SET enable_progress_bar = false")
+        connection.execute(USE_UTC)
         # As a path, and as the pattern that is the only one to match it.
         folders = ", ".join(literal(f"{name}/") for name in (folder, glob.escape(folder)))
         connection.execute(f"SET allowed_directories = [{folders}]")
