@@ -20,13 +20,14 @@ import pytest
 import uvicorn
 from typer.testing import CliRunner, Result
 
+from scimult.cli.common import is_local
 from scimult.cli.main import app
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
 from scimult.serving.batching import DEADLINE
 from scimult.serving.refusals import Refusal
-from scimult.serving.run import is_local, listen
+from scimult.serving.run import listen
 from scimult.tagging import Tagger
 from scimult.types import Text
 from tests.library.conftest import dated
