@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import time
 from pathlib import Path
@@ -33,6 +34,16 @@ def test_head_is_get_without_its_body(server: Running, path: str) -> None:
     assert (head.status_code, head.content) == (whole.status_code, b"")
     for name in ("content-length", "content-type"):
         assert head.headers[name] == whole.headers[name]
+
+
+def test_the_page_works_below_a_path_of_a_proxy(server: Running) -> None:
+    """Paths from the root lead to the proxy's other services, key and all (getnora-io/nora#685)."""
+    page, script = (httpx.get(f"{server.url}{path}").text for path in ("/", "/page.js"))
+    assert not re.search(r"""(?:src|href)=["']/""", page)
+    known = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    called = re.findall(r"""(?:call|run|fetch)\(["'](/?)(\w+)""", script)
+    assert {f"/{name}" for _, name in called} >= {"/library", "/search", "/recommend", "/tag"}
+    assert all(f"/{name}" in known and not slash for slash, name in called)
 
 
 @pytest.mark.parametrize("path", ["/search/", "/health/", "/v1/projects/"])
