@@ -39,7 +39,9 @@ def run(service: Service, sock: socket.socket, seconds: float, started: Callable
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=30,
+        # Longer than proxies keep theirs (nginx and AWS: a minute): else some requests meet the end
+        # of their connection, which for a POST is the proxy's error 502.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=round(seconds) + 5,
         # httptools, if installed, would keep headers of any size before the key is checked, and
         # websockets would pass the guards.
