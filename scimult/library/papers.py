@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from scimult.data.sql import USE_UTC, literal, quoted, table_of
 from scimult.data.text_store import numbers
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
+from scimult.forks import never_close_in_forks
 from scimult.inference.texts import id_of
 from scimult.library.filters import Where, as_sql
 from scimult.library.segments import (
@@ -86,6 +88,7 @@ class PaperTable:
         self._removed_N = removed_N
         self.starts: IntArray = np.cumsum([0, *(part.rows for part in segments)], dtype=np.int64)
         self.damaged: dict[str, DataError] = {}
+        self._connections: dict[int, duckdb.DuckDBPyConnection] = {}
         for part in self.segments:
             path = self._path(part)
             if not path.is_file() or path.stat().st_size != part.bytes:
@@ -232,9 +235,16 @@ class PaperTable:
         except duckdb.IOException as error:
             raise unreadable(self.folder, error) from error
 
-    @cached_property
+    @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         """A data base of these files alone: filters read no others and write none."""
+        process = os.getpid()
+        if process not in self._connections:  # one forked from another needs its own
+            self._connections[process] = self._connected()
+            never_close_in_forks(self._connections[process])
+        return self._connections[process]
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         connection, folder = duckdb.connect(":memory:"), str(self.folder)
