@@ -58,6 +58,7 @@ sys.exit("the child hangs")
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="OpenMP's pool of Linux")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_forked_process_computes(tmp_path: Path, part: str) -> None:
