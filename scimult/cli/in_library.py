@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener, getproxies
 
 from scimult.cli.checks import only_with
-from scimult.cli.common import KEY, api_key, show_list
+from scimult.cli.common import KEY, api_key, is_local, show_list
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.progress import warn
@@ -156,14 +156,19 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         headers["Authorization"] = f"Bearer {key}"
     url = f"{server.rstrip('/')}/{verb}"
     request = Request(url, json.dumps(question).encode(), headers, method="POST")
+    address = urlsplit(server)
+    # No proxy leads back to this machine.
+    proxies = {} if is_local(address.hostname or "") else getproxies()
     try:
-        with urlopen(request, timeout=_SECONDS) as answer:
+        with build_opener(ProxyHandler(proxies)).open(request, timeout=_SECONDS) as answer:
             reply = json.load(answer)
     except HTTPError as error:
         raise _refusal(error, url) from error
     # Other protocols' answers and broken ones are no OSErrors.
     except (URLError, HTTPException, OSError, ValueError) as error:
         fix = "start it with scimult serve LIBRARY, or correct the address"
+        if address.scheme in proxies:
+            fix += f"; if ${address.scheme.upper()}_PROXY does not lead there, list it in $NO_PROXY"
         reason = getattr(error, "reason", error)
         raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
     if not isinstance(reply, dict) or "papers" not in reply:

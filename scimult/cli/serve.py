@@ -12,7 +12,7 @@ import typer
 
 from scimult.cli import options as opt
 from scimult.cli.checks import only_with
-from scimult.cli.common import KEY, api_key, read_labels
+from scimult.cli.common import KEY, api_key, is_local, read_labels
 from scimult.cli.output import echo
 from scimult.data.packed import unpacked_name
 from scimult.errors import ConfigError, DataError
@@ -77,7 +77,7 @@ def serve(
 
     Changes of the library, the labels and the tagger by other processes show up within a second.
     """
-    from scimult.serving.run import LOCAL, is_local, listen
+    from scimult.serving.run import LOCAL, listen
 
     check_labels(labels, tagger, skip_bad)
     fix = f'use at least 16 printable characters: export {KEY}="$(openssl rand -hex 32)"'

@@ -6,6 +6,9 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+# For all of a connection's cursors: by default the year of a moment is that of this machine's zone.
+USE_UTC = "SET GLOBAL TimeZone = 'UTC'"
+
 
 def table_of(reader: str, files: Sequence[Path], *options: str) -> str:
     """Return the SQL of a table that ``reader`` reads from these files, and from no others.

@@ -16,6 +16,7 @@ import torch
 from scimult.checkpoints import Pretrained, load_pretrained
 from scimult.checkpoints.hub import name_of
 from scimult.errors import ConfigError, one_of
+from scimult.forks import survive_forks
 from scimult.hardware import (
     multiplies_bfloat16,
     naming_full_memory,
@@ -95,6 +96,7 @@ class SciMult(Configured):
         self._dtype = resolve_dtype(requested, self._device)
         if self._device.type == "cpu":
             keep_freed_memory()
+            survive_forks()
             if self._dtype in ("bfloat16", "float16") and not multiplies_bfloat16(self._device):
                 warn(f"{self._dtype} products are emulated on this CPU, slower than float32")
         # On a CPU tokenising overlaps with nothing, and sorting all texts by length pads less.
@@ -390,11 +392,5 @@ class SciMult(Configured):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything an embedding depends on: weights, architecture, texts, length 1."""
-        stored = stored_tensors(self._model.state_dict())
-        return fingerprint_of(
-            self.config,
-            self.tokenizer.fingerprint,
-            self._dtype,
-            stored,
-            int8_steps=self._int8_steps,
-        )
+        texts, weights = self.tokenizer.fingerprint, stored_tensors(self._model.state_dict())
+        return fingerprint_of(self.config, texts, self._dtype, weights, int8_steps=self._int8_steps)

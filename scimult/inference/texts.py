@@ -252,8 +252,8 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     Raises
     ------
     DataError
-        If columns of a mapping have different lengths, two of a table have the same name, or a
-        frame is lazy.
+        If columns of a mapping have different lengths, two of a table have the same name, a frame
+        is lazy, or a data set has splits.
     """
     library = type(table).__module__.partition(".")[0]
     if library == "pandas" and hasattr(table, "columns"):
@@ -267,6 +267,9 @@ def rows_of(table: Any) -> Iterator[Mapping[str, Any]] | None:
     if library == "pyarrow" and hasattr(table, "schema"):
         _check_names(table.schema.names)
         return _of_arrow(table)
+    if library == "datasets" and isinstance(table, Mapping):
+        problem = "several splits of a data set"  # what load_dataset returns without split=
+        raise DataError(problem, value=list(table), fix="pass one, such as data['train']")
     if isinstance(table, Mapping):
         return _of_columns(table) if table and all(map(_is_column, table.values())) else None
     if library == "datasets" and hasattr(table, "with_format"):

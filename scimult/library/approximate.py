@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scimult.errors import ConfigError
+from scimult.forks import survive_forks
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
 from scimult.library.segments import UnreadableError
 from scimult.retrieval.embeddings import queries_for
@@ -283,4 +284,5 @@ def faiss_library() -> Any:
     except ImportError as error:
         fix = "pip install faiss-cpu, or search with --exact"
         raise ConfigError("approximate search needs faiss", fix=fix) from error
+    survive_forks()
     return faiss

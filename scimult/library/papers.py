@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.sql import literal, quoted, table_of
+from scimult.data.sql import USE_UTC, literal, quoted, table_of
 from scimult.data.text_store import numbers
 from scimult.errors import ConfigError, DataError
 from scimult.files import sha256
+from scimult.forks import never_close_in_forks
 from scimult.inference.texts import id_of
 from scimult.library.filters import Where, as_sql
 from scimult.library.segments import (
@@ -86,6 +88,7 @@ class PaperTable:
         self._removed_N = removed_N
         self.starts: IntArray = np.cumsum([0, *(part.rows for part in segments)], dtype=np.int64)
         self.damaged: dict[str, DataError] = {}
+        self._connections: dict[int, duckdb.DuckDBPyConnection] = {}
         for part in self.segments:
             if not self._is_there(part):
                 self.damaged[part.name] = _damage(self._path(part))
@@ -240,9 +243,16 @@ class PaperTable:
         except duckdb.IOException as error:
             raise unreadable(self.folder, error) from error
 
-    @cached_property
+    @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         """A data base of these files alone: filters read no others and write none."""
+        process = os.getpid()
+        if process not in self._connections:  # one forked from another needs its own
+            self._connections[process] = self._connected()
+            never_close_in_forks(self._connections[process])
+        return self._connections[process]
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         connection, folder = duckdb.connect(":memory:"), str(self.folder)
@@ -254,6 +264,7 @@ class PaperTable:
             table = table_of("read_parquet", files, "union_by_name=true")
             query += f" UNION ALL BY NAME SELECT * FROM {table}"
         connection.execute("SET enable_progress_bar = false")
+        connection.execute(USE_UTC)
         # As a path, and as the pattern that is the only one to match it.
         folders = ", ".join(literal(f"{name}/") for name in (folder, glob.escape(folder)))
         connection.execute(f"SET allowed_directories = [{folders}]")

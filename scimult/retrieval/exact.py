@@ -27,6 +27,7 @@ from torch import Tensor
 
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
+from scimult.forks import survive_forks
 from scimult.hardware import multiplies_bfloat16, without_autocast
 from scimult.heap import keep_freed_memory
 from scimult.listed_products import may_use_faiss
@@ -126,6 +127,7 @@ class ExactIndex:
             raise ConfigError(problem, value=first_pass, fix=fix)
         if self.device.type == "cpu":
             keep_freed_memory()
+            survive_forks()
         self.order_C = id_order(ids)
         self.place_C = places_of(self.order_C)
         self._embeddings_CD = embeddings_CD

@@ -66,6 +66,8 @@ class Service:
             lifespan=self._lifespan,
             docs_url=None,
             redoc_url=None,
+            # Behind a proxy, an address of this machine's own, without TLS.
+            redirect_slashes=False,
             separate_input_output_schemas=False,
         )
         app.add_exception_handler(RequestValidationError, _invalid)
@@ -190,6 +192,8 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     fix = "see /openapi.json for the paths and their methods"
     if error.status_code == 400:
         fix = f"see {request.url.path[:80]} in /openapi.json; JSON is read in UTF-8"
+    elif error.status_code == 404 and request.url.path.endswith("/"):
+        fix = f"leave out the last slash; {fix}"
     problem = f"{request.method} {request.url.path[:80]}: {error.detail}"
     headers = dict(error.headers or {})
     return _respond(Refusal(error.status_code, problem, fix=fix, headers=headers))

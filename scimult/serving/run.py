@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -15,14 +14,6 @@ if TYPE_CHECKING:  # it imports torch, which the checks of key and address need 
     from scimult.serving.app import Service
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-def is_local(host: str) -> bool:
-    """Return whether an address can only be reached from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -48,7 +39,9 @@ def run(service: Service, sock: socket.socket, seconds: float, started: Callable
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=30,
+        # Longer than proxies keep theirs (nginx and AWS: a minute): else some requests meet the end
+        # of their connection, which for a POST is the proxy's error 502.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=round(seconds) + 5,
         # httptools, if installed, would keep headers of any size before the key is checked, and
         # websockets would pass the guards.

@@ -14,19 +14,21 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 import uvicorn
 from typer.testing import CliRunner, Result
 
+from scimult.cli.common import is_local
 from scimult.cli.main import app
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
 from scimult.serving.batching import DEADLINE
 from scimult.serving.refusals import Refusal
-from scimult.serving.run import is_local, listen
+from scimult.serving.run import listen, run
 from scimult.tagging import Tagger
 from scimult.types import Text
 from tests.library.conftest import dated
@@ -132,6 +134,14 @@ def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
 def test_local_addresses() -> None:
     assert all(is_local(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"))
+
+
+def test_connections_outlive_those_of_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy reused one that had just been closed (kserve/kserve#5446)."""
+    servers = Mock()
+    monkeypatch.setattr("scimult.serving.run._Server", servers)
+    run(Mock(), Mock(), 60.0, lambda: None)
+    assert servers.call_args.args[0].timeout_keep_alive > 60
 
 
 def test_a_tagger_of_another_model_keeps_the_services_deadlines(

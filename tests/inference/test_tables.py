@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
@@ -78,6 +78,8 @@ def test_columns_and_other_tables(model: SciMult) -> None:
         model.encode(type("Frame", (), {"columns": ["title"]})(), task=LINK)
     with pytest.raises(DataError, match=r"a lazy frame has no rows yet\. Fix: .*collect\(\)"):
         model.encode(pl.from_pandas(FRAME).lazy(), task=LINK)
+    with pytest.raises(DataError, match=r"several splits .*\['train'\].*Fix: pass one"):
+        model.encode(DatasetDict({"train": Dataset.from_pandas(FRAME)}), task=LINK)
 
 
 def test_two_columns_of_one_name_are_refused(model: SciMult) -> None:

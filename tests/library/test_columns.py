@@ -92,6 +92,13 @@ def test_a_date_is_found_however_its_column_prints_it(make: Make) -> None:
     assert library.ids(where={"day": [date(2020, 1, 2), "unknown"]}) == [*second, "p005"]
 
 
+@pytest.mark.usefixtures("in_los_angeles")
+def test_a_moment_has_the_same_year_on_all_machines(make: Make) -> None:
+    """DuckDB takes this machine's time zone (duckdb/duckdb#15192), where it is still 2019."""
+    library = make([paper(0, seen="2020-01-01T00:30:00Z"), paper(1, seen="2019-12-31T00:30:00Z")])
+    assert library.ids(where="year(seen::TIMESTAMPTZ) = 2020") == ["p000"]
+
+
 def test_ranges_of_dates_are_over_dates(make: Make) -> None:
     noon = datetime(2020, 1, 3, 12)
     library = make([*MIXED, paper(4, day=noon), paper(5, day=datetime(2020, 1, 4))])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import typer
 import yaml
 
 from scimult.cli.main import app
+from tests.serving.conftest import Running
 
 
 def _steps(repository: Path) -> list[tuple[str, str]]:
@@ -58,6 +61,19 @@ def test_it_starts_an_existing_verb(repository: Path) -> None:
     health = json.loads(_only(steps, "HEALTHCHECK").partition("CMD ")[2])
     compile(health[2], "healthcheck", "exec")
     assert f":{_only(steps, 'EXPOSE')}/health" in health[2]
+
+
+@pytest.mark.parametrize(("stops", "healthy"), [(False, True), (True, False)])
+def test_health_is_asked_without_a_proxy(
+    repository: Path, server: Running, stops: bool, healthy: bool
+) -> None:
+    """Docker gives containers the proxies of its own configuration."""
+    port = "9" if stops else server.url.rpartition(":")[2]
+    check = json.loads(_only(_steps(repository), "HEALTHCHECK").partition("CMD ")[2])
+    command = [sys.executable, check[1], check[2].replace(":8000/", f":{port}/")]
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode == 0) is healthy, done.stderr
 
 
 def test_compose_requires_a_key_and_mounts_read_only(repository: Path) -> None:

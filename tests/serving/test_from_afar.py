@@ -103,6 +103,18 @@ def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
 
 
+def test_a_proxy_is_not_asked_for_this_machine(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would look for the service on its own machine (StackStorm/st2#3890)."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert _rows("search", "graph", "--server", server.url)
+    far = _run("search", "graph", "--server", "http://service.invalid")
+    assert "if $HTTP_PROXY does not lead there, list it in $NO_PROXY" in far.stderr
+
+
 @pytest.mark.parametrize("address", ["http://localhost:80O0", "http://[::1", "http://:8000"])
 def test_half_an_address_is_named(address: str) -> None:
     refused = _run("search", "graph", "--server", address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import time
 from pathlib import Path
@@ -33,6 +34,25 @@ def test_head_is_get_without_its_body(server: Running, path: str) -> None:
     assert (head.status_code, head.content) == (whole.status_code, b"")
     for name in ("content-length", "content-type"):
         assert head.headers[name] == whole.headers[name]
+
+
+def test_the_page_works_below_a_path_of_a_proxy(server: Running) -> None:
+    """Paths from the root lead to the proxy's other services, key and all (getnora-io/nora#685)."""
+    page, script = (httpx.get(f"{server.url}{path}").text for path in ("/", "/page.js"))
+    assert not re.search(r"""(?:src|href)=["']/""", page)
+    known = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    called = re.findall(r"""(?:call|run|fetch)\(["'](/?)(\w+)""", script)
+    assert {f"/{name}" for _, name in called} >= {"/library", "/search", "/recommend", "/tag"}
+    assert all(f"/{name}" in known and not slash for slash, name in called)
+
+
+@pytest.mark.parametrize("path", ["/search/", "/health/", "/v1/projects/"])
+def test_a_last_slash_is_no_redirect(server: Running, path: str) -> None:
+    """It led to this machine's own address, past the proxy and its TLS (Kludex/starlette#2748)."""
+    method = "POST" if path == "/search/" else "GET"
+    answer = httpx.request(method, server.url + path, headers={"X-Forwarded-Host": "public"})
+    assert (answer.status_code, "location" in answer.headers) == (404, False)
+    assert answer.json()["fix"].startswith("leave out the last slash")
 
 
 def test_a_request_that_was_cut_off_is_not_worked_on(server: Running) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 
+from scimult.data.sql import USE_UTC
 from scimult.errors import ConfigError, DataError
 
 MEMORY = "4GB"
@@ -62,10 +63,12 @@ def opened(
     if threads is not None:
         config["threads"] = threads
     try:
-        return duckdb.connect(database, config=config)
+        connection = duckdb.connect(database, config=config)
     except (duckdb.ParserException, duckdb.InvalidInputException) as error:
         problem, fix = f"not a valid memory limit: {error}", "write it as 4GB"
         raise ConfigError(problem, value=memory, fix=fix) from None
+    connection.execute(USE_UTC)
+    return connection
 
 
 def run(engine: duckdb.DuckDBPyConnection, sql: str, file: Path) -> duckdb.DuckDBPyConnection:

@@ -123,7 +123,9 @@ def crossref(work: Fields) -> dict[str, Any]:
     year = dates[0][0] if dates and isinstance(dates[0], list) else dates[0] if dates else None
     doi = work.get("DOI")
     cited = [short_doi(doi) for doi in at(work, "reference.DOI") or ()]
-    literal = at(work, "issued.literal") or at(work, "issued.raw")
+    # CSL's schema prefers a date in one text, "2001-05", to an object.
+    issued = work.get("issued")
+    literal = issued if isinstance(issued, str) else first(issued or {}, "literal", "raw")
     venue, keywords = work.get("container-title"), work.get("keyword")
     return {
         "id": first(work, "id") or short_doi(doi or ""),
@@ -220,7 +222,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         *("id", "_id", "key", "paper_id", "paper-id", "publication id"),
         *("pmid", "eid", "ut", "ut (unique wos id)"),
     ),
-    "title": ("title", "article title", "document title", "display_name"),
+    "title": ("title", "article title", "document title", "item title", "display_name"),
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
     "venue": (
@@ -237,7 +239,7 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
         *("year", "publication year", "publication_year", "published year", "pubyear"),
         "date",
     ),
-    "doi": ("doi",),
+    "doi": ("doi", "item doi"),
     "references": ("references", "referenced_works", "citations"),
     # The last three are a database's own, as in other exports of the same programs.
     "labels": (

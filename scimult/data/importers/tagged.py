@@ -98,6 +98,8 @@ LAYOUTS: Mapping[str, Layout] = {
         noise={"KW": _MAIN},
         comma=True,
         loose=re.compile(rf"{_RIS_TAGS}\s{{0,2}}-(?:\s(.*)|$)"),
+        # Ovid ends an export, or each record, with "C1  - Database: Embase" and the search.
+        outside={"C1"},
     ),
     # https://www.nlm.nih.gov/bsd/mms/medlineelements.html. ERIC's records have an OID, no PMID.
     "nbib": Layout(

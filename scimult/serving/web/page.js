@@ -31,6 +31,7 @@ function say(message, bad = false) {
   $("status").classList.toggle("bad", bad);
 }
 
+// Paths are relative: a proxy may serve the page below a path of its own.
 async function call(path, body) {
   const key = sessionStorage.getItem("key");
   const headers = key ? {"X-API-Key": key} : {};
@@ -143,16 +144,16 @@ function ask(event) {
   }
   const task = chosenTask();
   const shared = {task, k: PAGE, where: filters(), evidence: true};
-  if (state.facts.tasks[task] === "paper") return run("/recommend", {...shared, ...draft()});
+  if (state.facts.tasks[task] === "paper") return run("recommend", {...shared, ...draft()});
   const words = $("words").checked ? 0.5 : null;
-  return run("/search", {...shared, text: $("text").value.trim(), words});
+  return run("search", {...shared, text: $("text").value.trim(), words});
 }
 
 function moreLike(paper) {
   const linked = "link_prediction" in state.facts.tasks;
   const task = linked ? "link_prediction" : chosenTask();
   window.scrollTo(0, 0);
-  run("/recommend", {task, ids: [paper.id], k: PAGE, where: filters(), evidence: true}, paper.title);
+  run("recommend", {task, ids: [paper.id], k: PAGE, where: filters(), evidence: true}, paper.title);
 }
 
 async function run(path, body, like = "") {
@@ -187,7 +188,7 @@ async function showTags(body, box) {
   box.replaceChildren(make("p", {class: "quiet"}, "Looking for tags …"));
   box.hidden = false;
   try {
-    const {papers} = await call("/tag", {...body, k: 8});
+    const {papers} = await call("tag", {...body, k: 8});
     const chips = papers[0].labels.map((label) =>
       make("li", {class: "chip", title: label.evidence || label.id},
         make("bdi", {}, shortened(label.name, MOST_SHOWN.column)), " ", make("small", {}, label.score.toFixed(2))));
@@ -276,7 +277,7 @@ function onKey(event) {
 
 async function start() {
   try {
-    showFacts(await call("/library"));
+    showFacts(await call("library"));
     say("");
   } catch (error) {
     say(error.message, true);

@@ -152,6 +152,14 @@ def test_columns_of_ieee_lens_and_covidence_are_known(tmp_path: Path) -> None:
     assert (paper.title, paper.authors, paper.year) == ("A", ["Lee, Ann", "Roe, J"], 2020)
 
 
+def test_columns_of_springerlink_are_known(tmp_path: Path) -> None:
+    """NLeSC/litstudy#55 has their names."""
+    text = "Item Title,Publication Title,Item DOI,Authors,Publication Year\nA,J,10.1007/a,X,2020\n"
+    (paper,) = read(written(tmp_path, "a.csv", text))
+    assert (paper.title, paper.venue, paper.year) == ("A", "J", 2020)
+    assert paper.id == paper.doi == "10.1007/a"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

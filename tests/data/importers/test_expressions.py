@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,16 @@ def test_expressions_read_what_our_own_readers_unpack(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.bz2").write_bytes(bz2.compress(text.encode()))
     (paper,) = read(tmp_path / "a.jsonl.bz2", columns={"title": "lower('A') || id"})
     assert paper.title == "a1"
+
+
+@pytest.mark.usefixtures("in_los_angeles")
+def test_a_moment_has_the_same_year_on_all_machines(tmp_path: Path) -> None:
+    """DuckDB takes this machine's time zone (duckdb/duckdb#15192), where it is still 2019."""
+    moments = pa.array([datetime(2020, 1, 1, 0, 30)], pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table({"title": ["A"], "seen": moments}), tmp_path / "a.parquet")
+    for year in ("seen", "year(seen)", "strftime(seen, '%Y')"):
+        (paper,) = read(tmp_path / "a.parquet", columns={"year": year})
+        assert paper.year == 2020
 
 
 def test_an_expression_that_fits_no_file_names_the_columns(tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def test_a_work_of_crossref_without_a_date_has_no_year(tmp_path: Path, parts: li
     assert paper.year is None
 
 
+@pytest.mark.parametrize(
+    "issued", ["2001-05", "2001/2003", {"raw": "May 2001"}, {"literal": "2001"}]
+)
+def test_a_date_of_csl_may_be_a_text(tmp_path: Path, issued: Any) -> None:
+    """CSL's schema prefers a text to "date-parts"."""
+    (paper,) = read(written(tmp_path, "a.json", lines({"title": "A", "issued": issued})))
+    assert paper.year == 2001
+
+
 @pytest.mark.parametrize("blank", ["", " \n", "\u200b", None, float("nan")])
 def test_a_blank_value_of_a_table_counts_as_none(tmp_path: Path, blank: object) -> None:
     row = {"id": blank, "key": "k", "title": blank, "display_name": "T", "abstract": blank}

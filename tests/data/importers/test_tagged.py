@@ -118,6 +118,15 @@ def test_numbered_references_of_ris_are_read(tmp_path: Path) -> None:
     assert [paper.location.line for paper in found] == [3, 18]
 
 
+def test_what_ovid_writes_between_references_is_no_part_of_them(tmp_path: Path) -> None:
+    """MrTango/rispy#61: the database and the search after a reference, its number before one."""
+    between = "\nLink to the Ovid Full Text: http://ovid\n\nC1  - Database: Embase\n\n1 exp cat/\n"
+    plain = read(written(tmp_path, "a.ris", layouts.RIS))
+    text = layouts.RIS.replace("TY  - CONF", f"{between}\n2. \nTY  - CONF") + between
+    found = read(written(tmp_path, "b.ris", text))
+    assert [paper.fields() for paper in found] == [paper.fields() for paper in plain]
+
+
 def test_references_of_both_forms_in_one_file(tmp_path: Path) -> None:
     strict = "TY  - JOUR\nTI  - A\nER -\n"
     loose = "TY - JOUR\nTI - B\nER - \n"
