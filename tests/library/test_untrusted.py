@@ -37,6 +37,9 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"columns": {"year": _INJECTED}}, "not a type of columns"),
         ({"segments": [{"name": "../0", "rows": 1, "bytes": 1, "sha256": ""}]}, "not a name"),
         ({"segments": [{"name": "000000", "rows": "x", "bytes": 1, "sha256": ""}]}, "number"),
+        ({"segments": [{"name": "000000", "rows": -1, "bytes": 1, "sha256": ""}]}, "number"),
+        ({"format": "scimult-tagger"}, "not a library manifest"),
+        ({"version": 99}, "library of another version.*99"),
         ({"model": {}}, "its model has no dtype, name, path, settings"),
         ({"model": []}, "damaged"),
     ],
@@ -50,6 +53,12 @@ def test_a_manifest_names_no_other_files(
     (folder / "library.json").write_text(json.dumps(manifest | changes))
     with pytest.raises(DataError, match=named):
         Library.open(folder)
+
+
+def test_a_manifest_is_an_object(tmp_path: Path) -> None:
+    (tmp_path / "library.json").write_text("[]")
+    with pytest.raises(DataError, match="not a library manifest"):
+        Library.open(tmp_path)
 
 
 def test_removing_papers_removes_no_file_of_others(theirs: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
 from scimult.library import Library, fusing, searching
 from scimult.library.tuning import Question
+from scimult.library.words import WordIndex
 from scimult.locks import temporary_name
 from scimult.retrieval.bm25 import BM25Index
 from tests.library.conftest import PAPERS, WORDS, paper, scores_of
@@ -95,6 +96,20 @@ def test_pages_beyond_the_fused_lists_repeat_nothing(
 def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     by_id = sorted(scores, reverse=True)
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
+
+
+def test_the_index_of_words_is_built_once(
+    make: Callable[..., Library], model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = make(PAPERS[:5])
+    wanted = library.search("graph", words=0.5).as_dicts()
+    monkeypatch.setattr(WordIndex, "_build", None)
+    assert Library.open(library.path, model=model).search("graph", words=0.5).as_dicts() == wanted
+
+
+def test_a_query_without_words_is_compared_by_vectors_alone(library: Library) -> None:
+    assert library.search("?!", words=0.5, k=40).ids == library.search("?!", k=40).ids
+    assert not library.search("?!", words=1)
 
 
 @pytest.mark.parametrize("file", ["data.csc.index.npy", "params.index.json"])
