@@ -94,6 +94,9 @@ def test_an_adapter_lets_queries_of_a_newer_model_search(
     assert len(adapted.recommend(title="graph")) == 10
     with pytest.raises(DataError, match="differ in weights"):
         adapted.add([paper(500)])
+    # Labels of one model would be compared with papers of the other.
+    with pytest.raises(DataError, match="differ in weights"):
+        adapted.tag(["Graphs"], ids=["p001"])
     assert (
         library.search("graph").ids == Library.open(library.path, model=model).search("graph").ids
     )
