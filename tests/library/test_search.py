@@ -177,7 +177,26 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
     assert dict(zip(tagged[0].labels.ids, tagged[0].labels.scores, strict=True)) == pytest.approx(
         scores, abs=1e-5
     )
+    assert [hit.rank for hit in tagged[0].labels] == [1, 2]
     assert library.tag(["Graphs"], ids=["p001"])[0].labels[0].title == "Graphs"
+
+
+def test_tags_are_the_same_whether_or_not_the_library_has_their_vectors(
+    make: Callable[..., Library], library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, ids = ["Graphs", "Plasma", "Optics"], ["p003", "p004"]
+    others = make(PAPERS[:6], tasks=["search"]).tag(labels, ids=ids)
+    encoded: list[int] = []
+    encode = type(library.model).encode
+    monkeypatch.setattr(
+        type(library.model),
+        "encode",
+        lambda model, texts, **how: (encoded.append(len(texts)), encode(model, texts, **how))[1],
+    )
+    for own, other in zip(library.tag(labels, ids=ids), others, strict=True):
+        assert own.labels.ids == other.labels.ids
+        assert own.labels.scores == pytest.approx(other.labels.scores, abs=1e-5)
+    assert encoded == [len(labels)]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +321,8 @@ def test_labels_are_a_list(library: Library) -> None:
         library.tag(["Optics", {"name": "Optics", "definition": "Of light"}])
     with pytest.raises(DataError, match="no labels given"):
         library.tag([])
+    with pytest.raises(ConfigError, match="search"):
+        library.tag(["Optics"], task="search")
     with pytest.raises(ConfigError, match="k must be at least 1"):
         library.tag(["Optics"], k=0)
 
