@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from scimult.errors import UnknownNameError
+from scimult.errors import DataError, UnknownNameError
 from scimult.inference import SciMult
-from scimult.tagging import Tagger, Vocabulary
-from scimult.tagging.incoming import text_hashes
+from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging.incoming import tagged_papers, text_hashes
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import MEASURED, TaggedPapers, calibrate, split_papers, works_of
 from scimult.types import Text
@@ -73,6 +73,23 @@ def test_broader_concepts_are_tagged_unless_the_hierarchy_is_flat(
     seen = {VOCABULARY[row].id for row in np.flatnonzero(tagger.seen_C)}
     tagged = {name for paper in given for name in paper["labels"]}
     assert seen == (tagged if hierarchy == "flat" else tagged | {"top"})
+
+
+def test_unknown_and_ambiguous_tags_are_dropped_on_request_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = {"a": "Graph", "b": "Tree", "c": "Bank", "d": "Bank"}
+    vocabulary = Vocabulary([Concept(key, name) for key, name in names.items()])
+    tags = {"1": ["Graph", "Bank", "else"], "2": ["b", "else"], "3": []}
+    some = [{"id": key, "title": "x", "labels": named} for key, named in tags.items()]
+    ids, _, tags_NC = tagged_papers(some, vocabulary, closed=False, drop_unknown=True)
+    assert ids == ["1", "2", "3"]
+    assert tags_NC.toarray().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert "ignored 3 tags, unknown to the vocabulary or ambiguous, such as 'else', 'Bank'" in (
+        caplog.text
+    )
+    with pytest.raises(DataError, match="paper '1': several concepts have this name.*c, d"):
+        tagged_papers(some, vocabulary, closed=False, drop_unknown=False)
 
 
 def test_an_unknown_hierarchy_is_refused_before_any_work(tmp_path: Path) -> None:
