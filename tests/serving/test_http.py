@@ -68,6 +68,18 @@ def test_half_a_character_is_named_in_a_filter(server: Running) -> None:
     assert "unicode" in answer.json()["problem"]
 
 
+def test_a_refusal_has_the_value_that_is_wrong(server: Running) -> None:
+    def value(body: dict[str, object]) -> object:
+        answer = server.post("/search", body)
+        assert answer.status_code == 422
+        return answer.json().get("value")
+
+    assert value({"ids": ["p00x"]}) == "p00x"
+    assert value({"ids": ["é" * 999]}) == "é" * 200
+    assert value({"text": "a", "k": 1000, "min_score": 0.5, "words": 0.5}) is None
+    assert value({"text": "a", "task": "serch"}) == "serch"
+
+
 def test_an_internal_error_is_logged_once(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
