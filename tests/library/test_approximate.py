@@ -223,6 +223,26 @@ def test_a_damaged_part_is_filled_again(library: Library, monkeypatch: pytest.Mo
     assert library.index(kind="pq", part=Part(0, 2)) == [1]
 
 
+def test_a_library_that_changes_while_parts_are_filled_gets_no_index_of_before(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Parts.fill
+
+    def then_changed(parts: Parts, part: Part) -> bool:
+        is_whole = fill(parts, part)
+        Library.open(library.path).remove([library.ids()[0]])
+        return is_whole
+
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "fill", then_changed)
+        with pytest.raises(StorageError, match="changed while its index was built.*every part"):
+            library.index(kind="pq", part=Part(1, 2))
+    library.refresh()
+    assert not library.state.manifest.indexes
+    assert library.index(kind="pq", part=Part(1, 2)) == [0]
+
+
 @pytest.mark.long
 def test_two_processes_make_one_index(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
