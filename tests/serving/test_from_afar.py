@@ -106,6 +106,10 @@ def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
     assert "--server excludes --library. Fix: leave out --library\n" in error(
         "search", "x", "--library", "anywhere", "--server", server.url
     )
+    for question in (["search", "x"], ["recommend", "--id", "p001"]):
+        for option in (["--dtype", "float32"], ["--model", "m"], ["--papers", "p.jsonl"]):
+            excluded = error(*question, *option, "--server", server.url)
+            assert f"--server excludes {option[0]}" in excluded
     assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
