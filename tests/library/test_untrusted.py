@@ -74,3 +74,27 @@ def test_removing_papers_removes_no_file_of_others(theirs: Path, tmp_path: Path)
     with pytest.raises(DataError, match="damaged"):
         Library.open(folder).remove(["p0"])
     assert precious.exists()
+
+
+def test_damaged_marks_of_removed_papers_are_named(theirs: Path, tmp_path: Path) -> None:
+    """Without them, removed papers would be back."""
+    folder = tmp_path / "library"
+    shutil.copytree(theirs, folder)
+    Library.open(folder).remove([PAPERS[0]["id"]])
+    (file,) = folder.glob("removed.*.npy")
+    for content in (b"", file.read_bytes()[:100], b"x"):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{file.name}: cannot read removed rows"):
+            Library.open(folder)
+
+
+def test_a_library_finds_its_model_from_any_folder(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    made = Library.create("library", PAPERS[:3], model="tiny", tasks=["search"])
+    wanted = made.search("graph").ids
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Library.open("../library").search("graph").ids == wanted

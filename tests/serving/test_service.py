@@ -252,31 +252,6 @@ def test_an_internal_error_reveals_nothing_about_the_code(
     assert server.post("/search", {"text": "a"}).status_code == 200
 
 
-def test_requests_and_passes_are_counted_for_prometheus(folder: Path) -> None:
-    def read() -> dict[str, float]:
-        answer = httpx.get(f"{server.url}/metrics")
-        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        lines = [line for line in answer.text.splitlines() if line[0] != "#"]
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-
-    with running(folder) as server:
-        before = read()
-        for text in ("graph", "speech", ""):
-            server.post("/search", {"text": text})
-        counts = read()
-    assert counts['scimult_requests_total{path="/search",status="200"}'] == 2
-    assert counts['scimult_requests_total{path="/search",status="422"}'] == 1
-    assert counts['scimult_request_seconds_count{path="/search"}'] == 3
-    assert 0 < counts['scimult_request_seconds_sum{path="/search"}'] < 60
-    assert counts["scimult_pass_texts_count"] == before["scimult_pass_texts_count"] + 2
-    assert counts["scimult_pass_texts_sum"] == before["scimult_pass_texts_sum"] + 2
-    tokens = "scimult_encoded_tokens_total"
-    assert before[tokens] + 6 <= counts[tokens] <= before[tokens] + 100
-    assert counts["scimult_requests_in_flight"] == 0
-    assert counts["scimult_library_papers"] == 200
-    assert counts["scimult_library_generation"] == Library.open(folder).state.manifest.generation
-
-
 def test_clients_that_go_away_disturb_nobody(server: Running) -> None:
     body = json.dumps({"text": "graph"}).encode()
     head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -354,15 +329,6 @@ def test_the_key(strict: Running, headers: dict[str, Any], status: int) -> None:
 def test_the_key_in_an_address(strict: Running) -> None:
     url = strict.url.replace("//", "//me:a-key-of-many-letters@")
     assert httpx.get(f"{url}/v1/projects").status_code == 200
-
-
-def test_the_page_needs_no_key(strict: Running) -> None:
-    """It asks for the key; and says nothing about the papers."""
-    kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}
-    for path, kind in kinds.items():
-        answer = httpx.get(strict.url + path)
-        assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, kind)
-        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
 def test_requests_beyond_the_limit_are_told_when_to_retry(
