@@ -153,10 +153,10 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     assert tuned.scores[1.0] > tuned.scores[0.0]
     for share, score in tuned.scores.items():
         assert score == pytest.approx(_ndcg(library, questions, share)), share
-    opened = Library.open(library.path, model=library.model)
     wanted = library.search("code7 graph", words=tuned.share)
-    found = opened.search("code7 graph", words="tuned")
-    assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
+    for opened in (library, Library.open(library.path, model=library.model)):
+        found = opened.search("code7 graph", words="tuned")
+        assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
     with pytest.raises(DataError, match="too few queries: 0 of 30 have papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
     # A share tuned with other vectors does not apply to a new model's.
