@@ -98,3 +98,18 @@ def test_a_library_finds_its_model_from_any_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert Library.open("../library").search("graph").ids == wanted
+
+
+def test_a_library_reads_texts_as_when_it_was_made(model_folder: Path, tmp_path: Path) -> None:
+    """It has a copy of the tokenizer; one that is given with another model is told apart."""
+    folder = Path(shutil.copytree(model_folder, tmp_path / "tiny"))
+    made = Library.create(tmp_path / "library", PAPERS[:5], model=folder, tasks=["search"])
+    wanted = made.search("graph 2-1").as_dicts()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    first, second = list(words)[-2:]
+    words[first], words[second] = words[second], words[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert Library.open(made.path).search("graph 2-1").as_dicts() == wanted
+    with pytest.raises(DataError, match="differ in tokenizer"):
+        Library.open(made.path, model=folder).search("graph 2-1")

@@ -111,6 +111,26 @@ def test_the_calibration_error_is_that_of_the_suggestions_that_are_evaluated() -
     assert error == pytest.approx((1 + 0) / 2, abs=0.01)
 
 
+def test_broader_concepts_are_calibrated_by_the_log_odds_that_they_are_tagged_by() -> None:
+    """Half of the papers have both concepts; the broader one's own log odds do not tell which."""
+    even_B = np.arange(40) % 2 == 0
+    logits_BC = np.stack([np.zeros(40), np.where(even_B, 10.0, -10.0)], axis=1)
+    right_BC = np.stack([even_B, even_B], axis=1)
+    texts = [Text("paper", str(row)) for row in range(40)]
+    tagged = TaggedPapers(list(map(str, range(40))), texts, logits_BC, csr_array(right_BC * 1.0))
+    seen_C = np.ones(2, dtype=bool)
+    signals: Any = SimpleNamespace(seen_C=seen_C, of=lambda _, given_BC: given_BC)
+    fusion: Any = SimpleNamespace(logits=lambda given_BC, _: given_BC)
+    pair = Vocabulary([Concept("b", "Broader"), Concept("n", "Narrower", (), ("b",))])
+    found = [
+        calibrate(signals, fusion, tagged, np.arange(40), pair, hierarchy)[0]
+        for hierarchy in ("closed", "flat")
+    ]
+    closed, flat = (curves.probabilities(logits_BC[1], seen_C)[0] for curves in found)
+    assert flat == pytest.approx(0.5)
+    assert closed < 0.35  # at the broader one's own log odds, no tag is right
+
+
 def test_held_out_suggestions_are_the_most_probable_ones() -> None:
     """Those of the highest log odds were measured, whose curves differ: here other concepts.
 
