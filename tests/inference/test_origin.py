@@ -39,6 +39,8 @@ def test_a_space_depends_on_weights_settings_task_and_role_and_on_no_name(tmp_pa
             space.check_same(space_of(model, task, role), tmp_path)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         space_of(model, "serach", "candidate")
+    with pytest.raises(UnknownNameError, match="unknown precision.*float16, float32"):
+        space_of(model, "search", "candidate", "float64")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [DEFAULT, ["one", "two", "three"]])
