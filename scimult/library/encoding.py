@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.files import atomic_folder
 from scimult.inference.origin import sides_are_one, space_of
-from scimult.library.manifest import PAPERS, TOKENIZER, VECTORS, Manifest, write_manifest
+from scimult.library.manifest import TOKENIZER, VECTORS, Manifest, write_manifest
 from scimult.retrieval.shards import Precision, Space, publish
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
@@ -144,7 +144,6 @@ def create_library(
     reference, shared = reference_to(model, path, settings), shared_sides(model, sides)
     manifest = Manifest(reference, folder_of(spaces), sides, shared, creating=True)
     with atomic_folder(folder) as temporary:
-        (temporary / PAPERS).mkdir()
         for task, space in spaces.items():
             publish(temporary / VECTORS / manifest.vectors / f"{task}.{sides[task]}", space, [])
         model.save_tokenizer(temporary / VECTORS / manifest.vectors / TOKENIZER)

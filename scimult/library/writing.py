@@ -161,8 +161,6 @@ class Writer:
         stored = [self._known.pop(name) for name in names if name in self._known]
         if not lost and not stored:
             return
-        for row in lost:
-            del self._lost[row]
         self._removed_N[[known.row for known in stored] + lost] = True
         self.changes.removed += len(stored)
         self._commit([known.paper_hash for known in stored], [], {})
@@ -214,9 +212,7 @@ class Writer:
         self._removed_N = np.append(self._removed_N, np.zeros(len(papers), dtype=bool))
         self._removed_N[[known.row for known in former]] = True
         new = set(ids)
-        for row in [row for row, name in self._lost.items() if name in new]:
-            self._removed_N[row] = True
-            del self._lost[row]
+        self._removed_N[[row for row, name in self._lost.items() if name in new]] = True
         for row, paper in enumerate(papers, start=first):
             self._known[paper.id] = _Known(row, paper.text_hash, paper.paper_hash)
         self.changes.changed += len(former)

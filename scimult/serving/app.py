@@ -58,7 +58,6 @@ class Service:
         self._limits, self._metrics = limits or Limits(), metrics or Metrics()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="answer")
         self._waiting = ThreadPoolExecutor(_WAITING, thread_name_prefix="waiting")
-        self._stopping = False
         app = FastAPI(
             title="SciMult",
             version=__version__,
@@ -85,10 +84,8 @@ class Service:
         Raises
         ------
         Refusal
-            If it takes too long (504), or the service stops (503).
+            If it takes too long (504).
         """
-        if self._stopping:
-            raise Refusal(503, "the service is stopping", fix="try again in a minute")
         deadline = time.monotonic() + self._limits.seconds
 
         def as_json() -> bytes:
@@ -161,8 +158,7 @@ class Service:
         try:
             yield
         finally:
-            # All accepted requests have been answered by now.
-            self._stopping = True
+            # The server has answered all accepted requests by now, and takes no others.
             following.cancel()
             for threads in (self._threads, self._waiting):
                 threads.shutdown(wait=True, cancel_futures=True)

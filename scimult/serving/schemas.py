@@ -307,7 +307,7 @@ _MEANING = {
     415: "The request is compressed",
     422: "The request is invalid",
     429: "The service is busy",
-    503: "The service is stopping, or its library cannot be read",
+    503: "The library cannot be read",
     504: "The answer was not ready in time",
 }
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from scimult.cli.audit import _audited
 from scimult.cli.main import app
 from scimult.config import validate
 from scimult.evaluation.results import load_result
+from scimult.evaluation.task_data import PaperSet, Signatures
 from scimult.preparation.dataset import DatasetConfig, build_dataset
+from scimult.types import Text
 from tests.benchmark_sets import CORPUS, write_coarse, write_links, write_search
 from tests.raw_corpus import write_jsonl, write_tsv
 
@@ -63,10 +67,26 @@ def test_the_audit_is_in_table_report_and_json(own: Path) -> None:
     assert (found.pairs, found.pairs_found) == (5, 1)
     assert found.ways == {"title": 1, "text": 2}
     assert found.ids == {"query": 1, "answer": 1, "candidate": 0}
+    search = load_result(out / "BM25/result.json").sets["search"].contamination
+    assert search is not None
+    assert (search.texts["answer"], search.pairs) == (4, 4)  # a grade of 0 makes no answer
     page = CliRunner().invoke(app, ["report", str(out), "--out", str(own.parent / "page")])
     assert page.exit_code == 0, page.output
     for name in ("report.html", "report.md", "report.tex", "report.json"):
         assert "Evaluation sets in training data" in (own.parent / "page" / name).read_text("utf-8")
+
+
+def test_scored_papers_are_audited_as_queries_and_those_of_the_training_as_candidates() -> None:
+    ids, rows = ["a", "b", "c"], np.arange(3)
+    texts = [Text("paper", name) for name in ids]
+    papers = PaperSet("set", "search", ids, texts, rows[:2], rows[2:], [["x"]] * 3, rows * 1.0)
+    audited = _audited(papers)
+    assert (list(audited.query_ids), list(audited.candidate_ids)) == (["c"], ["a", "b"])
+    assert (list(audited.queries), list(audited.candidates)) == (texts[2:], texts[:2])
+    mentions = Signatures(
+        "set", "search", ["s1", "s2"], ids, texts, rows[:2], ["block"] * 2, ["one", "two"]
+    )
+    assert (list(_audited(mentions).query_ids), _audited(mentions).candidates) == (ids, [])
 
 
 def test_an_audit_is_added_to_earlier_scores(own: Path) -> None:

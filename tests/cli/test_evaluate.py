@@ -85,6 +85,11 @@ def test_a_suite_is_scored_in_parts(suite: Path) -> None:
     assert "BM25: coarse: not scored: its data is missing: " in found.stderr
     written = json.loads((suite.parent / "out/BM25/result.json").read_text())
     assert list(written["sets"]) == ["fields", "links", "rerank", "search"]
+    links = written["sets"]["links"]
+    assert (
+        f"BM25: links: {links['main_metric']} {100 * links['scores'][links['main_metric']]:.2f} ("
+        in found.stderr
+    )
     only = evaluated(suite, "--bm25", "--available", "--sets", "coarse")
     assert only.exit_code == 1
     assert "no data of suite 'own' here. Fix: ask me" in only.stderr

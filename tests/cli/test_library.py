@@ -67,6 +67,18 @@ def test_a_part_of_an_index_says_how_many_are_missing(model: Path, tmp_path: Pat
     assert result.output.endswith("many: part 0/2 is done; parts still missing: 1\n")
 
 
+def test_fields_of_other_names_are_read_and_an_empty_one_is_not(
+    model: Path, tmp_path: Path
+) -> None:
+    table = _table(tmp_path, "id,title,name,summary,year\na,x1,Nets,Of graphs.,2020\n")
+    columns = ("--column", "title=name", "--column", " abstract = summary ", "--column", "year=")
+    inputs = ("--model", model, "--papers", table, "--task", "search", *columns)
+    assert _run("library", "create", tmp_path / "named", *inputs).exit_code == 0
+    (hit,) = Library.open(tmp_path / "named", model=model).search("nets")
+    assert (hit.title, hit.abstract) == ("Nets", "Of graphs.")
+    assert "year" not in hit.columns
+
+
 def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None:
     bib = library.parent / "library.bib"
     assert len(_rows("search", "nets", "--library", library)) == 3
@@ -162,6 +174,10 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
     two = _rows("recommend", "--library", library, "--id", "a1", "--id", "a2")
     assert [row["id"] for row in two] == ["a3"]
     assert len(_rows("recommend", "--library", library, "--title", "Nets")) == 3
+    assert len(_rows("recommend", "--library", library, "--title", "Nets", "--top", 2)) == 2
+    for question in (("search", "nets"), ("recommend", "--title", "Nets")):
+        above = _rows(*question, "--library", library, "--min-score", -1, "--top", 2)
+        assert len(above) == 3  # all of them
     labels = library.parent / "labels.jsonl"
     labels.write_text('{"id": "l1", "name": "Biology"}\n{"id": "l2", "name": "Nets"}\n')
     tagged = _rows("tag", "--library", library, "--labels", labels, "--top", 1, "--id", "a2")

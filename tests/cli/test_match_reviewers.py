@@ -193,13 +193,33 @@ def test_a_second_call_is_refused_before_texts_are_encoded(
     assert "another process is writing here" in refused.stderr, refused.exception
 
 
-def test_another_folder_is_not_replaced(model: Path, tmp_path: Path) -> None:
+def test_another_folder_is_not_replaced_nor_anything_encoded_for_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(match_reviewers, "embed", lambda *_: pytest.fail("encoded"))
     folder = write_venue(tmp_path)
     (folder / "out").mkdir()
     (folder / "out" / "thesis.tex").write_text("precious")
     result = match(model, folder)
     assert result.exit_code == 1
     assert (folder / "out" / "thesis.tex").read_text() == "precious"
+
+
+def test_submissions_come_from_a_venue_or_from_tables(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "papers.csv").write_text("id,title\ns1,Graphs\ns2,Stars\n")
+    lines = "reviewer,id,title\nada,p1,Nodes\nbob,p2,Galaxies\n"
+    (tmp_path / "publications.csv").write_text(lines)
+    papers = ["--papers", str(tmp_path / "papers.csv")]
+    publications = ["--publications", str(tmp_path / "publications.csv")]
+    verb = ["match-reviewers", "--model", str(model), "--no-cache", "--out", str(tmp_path / "out")]
+    for given in ([], papers, publications, [*papers, *publications, "--venue", str(tmp_path)]):
+        refused = CliRunner().invoke(app, [*verb, *given])
+        assert "exactly one source of submissions is needed" in refused.stderr
+    found = CliRunner().invoke(app, [*verb, *papers, *publications])
+    assert found.exit_code == 0, found.output
+    (scores,) = (tmp_path / "out").glob("*scores*.csv")
+    pairs = {(row[0], row[1]) for row in rows(scores)}
+    assert {(s, r) for s in ("s1", "s2") for r in ("ada", "bob")} <= pairs
 
 
 def test_a_task_for_other_texts_names_those_that_fit(model: Path, tmp_path: Path) -> None:

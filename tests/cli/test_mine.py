@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.cli.mine import _shard, open_encoder
+from scimult.data.prepared import PreparedData
 from scimult.errors import ConfigError
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining.config import DenseConfig
@@ -49,6 +50,13 @@ def test_the_tasks_of_a_launcher_divide_that_of_the_array(monkeypatch: pytest.Mo
     assert (_shard("auto").index, _shard("auto").count) == (6, 12)
 
 
+@pytest.mark.parametrize("spec", ["", "1", "4/4", "5/4", "-1/4", "x/4", "1/x", "/4", "1/", "auto"])
+def test_what_is_no_shard_is_refused(monkeypatch: pytest.MonkeyPatch, spec: str) -> None:
+    _enter(monkeypatch)
+    with pytest.raises(ConfigError, match="not a shard.*write 0/4, 1/4"):
+        _shard(spec)
+
+
 def test_an_uneven_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _enter(monkeypatch, ARRAY_TASK_ID=2, ARRAY_TASK_MIN=1, ARRAY_TASK_MAX=9, ARRAY_TASK_COUNT=4)
     with pytest.raises(ConfigError, match="unevenly spaced"):
@@ -84,9 +92,18 @@ def test_shards_say_that_they_are_mined_and_the_folder_is_shown_as_given(
     build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")
     monkeypatch.chdir(tmp_path)
     call = ["mine", "out", "citations=[co_cited, random]", "max_negatives=5"]
-    result = CliRunner().invoke(app, [*call, "--shard", "1/2"])
+    steps = tmp_path / ".out.steps"
+    before = set(steps.rglob("*"))
+    result = CliRunner().invoke(app, [*call, "--shard", "0/2"])
     assert result.exit_code == 0, result.output
-    assert "shard 1/2 is mined; after all, mine without --shard" in result.output
+    assert set(steps.rglob("*")) > before
+    assert "shard 0/2 is mined; after all, mine without --shard" in result.output
     result = CliRunner().invoke(app, call)
     assert result.exit_code == 0, result.output
     assert result.stdout.lstrip().startswith("out (texts: ")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    for entry in PreparedData.open(tmp_path / "out").manifest.pairs:
+        counts = [f"{number:,}" for number in (entry.queries, entry.groups, entry.pairs)]
+        mined = f"{entry.with_negatives / entry.groups:.1%}"
+        row = [entry.source, entry.task, entry.split, *counts]
+        assert [*row, mined] in lines or [*row, "–"] in lines

@@ -186,6 +186,40 @@ def test_a_short_timeout_is_of_requests_not_of_the_start(
     assert found.exit_code == 0, found.output
 
 
+@pytest.mark.parametrize(
+    ("host", "key", "hosts", "is_open"),
+    [
+        ("127.0.0.1", None, {"localhost", "127.0.0.1", "[::1]"}, False),
+        ("0.0.0.0", None, None, True),
+        ("0.0.0.0", "k" * 16, None, False),
+        ("127.0.0.1", "k" * 16, None, False),
+    ],
+)
+def test_who_can_reach_a_service(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    key: str | None,
+    hosts: set[str] | None,
+    is_open: bool,
+) -> None:
+    """Names of other sites are refused without a key; with one, a proxy may forward any."""
+    model = save_tiny_model(tmp_path / "model", similarity="cosine")
+    Library.create(tmp_path / "library", dated(2), model=model)
+    services: list[Any] = []
+    monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
+    monkeypatch.delenv("SCIMULT_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("SCIMULT_API_KEY", key)
+    options = ["--host", host, "--port", "0", "--without-key", "--waiting", "7", "--max-body", "3"]
+    found = _serve(str(tmp_path / "library"), *options)
+    assert found.exit_code == 0, found.output
+    guards = services[0].app
+    assert (guards._key, guards._hosts) == (key, hosts)
+    assert (guards._limits.waiting, guards._limits.body_bytes) == (7, 3 * 2**20)
+    assert ("open to everybody who can reach this machine" in found.stderr) is is_open
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("given", [".", "labels.jsonl", "../mesh.v2", "../labels.jsonl.gz"])
 def test_labels_are_a_project_named_after_their_file_or_folder(

@@ -95,6 +95,16 @@ def test_a_table_json_and_exclusions(workspace: Path, tmp_path: Path) -> None:
     (row,) = map(json.loads, left.stdout.splitlines())
     assert len(row["tags"]) == 5
     assert "c/plasma" not in [tag["id"] for tag in row["tags"]]
+    # All that meet a threshold, unless --top is given too.
+    for limits, wanted in (
+        (["--threshold", 0], len(VOCABULARY)),
+        (["--threshold", 0, "--top", 7], 7),
+    ):
+        found = call("tag", workspace / "tagger", "--papers", one, "--json", *limits)
+        assert len(json.loads(found.stdout)["tags"]) == wanted
+    lines = shown.stdout.splitlines()
+    assert sum("On plasma" in line for line in lines) == 1  # beside its first tag alone
+    assert "On plasma" in next(line for line in lines if "Plasma" in line)
 
 
 def test_papers_without_a_tag_are_counted(workspace: Path) -> None:

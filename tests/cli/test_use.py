@@ -237,6 +237,23 @@ def test_encode_does_not_replace_another_folder(model: Path, folder: Path) -> No
     assert (folder / "e" / "thesis.tex").exists()
 
 
+def test_parts_of_an_encoding_do_not_overwrite_and_say_what_is_missing(
+    model: Path, folder: Path
+) -> None:
+    options = ("--model", model, "--task", "search", "--out", folder / "e", "--rows", 2)
+    first = _run("encode", folder / "papers.jsonl", *options, "--part", "0/2")
+    assert first.exit_code == 0
+    assert "2 texts encoded by part 0 of 2; shards still missing: 1 of 2" in first.stderr
+    shards = sorted((folder / "e").rglob("*.npy"))
+    refused = _run("encode", folder / "papers.jsonl", *options, "--part", "1/2", "--overwrite")
+    assert "parts cannot overwrite" in _error(refused)
+    assert sorted((folder / "e").rglob("*.npy")) == shards
+    last = _run("encode", folder / "papers.jsonl", *options, "--part", "1/2")
+    assert "4 embeddings of width 16" in last.stdout.replace("\n", " ")
+    again = _run("encode", folder / "papers.jsonl", *options, "--part", "0/1", "--overwrite")
+    assert again.exit_code == 0, again.output
+
+
 def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:
     result = _run("search", "x", "--model", model, "--papers", folder, "--task", "serach")
     assert "use one of classification, link_prediction, search (did you mean" in _error(result)

@@ -63,6 +63,16 @@ def test_beir_fields_labels_and_queries(tmp_path: Path) -> None:
     assert queries.texts == [Text("query", "how do graphs grow")]
 
 
+def test_of_an_id_that_repeats_the_first_text_is_kept(tmp_path: Path) -> None:
+    rows = [{"id": "a", "title": "One"}, {"id": "b", "title": "Two"}, {"id": "a", "title": "Three"}]
+    file, rejects = _write(tmp_path / "papers.jsonl", rows), Rejects(True)
+    found = read_collection(file, "paper", rejects)
+    assert (found.ids, [text.title for text in found.texts]) == (["a", "b"], ["One", "Two"])
+    assert rejects.counts == {"id is given twice": 1}
+    with pytest.raises(DataError, match=r"papers\.jsonl:3: id is given twice"):
+        read_collection(file, "paper", Rejects())
+
+
 def test_a_label_has_a_name(tmp_path: Path) -> None:
     file = _write(tmp_path / "l.jsonl", [{"id": "a", "name": " ", "definition": "D"}])
     with pytest.raises(DataError, match=r"l.jsonl:1: label has no name \(value: 'a'\)"):

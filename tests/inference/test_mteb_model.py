@@ -83,6 +83,18 @@ def test_another_route_or_similarity_has_scores_of_its_own_in_mtebs_cache(tmp_pa
     assert revision({}, "dot") == found[0]
 
 
+def test_the_work_of_a_task_is_counted(model: SciMult) -> None:
+    encoder, task = MtebEncoder(model), SimpleNamespace(type="Classification", name="x")
+    model.encode(["earlier texts of others"], task="search")
+    before = model.tokens_encoded
+    for texts in (["a graph", " "], ["speech"]):
+        encoder.encode([{"text": texts}], task_metadata=task)
+    work = encoder.work["x"]
+    assert (work.texts, work.empty) == (3, 1)
+    assert work.tokens == model.tokens_encoded - before > 0
+    assert 0 < work.encode_seconds < 60
+
+
 def test_documents_keep_title_and_body_apart(model: SciMult) -> None:
     batch = {"text": ["T B", "U"], "title": ["T", "U"], "body": ["B", ""]}
     found = MtebEncoder(model).encode(

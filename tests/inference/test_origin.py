@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scimult.checkpoints import PretrainedConfig, read_config
 from scimult.errors import DataError, UnknownNameError
 from scimult.files import read_json, write_json
 from scimult.inference import SciMult
-from scimult.inference.origin import space_of
+from scimult.inference.origin import fingerprint_of, space_of
 from scimult.tasks import named_tasks
 from scimult.tasks.catalogue import DEFAULT
 from tests.tiny import save_tiny_model
@@ -37,6 +39,8 @@ def test_a_space_depends_on_weights_settings_task_and_role_and_on_no_name(tmp_pa
             space.check_same(space_of(model, task, role), tmp_path)
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         space_of(model, "serach", "candidate")
+    with pytest.raises(UnknownNameError, match="unknown precision.*float16, float32"):
+        space_of(model, "search", "candidate", "float64")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("names", [DEFAULT, ["one", "two", "three"]])
@@ -52,3 +56,35 @@ def test_fingerprint_follows_the_experts_of_tasks(tmp_path: Path, names: list[st
     first, second = (model.encode(papers, task=names[0]) for model in models)
     assert (first != second).any()
     assert models[0].fingerprint != models[1].fingerprint
+
+
+def test_the_fingerprint_follows_all_that_vectors_depend_on(tmp_path: Path) -> None:
+    """Else vectors of one model would be taken from a cache, or joined to a library, of another."""
+    config = read_config(save_tiny_model(tmp_path, variant="vanilla", similarity="dot"))
+    name, kind, data = "weight", "torch.float32", memoryview(bytes(8))
+
+    def changed(**values: Any) -> PretrainedConfig:
+        return config.model_copy(update=values)
+
+    encoder = config.encoder.model_copy(update={"pooling": "mean"})
+    instructed = [task.model_copy(update={"instruction": "Find"}) for task in config.tasks]
+    found = [
+        fingerprint_of(one, tokenizer, dtype, weights)
+        for one, tokenizer, dtype, weights in (
+            (config, "tokens", "float32", [(name, kind, data)]),
+            (config, "others", "float32", [(name, kind, data)]),
+            (config, "tokens", "tf32", [(name, kind, data)]),
+            (config, "tokens", "int8", [(name, kind, data)]),
+            (config, "tokens", "float32", [("bias", kind, data)]),
+            (config, "tokens", "bfloat16", [(name, "torch.bfloat16", data)]),
+            (config, "tokens", "float32", [(name, kind, memoryview(bytes(7) + b"1"))]),
+            (changed(max_length=65), "tokens", "float32", [(name, kind, data)]),
+            (changed(normalise=True), "tokens", "float32", [(name, kind, data)]),
+            (changed(encoder=encoder), "tokens", "float32", [(name, kind, data)]),
+            (changed(tasks=instructed), "tokens", "float32", [(name, kind, data)]),
+        )
+    ]
+    assert len(set(found)) == len(found)
+    # How vectors are compared, and what made the model, change none.
+    for same in (changed(similarity="l2"), changed(provenance={"seed": 1})):
+        assert fingerprint_of(same, "tokens", "float32", [(name, kind, data)]) == found[0]

@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from scimult.errors import CheckpointError, ConfigError, UnknownNameError
+from scimult.errors import CheckpointError
 from scimult.inference import SciMult
 from scimult.inference.sentence_encoder import (
     EncoderSpec,
     SentenceEncoder,
-    check_keys,
     load_spec,
-    preset_names,
 )
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import Text
@@ -259,28 +257,6 @@ def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
         assert np.allclose(query, wanted, atol=1e-6)
         assert not np.allclose(document, wanted, atol=1e-3)
     assert adapted.fingerprint != plain.fingerprint
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_presets_load(name: str) -> None:
-    spec = load_spec(name)
-    check_keys(spec, ["search", "link_prediction", "classification"])
-    assert spec.paper
-    assert spec.model.count("/") == 1
-    # SciDocs and SciRepEval rank the papers' baselines by distance and fit SVMs to them, as pooled.
-    assert spec.unit_vectors == (name in ("e5", "instructor"))
-
-
-def test_bad_descriptions(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'scincl'"):
-        load_spec("scinc")
-    with pytest.raises(ConfigError, match="pooling"):
-        load_spec("scincl", ["pooling=middle"])
-    with pytest.raises(UnknownNameError, match="unknown task or side"):
-        check_keys(load_spec("e5", ["prefixes.serach=x"]), ["search"])
-    empty = EncoderSpec(model=str(tmp_path), pooling="mean")
-    with pytest.raises(CheckpointError, match="cannot load the encoder"):
-        SentenceEncoder(empty, name="e", device="cpu")
 
 
 @pytest.mark.long

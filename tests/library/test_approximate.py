@@ -22,42 +22,11 @@ from scimult.library.building import Parts, build
 from scimult.library.exact import ExactSearch
 from scimult.library.segments import UnreadableError
 from scimult.locks import temporary_name
-from scimult.retrieval.shards import Shards, Space, publish, write_shard
 from scimult.types import FloatArray, Similarity
 from tests.library.clustered import clustered, ids_of, space_of_vectors
 from tests.library.conftest import WORDS, dated, paper
 from tests.ranks import Verb
 from tests.tiny import save_tiny_model
-
-
-@pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
-def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
-    """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
-    shards, live_N = space_of_vectors(tmp_path / "space", "cosine"), np.ones(8000, bool)
-    path = tmp_path / "index.faiss"
-    facts = replace(build(path, kind, shards, live_N), effort=1, candidates=1)
-    search = ApproximateSearch(path, facts, shards, ExactSearch(shards, 100.0, ids_of), ids_of)
-    rare_N = np.arange(8000) % 400 == 0
-    for k, allowed_N, wanted in ((500, live_N, 500), (5000, live_N, 5000), (50, rare_N, 20)):
-        for rows, scores in search.best(clustered(5, 3), k, allowed_N):
-            assert len(rows) == len({*rows.tolist()}) == wanted
-            assert allowed_N[rows].all()
-            assert (np.diff(scores) <= 0).all()
-
-
-@pytest.mark.long
-def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
-    space, vectors_ND = Space(384, "cosine"), np.random.default_rng(0).random((4000, 384))
-    shard = write_shard(tmp_path, 0, space, [str(i) for i in range(4000)], vectors_ND)
-    publish(tmp_path, space, [shard])
-    sizes = {}
-    for kind in ("rabitq", "pq"):
-        path = tmp_path / f"{kind}.faiss"
-        build(path, kind, Shards(tmp_path), np.ones(4000, bool), lists=1)
-        # Without what does not grow with the papers: the rotation, one centre, the code tables.
-        fixed = 4 * 384 * 384 if kind == "rabitq" else 4 * 16 * 384
-        sizes[kind] = (path.stat().st_size - fixed) / 4000
-    assert all(size <= 384 * 4 / 12 for size in sizes.values()), sizes
 
 
 @pytest.fixture
@@ -221,6 +190,26 @@ def test_a_damaged_part_is_filled_again(library: Library, monkeypatch: pytest.Mo
     with pytest.raises(DataError, match="run every part again"):
         library.index(kind="pq", part=Part(1, 2))
     assert library.index(kind="pq", part=Part(0, 2)) == [1]
+
+
+def test_a_library_that_changes_while_parts_are_filled_gets_no_index_of_before(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Parts.fill
+
+    def then_changed(parts: Parts, part: Part) -> bool:
+        is_whole = fill(parts, part)
+        Library.open(library.path).remove([library.ids()[0]])
+        return is_whole
+
+    assert library.index(kind="pq", part=Part(0, 2)) == [1]
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "fill", then_changed)
+        with pytest.raises(StorageError, match="changed while its index was built.*every part"):
+            library.index(kind="pq", part=Part(1, 2))
+    library.refresh()
+    assert not library.state.manifest.indexes
+    assert library.index(kind="pq", part=Part(1, 2)) == [0]
 
 
 @pytest.mark.long

@@ -285,6 +285,24 @@ def test_a_damaged_segment_is_named_the_rest_is_usable_and_sync_repairs_it(
     _assert_same(damaged, make(dated(15), "anew"))
 
 
+@pytest.mark.parametrize("change", ["remove", "sync"])
+def test_what_is_removed_while_its_file_is_damaged_does_not_return_with_it(
+    make: Make, model: SciMult, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(writing, "SEGMENT_ROWS", 5)
+    library = make(dated(15))
+    path = library.path / "papers/000001.parquet"
+    content, kept = path.read_bytes(), [one for one in dated(15) if one["id"] != "p006"]
+    path.write_bytes(content[:50])
+    damaged = Library.open(library.path, model=model)
+    _ = damaged.remove(["p006"]) if change == "remove" else damaged.sync(kept)
+    path.write_bytes(content)
+    restored = Library.open(library.path, model=model)
+    assert sorted(restored.ids()) == [one["id"] for one in kept]
+    assert sorted(restored.search("graph", k=15).ids) == [one["id"] for one in kept]
+    assert restored.check() == []
+
+
 def test_another_model_or_setting_is_refused_by_name(
     make: Make, tmp_path: Path, model_folder: Path
 ) -> None:

@@ -41,6 +41,25 @@ def test_values_that_json_lacks_are_text_without_quotes(make: Make) -> None:
     assert library.ids(where="day >= '2020'") == ["p000"]
 
 
+def test_objects_are_stored_as_json_that_filters_can_read(make: Make) -> None:
+    library = make([paper(0, journal={"name": "Zürich", "issn": 7}), paper(1, journal=None)])
+    (row, _) = library.state.papers.table(library.state.live_rows()).to_pylist()
+    assert row["journal"] == '{"issn": 7, "name": "Zürich"}'
+    assert library.ids(where="journal LIKE '%\"Zürich\"%'") == ["p000"]
+    # Another order of the fields is no change.
+    assert library.add([paper(0, journal={"issn": 7, "name": "Zürich"})]).unchanged == 1
+
+
+def test_whole_numbers_and_others_share_a_column(make: Make) -> None:
+    library = make([paper(0, size=2.5), paper(1, size=3)])
+    library.add([paper(2, size=4), paper(3, size=4.25)])
+    assert library.state.manifest.columns["size"] == "DOUBLE"
+    table = library.state.papers.table(library.state.live_rows()).to_pylist()
+    assert [row["size"] for row in table] == [2.5, 3, 4, 4.25]
+    assert library.ids(where={"size": (3, 4)}) == ["p001", "p002"]
+    assert library.ids(where={"size": 4}) == ["p002"]
+
+
 def test_filters_read_the_librarys_own_columns_whatever_its_folder_is_called(make: Make) -> None:
     """DuckDB takes ``year=1980`` for a column, and ``lib[1]`` for a pattern matching ``lib1``."""
     library = make([paper(0, year=2001), paper(1, year=1980)], "year=1980/it's/lib[1]")

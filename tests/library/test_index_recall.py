@@ -1,4 +1,4 @@
-"""Recall of approximate indexes: as requested, and where it was missed."""
+"""Approximate indexes over vectors alone: recall, as requested or missed; lengths and sizes."""
 
 from __future__ import annotations
 
@@ -103,3 +103,33 @@ def test_papers_as_good_as_the_best_count_for_the_recall(tmp_path: Path) -> None
     vectors_ND[::3] = vectors_ND[0]
     queries_QD = np.concatenate([vectors_ND[:1].repeat(20, axis=0), clustered(20, 2)])
     assert _tuned_recall(tmp_path, vectors_ND, queries_QD, 0.9) >= 0.9
+
+
+@pytest.mark.parametrize("kind", ["rabitq", "pq", "hnsw"])
+def test_long_lists_are_full(tmp_path: Path, kind: Kind) -> None:
+    """Lists that suffice for ten results hold a few hundred rows, which was all one could get."""
+    shards, live_N = space_of_vectors(tmp_path / "space", "cosine"), np.ones(8000, bool)
+    path = tmp_path / "index.faiss"
+    facts = replace(build(path, kind, shards, live_N), effort=1, candidates=1)
+    search = ApproximateSearch(path, facts, shards, ExactSearch(shards, 100.0, ids_of), ids_of)
+    rare_N = np.arange(8000) % 400 == 0
+    for k, allowed_N, wanted in ((500, live_N, 500), (5000, live_N, 5000), (50, rare_N, 20)):
+        for rows, scores in search.best(clustered(5, 3), k, allowed_N):
+            assert len(rows) == len({*rows.tolist()}) == wanted
+            assert allowed_N[rows].all()
+            assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.long
+def test_codes_take_a_twelfth_of_the_vectors(tmp_path: Path) -> None:
+    space, vectors_ND = Space(384, "cosine"), np.random.default_rng(0).random((4000, 384))
+    shard = write_shard(tmp_path, 0, space, [str(i) for i in range(4000)], vectors_ND)
+    publish(tmp_path, space, [shard])
+    sizes = {}
+    for kind in ("rabitq", "pq"):
+        path = tmp_path / f"{kind}.faiss"
+        build(path, kind, Shards(tmp_path), np.ones(4000, bool), lists=1)
+        # Without what does not grow with the papers: the rotation, one centre, the code tables.
+        fixed = 4 * 384 * 384 if kind == "rabitq" else 4 * 16 * 384
+        sizes[kind] = (path.stat().st_size - fixed) / 4000
+    assert all(size <= 384 * 4 / 12 for size in sizes.values()), sizes

@@ -15,8 +15,9 @@ from sklearn.linear_model import Ridge
 from scimult.errors import ConfigError, DataError
 from scimult.inference import SciMult
 from scimult.library import Library, compaction, migration, tuning, writing
-from scimult.library.drift import best_rows, fit_adapter, procrustes, ridge
+from scimult.library.drift import best_rows, fit_adapter, of_rank, procrustes, ridge
 from scimult.library.tuning import Question
+from scimult.types import Similarity
 from tests.library.conftest import dated, made, paper
 from tests.library.test_changes import Killed
 from tests.tiny import save_tiny_model
@@ -94,6 +95,9 @@ def test_an_adapter_lets_queries_of_a_newer_model_search(
     assert len(adapted.recommend(title="graph")) == 10
     with pytest.raises(DataError, match="differ in weights"):
         adapted.add([paper(500)])
+    # Labels of one model would be compared with papers of the other.
+    with pytest.raises(DataError, match="differ in weights"):
+        adapted.tag(["Graphs"], ids=["p001"])
     assert (
         library.search("graph").ids == Library.open(library.path, model=model).search("graph").ids
     )
@@ -138,6 +142,33 @@ def test_maps_are_those_of_scipy_and_sklearn() -> None:
     strength = 0.1 * np.trace(new_NM.T @ new_NM) / 12
     fitted = Ridge(alpha=strength, fit_intercept=False).fit(new_NM, old_ND).coef_.T
     assert np.allclose(ridge(new_NM, old_ND, 0.1), fitted)
+
+
+def test_a_map_of_low_rank_is_the_closest_on_the_vectors() -> None:
+    generator = np.random.default_rng(0)
+    new_NM, matrix_MD = generator.standard_normal((200, 12)), generator.standard_normal((12, 8))
+    reduced_MD = of_rank(matrix_MD, new_NM, 3)
+    assert np.linalg.matrix_rank(reduced_MD) == 3
+    left, singular, right = np.linalg.svd(new_NM @ matrix_MD, full_matrices=False)
+    closest_ND = left[:, :3] * singular[:3] @ right[:3]
+    assert np.allclose(new_NM @ reduced_MD, closest_ND)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "l2"])
+def test_the_best_papers_of_a_sample_are_those_of_its_similarity(similarity: Similarity) -> None:
+    generator = np.random.default_rng(0)
+    vectors_ND = generator.standard_normal((60, 8)) * generator.uniform(0.5, 3, (60, 1))
+    own_Q = np.arange(5)
+    queries_QD = vectors_ND[own_Q] + 0.1
+    found_QK = best_rows(queries_QD, vectors_ND, similarity, own_Q)
+    for own, query_D, found_K in zip(own_Q, queries_QD, found_QK, strict=True):
+        scores_N = {
+            "cosine": vectors_ND @ query_D / np.linalg.norm(vectors_ND, axis=1),
+            "dot": vectors_ND @ query_D,
+            "l2": -np.linalg.norm(vectors_ND - query_D, axis=1),
+        }[similarity]
+        best = [row for row in np.argsort(-scores_N) if row != own][:10]
+        assert sorted(found_K) == sorted(best)
 
 
 def test_a_rotation_is_undone() -> None:

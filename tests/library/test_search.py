@@ -154,7 +154,10 @@ def test_results_hold_ids_scores_and_texts(library: Library) -> None:
     found = library.search("graph", k=2)
     assert str(found).splitlines()[0] == "2 papers by cosine"
     assert str(found[:1]).splitlines()[0] == "1 paper by cosine"
-    assert found.ids[0] in str(found)
+    assert str(found).splitlines()[1].split() == [
+        *("1", f"{found.scores[0]:.4f}", found.ids[0]),
+        *found[0].title.split(),
+    ]
     assert found[0].abstract == library.search(ids=[found[1].id], only=[found[0].id])[0].abstract
     assert set(found.as_dicts()[0]) == {"rank", "score", "id", "title", "year", "venue", "labels"}
     assert "\x1b" not in repr(
@@ -174,7 +177,26 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
     assert dict(zip(tagged[0].labels.ids, tagged[0].labels.scores, strict=True)) == pytest.approx(
         scores, abs=1e-5
     )
+    assert [hit.rank for hit in tagged[0].labels] == [1, 2]
     assert library.tag(["Graphs"], ids=["p001"])[0].labels[0].title == "Graphs"
+
+
+def test_tags_are_the_same_whether_or_not_the_library_has_their_vectors(
+    make: Callable[..., Library], library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, ids = ["Graphs", "Plasma", "Optics"], ["p003", "p004"]
+    others = make(PAPERS[:6], tasks=["search"]).tag(labels, ids=ids)
+    encoded: list[int] = []
+    encode = type(library.model).encode
+    monkeypatch.setattr(
+        type(library.model),
+        "encode",
+        lambda model, texts, **how: (encoded.append(len(texts)), encode(model, texts, **how))[1],
+    )
+    for own, other in zip(library.tag(labels, ids=ids), others, strict=True):
+        assert own.labels.ids == other.labels.ids
+        assert own.labels.scores == pytest.approx(other.labels.scores, abs=1e-5)
+    assert encoded == [len(labels)]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +212,12 @@ def test_tags_come_from_stored_vectors(library: Library, model: SciMult) -> None
         ({"text": "x", "words": 2}, "not a valid BM25 share"),
         ({"text": "x", "rerank": "model", "rerank_top": 0}, "rerank_top is below 1"),
         ({"text": "x", "rerank": "model", "offset": 91}, "rerank at least 101 on every page"),
+        ({"ids": ["p001"], "rerank": "model"}, "a cross-encoder needs text"),
+        ({"text": "x", "min_score": float("nan")}, "threshold is not a number"),
+        ({"vector": np.ones((1, 16))}, "not a vector.*shape"),
         ({"ids": "p001"}, "ids is a string"),
+        ({"text": "x", "only": "p001"}, "only is a string"),
+        ({"text": "x", "exclude": "p001"}, "exclude is a string"),
         ({"text": "x", "where": "jear > 3"}, "cannot filter.*columns: id, title, abstract, year"),
         ({"text": "x", "where": "title = graphs"}, "texts in single quotes"),
         ({"text": "x", "where": "labels = 'a'"}, r"list_contains\(labels, 'VALUE'\)"),
@@ -215,6 +242,8 @@ def test_unknown_names_are_suggested(library: Library) -> None:
         library.search("x", where={"yaer": 2000})
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         library.search("x", task="serach")
+    with pytest.raises(UnknownNameError, match="did you mean 'exact'"):
+        library.search("x", method="exat")
     with pytest.raises(DataError, match="use tag"):
         library.search("x", task="classification")
     with pytest.raises(DataError, match="no paper has this id.*did you mean 'p0"):
@@ -288,6 +317,14 @@ def test_scores_of_tags_by_distance_are_distances(tmp_path: Path) -> None:
 def test_labels_are_a_list(library: Library) -> None:
     with pytest.raises(DataError, match="labels is a single label.*Fix: pass a list"):
         library.tag("Optics")
+    with pytest.raises(DataError, match="label is given twice.*Optics.*its own id"):
+        library.tag(["Optics", {"name": "Optics", "definition": "Of light"}])
+    with pytest.raises(DataError, match="no labels given"):
+        library.tag([])
+    with pytest.raises(ConfigError, match="search"):
+        library.tag(["Optics"], task="search")
+    with pytest.raises(ConfigError, match="k must be at least 1"):
+        library.tag(["Optics"], k=0)
 
 
 def test_a_table_of_labels_is_read_by_row_and_a_string_is_no_list_of_ids(library: Library) -> None:

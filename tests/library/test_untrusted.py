@@ -37,6 +37,9 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"columns": {"year": _INJECTED}}, "not a type of columns"),
         ({"segments": [{"name": "../0", "rows": 1, "bytes": 1, "sha256": ""}]}, "not a name"),
         ({"segments": [{"name": "000000", "rows": "x", "bytes": 1, "sha256": ""}]}, "number"),
+        ({"segments": [{"name": "000000", "rows": -1, "bytes": 1, "sha256": ""}]}, "number"),
+        ({"format": "scimult-tagger"}, "not a library manifest"),
+        ({"version": 99}, "library of another version.*99"),
         ({"model": {}}, "its model has no dtype, name, path, settings"),
         ({"model": []}, "damaged"),
     ],
@@ -52,6 +55,12 @@ def test_a_manifest_names_no_other_files(
         Library.open(folder)
 
 
+def test_a_manifest_is_an_object(tmp_path: Path) -> None:
+    (tmp_path / "library.json").write_text("[]")
+    with pytest.raises(DataError, match="not a library manifest"):
+        Library.open(tmp_path)
+
+
 def test_removing_papers_removes_no_file_of_others(theirs: Path, tmp_path: Path) -> None:
     """``library.json`` could name any array as the mark of removed rows, and the next replaced it.
 
@@ -65,3 +74,42 @@ def test_removing_papers_removes_no_file_of_others(theirs: Path, tmp_path: Path)
     with pytest.raises(DataError, match="damaged"):
         Library.open(folder).remove(["p0"])
     assert precious.exists()
+
+
+def test_damaged_marks_of_removed_papers_are_named(theirs: Path, tmp_path: Path) -> None:
+    """Without them, removed papers would be back."""
+    folder = tmp_path / "library"
+    shutil.copytree(theirs, folder)
+    Library.open(folder).remove([PAPERS[0]["id"]])
+    (file,) = folder.glob("removed.*.npy")
+    for content in (b"", file.read_bytes()[:100], b"x"):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{file.name}: cannot read removed rows"):
+            Library.open(folder)
+
+
+def test_a_library_finds_its_model_from_any_folder(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(model_folder, tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path)
+    made = Library.create("library", PAPERS[:3], model="tiny", tasks=["search"])
+    wanted = made.search("graph").ids
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Library.open("../library").search("graph").ids == wanted
+
+
+def test_a_library_reads_texts_as_when_it_was_made(model_folder: Path, tmp_path: Path) -> None:
+    """It has a copy of the tokenizer; one that is given with another model is told apart."""
+    folder = Path(shutil.copytree(model_folder, tmp_path / "tiny"))
+    made = Library.create(tmp_path / "library", PAPERS[:5], model=folder, tasks=["search"])
+    wanted = made.search("graph 2-1").as_dicts()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    first, second = list(words)[-2:]
+    words[first], words[second] = words[second], words[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert Library.open(made.path).search("graph 2-1").as_dicts() == wanted
+    with pytest.raises(DataError, match="differ in tokenizer"):
+        Library.open(made.path, model=folder).search("graph 2-1")

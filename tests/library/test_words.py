@@ -16,6 +16,7 @@ from scimult.inference import SciMult
 from scimult.library import Library, fusing, searching
 from scimult.library.fusing import RULES
 from scimult.library.tuning import Question
+from scimult.library.words import WordIndex
 from scimult.locks import temporary_name
 from scimult.retrieval.bm25 import BM25Index
 from tests.library.conftest import PAPERS, WORDS, paper, scores_of
@@ -99,6 +100,20 @@ def _ties_down(scores: dict[str, float], k: int) -> list[str]:
     return sorted(by_id, key=lambda name: -np.float32(scores[name]))[:k]
 
 
+def test_the_index_of_words_is_built_once(
+    make: Callable[..., Library], model: SciMult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = make(PAPERS[:5])
+    wanted = library.search("graph", words=0.5).as_dicts()
+    monkeypatch.setattr(WordIndex, "_build", None)
+    assert Library.open(library.path, model=model).search("graph", words=0.5).as_dicts() == wanted
+
+
+def test_a_query_without_words_is_compared_by_vectors_alone(library: Library) -> None:
+    assert library.search("?!", words=0.5, k=40).ids == library.search("?!", k=40).ids
+    assert not library.search("?!", words=1)
+
+
 @pytest.mark.parametrize("file", ["data.csc.index.npy", "params.index.json"])
 def test_a_damaged_word_index_is_made_again(make: Callable[..., Library], file: str) -> None:
     library = make(PAPERS[:5])
@@ -140,10 +155,10 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     assert tuned.scores[1.0] > tuned.scores[0.0]
     for share, score in tuned.scores.items():
         assert score == pytest.approx(_ndcg(library, questions, share)), share
-    opened = Library.open(library.path, model=library.model)
     wanted = library.search("code7 graph", words=tuned.share)
-    found = opened.search("code7 graph", words="tuned")
-    assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
+    for opened in (library, Library.open(library.path, model=library.model)):
+        found = opened.search("code7 graph", words="tuned")
+        assert (found.ids, found.scores, found.score) == (wanted.ids, wanted.scores, wanted.score)
     with pytest.raises(DataError, match="too few queries: 0 of 30 have papers of the library"):
         library.tune_words([Question("graph", ["elsewhere"])] * 30)
     # A share tuned with other vectors does not apply to a new model's.

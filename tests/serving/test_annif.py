@@ -128,6 +128,8 @@ def test_requests_that_annif_refuses_are_refused(client: AnnifClient, server: Ru
         client.suggest("labels", TEXT, threshold=2)
     with pytest.raises(requests.HTTPError, match="403"):
         client.learn("labels", [{"text": TEXT, "subjects": [{"uri": "http://example.org/1"}]}])
+    with pytest.raises(ValueError, match="'other' not found"):
+        client.learn("other", [{"text": TEXT, "subjects": []}])
 
 
 @pytest.mark.long
@@ -146,6 +148,8 @@ def test_a_tagger_answers_as_it_does_alone(
         with monkeypatch.context() as patched:
             patched.setattr("scimult.tagging.tagger.find_evidence", None)  # its sentences are lost
             found = list(threads.map(ask, drafts))
+        # A tagger refuses to suggest none.
+        assert client.suggest("labels", TEXT, limit=0) == []
         for suggested, tags in zip(found, expected, strict=True):
             assert [one["uri"] for one in suggested] == [tag.id for tag in tags]
             scores = [tag.score for tag in tags]

@@ -69,6 +69,14 @@ def test_all_papers_above_a_threshold_come_in_pages(
     assert f"a service lists no more than the best {deepest}" in " ".join(result.stderr.split())
 
 
+def test_no_paper_is_said_beside_the_results(server: Running) -> None:
+    library = server.served.library.path
+    for target in (("--server", server.url), ("--library", library)):
+        found = _run("search", "graph", "--min-score", "1.5", *target, "--json")
+        assert (found.exit_code, found.stdout) == (0, "")
+        assert found.stderr.strip().endswith("no paper of the library matches")
+
+
 def test_a_remote_question_loads_no_torch(server: Running) -> None:
     script = (
         "import sys\n"
@@ -98,6 +106,10 @@ def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
     assert "--server excludes --library. Fix: leave out --library\n" in error(
         "search", "x", "--library", "anywhere", "--server", server.url
     )
+    for question in (["search", "x"], ["recommend", "--id", "p001"]):
+        for option in (["--dtype", "float32"], ["--model", "m"], ["--papers", "p.jsonl"]):
+            excluded = error(*question, *option, "--server", server.url)
+            assert f"--server excludes {option[0]}" in excluded
     assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
     assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
     assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
@@ -122,10 +134,21 @@ def test_half_an_address_is_named(address: str) -> None:
     assert "not the address of a service" in refused.stderr
 
 
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length:"
+
+
 @pytest.mark.parametrize(
-    "answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"]
+    ("answer", "problem"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no service answers at"),
+        (_OK + b" 99\r\n\r\n{", "no service answers at"),
+        (_OK + b" 2\r\n\r\n[]", "something else answers at"),
+        (_OK + b' 13\r\n\r\n{"status": 1}', "something else answers at"),
+        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 5\r\n\r\n<html", "answers 502 Bad Gateway"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n[]", "answers 404 Not Found"),
+    ],
 )
-def test_what_does_not_speak_http_is_no_service(answer: bytes) -> None:
+def test_what_is_no_service_is_told_from_one(answer: bytes, problem: str) -> None:
     def serve(listening: socket.socket) -> None:
         connection, _ = listening.accept()
         with connection:
@@ -140,7 +163,8 @@ def test_what_does_not_speak_http_is_no_service(answer: bytes) -> None:
         refused = _run("search", "graph", "--server", address)
         thread.join()
     assert refused.exit_code == 1
-    assert "no service answers at" in refused.stderr
+    assert problem in refused.stderr
+    assert refused.stderr.count("Fix:") == 1
 
 
 def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Requests that browsers do not send: compressed, cut off or too large, HEAD, half characters."""
+"""Requests beside the questions: compressed, cut off or too large; HEAD; the page; metrics."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from scimult.library import Library
 from scimult.serving.guards import Limits
 from tests.serving.conftest import Running, running
 
@@ -88,6 +89,18 @@ def test_half_a_character_is_named_in_a_filter(server: Running) -> None:
     assert "unicode" in answer.json()["problem"]
 
 
+def test_a_refusal_has_the_value_that_is_wrong(server: Running) -> None:
+    def value(body: dict[str, object]) -> object:
+        answer = server.post("/search", body)
+        assert answer.status_code == 422
+        return answer.json().get("value")
+
+    assert value({"ids": ["p00x"]}) == "p00x"
+    assert value({"ids": ["é" * 999]}) == "é" * 200
+    assert value({"text": "a", "k": 1000, "min_score": 0.5, "words": 0.5}) is None
+    assert value({"text": "a", "task": "serch"}) == "serch"
+
+
 def test_an_internal_error_is_logged_once(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,3 +140,39 @@ def test_a_client_reads_why_its_large_request_is_refused(folder: Path) -> None:
                     connection.sendall(sent)
                 connection.sendall(end)
                 assert connection.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_requests_and_passes_are_counted_for_prometheus(folder: Path) -> None:
+    def read() -> dict[str, float]:
+        answer = httpx.get(f"{server.url}/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        lines = [line for line in answer.text.splitlines() if line[0] != "#"]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    with running(folder) as server:
+        before = read()
+        for text in ("graph", "speech", ""):
+            server.post("/search", {"text": text})
+        counts = read()
+    assert counts['scimult_requests_total{path="/search",status="200"}'] == 2
+    assert counts['scimult_requests_total{path="/search",status="422"}'] == 1
+    assert counts['scimult_request_seconds_count{path="/search"}'] == 3
+    assert 0 < counts['scimult_request_seconds_sum{path="/search"}'] < 60
+    assert counts["scimult_pass_texts_count"] == before["scimult_pass_texts_count"] + 2
+    assert counts["scimult_pass_texts_sum"] == before["scimult_pass_texts_sum"] + 2
+    tokens = "scimult_encoded_tokens_total"
+    assert before[tokens] + 6 <= counts[tokens] <= before[tokens] + 100
+    assert counts["scimult_requests_in_flight"] == 0
+    assert counts["scimult_library_papers"] == 200
+    assert counts["scimult_library_generation"] == Library.open(folder).state.manifest.generation
+
+
+def test_the_page_needs_no_key(folder: Path) -> None:
+    """It asks for the key; and says nothing about the papers."""
+    kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}
+    with running(folder, key="k" * 20) as server:
+        assert httpx.get(f"{server.url}/metrics").status_code == 401
+        for path, kind in kinds.items():
+            answer = httpx.get(server.url + path)
+            assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, kind)
+            assert answer.headers["content-security-policy"].startswith("default-src 'none'")

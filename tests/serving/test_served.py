@@ -340,7 +340,7 @@ def test_an_index_of_words_that_cannot_be_built_is_reported(
 
 
 def test_an_unforeseen_error_does_not_end_the_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = save_tiny_model(tmp_path / "model", similarity="cosine")
     papers = dated(12)
@@ -354,7 +354,11 @@ def test_an_unforeseen_error_does_not_end_the_watch(
     with monkeypatch.context() as patch:
         patch.setattr(served._following, "_read", broken)
         assert not served.follow()
+        assert not served.follow()
+    # Once, for the administrator, with the path that requests are not told.
     assert served.problem == "RuntimeError"
+    (message,) = (r.getMessage() for r in caplog.records if "still serving" in r.getMessage())
+    assert message.endswith(f"the former library: out of luck in {served.path}")
     assert served.follow()
     assert (served.problem, len(served.library)) == (None, 12)
     served.close()

@@ -268,6 +268,10 @@ def test_another_model_and_damage_are_reported(
     (copy / "tagger.json").write_text(json.dumps(absent))
     with pytest.raises(DataError, match="another version"):
         Tagger.open(copy)
+    for other_file in ([], {**kept, "format": "scimult-library"}):
+        (copy / "tagger.json").write_text(json.dumps(other_file))
+        with pytest.raises(DataError, match="not a tagger's file"):
+            Tagger.open(copy)
     (copy / "tagger.json").write_text(json.dumps({**kept, "version": 9}))
     with pytest.raises(DataError, match="another version"):
         Tagger.open(copy, model=model)

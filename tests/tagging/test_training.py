@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from scimult.errors import UnknownNameError
+from scimult.errors import DataError, UnknownNameError
 from scimult.inference import SciMult
-from scimult.tagging import Tagger, Vocabulary
-from scimult.tagging.incoming import text_hashes
+from scimult.tagging import Concept, Tagger, Vocabulary
+from scimult.tagging.incoming import tagged_papers, text_hashes
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.training import MEASURED, TaggedPapers, calibrate, split_papers, works_of
 from scimult.types import Text
@@ -75,6 +75,23 @@ def test_broader_concepts_are_tagged_unless_the_hierarchy_is_flat(
     assert seen == (tagged if hierarchy == "flat" else tagged | {"top"})
 
 
+def test_unknown_and_ambiguous_tags_are_dropped_on_request_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = {"a": "Graph", "b": "Tree", "c": "Bank", "d": "Bank"}
+    vocabulary = Vocabulary([Concept(key, name) for key, name in names.items()])
+    tags = {"1": ["Graph", "Bank", "else"], "2": ["b", "else"], "3": []}
+    some = [{"id": key, "title": "x", "labels": named} for key, named in tags.items()]
+    ids, _, tags_NC = tagged_papers(some, vocabulary, closed=False, drop_unknown=True)
+    assert ids == ["1", "2", "3"]
+    assert tags_NC.toarray().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert "ignored 3 tags, unknown to the vocabulary or ambiguous, such as 'else', 'Bank'" in (
+        caplog.text
+    )
+    with pytest.raises(DataError, match="paper '1': several concepts have this name.*c, d"):
+        tagged_papers(some, vocabulary, closed=False, drop_unknown=False)
+
+
 def test_an_unknown_hierarchy_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="hierarchy .*'close'.*did you mean 'closed'"):
         Tagger.train(tmp_path / "t", VOCABULARY, [], model="none", hierarchy="close")  # type: ignore[arg-type]
@@ -92,6 +109,26 @@ def test_the_calibration_error_is_that_of_the_suggestions_that_are_evaluated() -
     *_, error = calibrate(signals, fusion, tagged, np.arange(40), many, "flat")
     # Even papers have all ten, odd ones none: what one half teaches is wrong of the other.
     assert error == pytest.approx((1 + 0) / 2, abs=0.01)
+
+
+def test_broader_concepts_are_calibrated_by_the_log_odds_that_they_are_tagged_by() -> None:
+    """Half of the papers have both concepts; the broader one's own log odds do not tell which."""
+    even_B = np.arange(40) % 2 == 0
+    logits_BC = np.stack([np.zeros(40), np.where(even_B, 10.0, -10.0)], axis=1)
+    right_BC = np.stack([even_B, even_B], axis=1)
+    texts = [Text("paper", str(row)) for row in range(40)]
+    tagged = TaggedPapers(list(map(str, range(40))), texts, logits_BC, csr_array(right_BC * 1.0))
+    seen_C = np.ones(2, dtype=bool)
+    signals: Any = SimpleNamespace(seen_C=seen_C, of=lambda _, given_BC: given_BC)
+    fusion: Any = SimpleNamespace(logits=lambda given_BC, _: given_BC)
+    pair = Vocabulary([Concept("b", "Broader"), Concept("n", "Narrower", (), ("b",))])
+    found = [
+        calibrate(signals, fusion, tagged, np.arange(40), pair, hierarchy)[0]
+        for hierarchy in ("closed", "flat")
+    ]
+    closed, flat = (curves.probabilities(logits_BC[1], seen_C)[0] for curves in found)
+    assert flat == pytest.approx(0.5)
+    assert closed < 0.35  # at the broader one's own log odds, no tag is right
 
 
 def test_held_out_suggestions_are_the_most_probable_ones() -> None:

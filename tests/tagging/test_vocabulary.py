@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.lines import Rejects
-from scimult.errors import DataError
+from scimult.errors import DataError, UnknownNameError
 from scimult.tagging import Concept, Vocabulary, read_vocabulary
 from scimult.tagging.reading import write_vocabulary
 
@@ -257,6 +257,21 @@ def test_mistakes_name_file_and_line(tmp_path: Path, name: str, text: str, messa
     with pytest.raises(DataError, match=message) as caught:
         read_vocabulary(write(tmp_path / name, text))
     assert str(caught.value).count("Fix:") == 1
+
+
+def test_concepts_that_are_none_are_left_out_on_request(tmp_path: Path) -> None:
+    lines = [
+        {"id": "a", "label": "A"},
+        {"id": "b", "label": " "},
+        {"id": "c\nd", "label": "C"},
+        {"id": "e", "label": "E"},
+    ]
+    file = write(tmp_path / "v.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    rejects = Rejects(True)
+    assert read_vocabulary(file, rejects=rejects).ids == ["a", "e"]
+    assert sum(rejects.counts.values()) == 2
+    with pytest.raises(UnknownNameError, match="did you mean 'label'"):
+        read_vocabulary(file, columns={"labl": "name"})
 
 
 def test_concepts_are_found_by_id_and_by_unambiguous_names() -> None:
