@@ -63,6 +63,8 @@ _QUERIES = 1 << 14
 # with so many candidates per result that rounding leaves few of them.
 _NUMBERS = {"int8": 1 << 18, "bfloat16": 1 << 16}
 _CANDIDATES = {"int8": 200, "bfloat16": 160}
+# Of all candidates on a CPU, and scores of all queries with a few candidates.
+_LEAST_CANDIDATES, _LEAST_SCORES = 1 << 12, 1 << 20
 _NUMBERS_ON_GPU, _LEAST_WIDTH = 1 << 17, 64
 
 
@@ -76,7 +78,8 @@ class ExactIndex:
     embeddings_CD : array
         Shape ``(C, D)``, floating point; may be memory-mapped and of half precision: scores are
         float32 products. Do not change it while the index is in use. On a CPU up to 64 MiB of it
-        are copied in the layout of several queries' products.
+        are copied in the layout of several queries' products; few candidates (`few_candidates`)
+        in their order, too.
     similarity : {"dot", "cosine", "l2"}
         ``l2`` ranks by Euclidean distance through ``q · d − ‖d‖²/2``; where candidates have much in
         common, a point between them is first subtracted from q and d, so that it costs no digits.
@@ -273,13 +276,16 @@ class ExactIndex:
             return None
         if not self._on_host:
             return FewOnDevice(self._vectors, self.place_C) if self._vectors.in_reach else None
-        small = len(self.ids) <= MOST_CANDIDATES
-        return FewCandidates(self._vectors, self.order_C, self.place_C) if small else None
+        if not FewCandidates.suits(self._vectors):
+            return None
+        return FewCandidates(self._vectors, self.order_C, self.place_C)
 
     def _at_once(self, queries: int, k: int) -> OneProduct | SeveralQueries | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
         if self._few is not None or not self._on_host or self._block_rows is not None:
-            return self._few
+            many = self._on_host and queries * len(self.ids) >= _LEAST_SCORES
+            pays = many and self._first_pass == "auto" and self._cheapest(k) != "float32"
+            return None if pays else self._few
         parts = self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
         if FewQueries.suits(queries, len(self.ids)):
             return FewQueries(*parts)
@@ -311,8 +317,8 @@ class ExactIndex:
     def _cheapest(self, k: int) -> FirstPass:
         count, numbers = len(self.ids), len(self.ids) * self._width
         # Not in memory, or too many for a GPU: then a rounded copy of all may not fit either.
-        small = count <= MOST_CANDIDATES or self._width < _LEAST_WIDTH
-        if small or not self._vectors.in_reach:
+        small = count < _LEAST_CANDIDATES if self._on_host else count <= MOST_CANDIDATES
+        if small or self._width < _LEAST_WIDTH or not self._vectors.in_reach:
             return "float32"
         in_half = multiplies_bfloat16(self.device)
         if not self._on_host:

@@ -28,6 +28,11 @@ from scimult.types import FloatArray, IntArray
 MOST_CANDIDATES = 1 << 13
 """Beyond this, blocks are faster for more than a few queries, and a first pass may be."""
 
+MOST_PACKED = 1 << 14
+"""The same with candidates laid out for oneDNN."""
+
+# Numbers of more than `MOST_CANDIDATES`: 128 MiB, twice.
+_MOST_NUMBERS = 1 << 25
 # Scores computed at once, and the most that are compared without groups.
 _SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 12
 # The most scores of a few queries: 32 MiB, and a copy in order.
@@ -92,6 +97,14 @@ class FewCandidates(OneProduct):
             np.array([columns[0] for columns in copies], dtype=np.int64),
             [len(columns) - 1 for columns in copies],
         )
+
+    @staticmethod
+    def suits(vectors: Vectors) -> bool:
+        """Return whether these are few candidates."""
+        count, width = vectors.shape
+        # As they are here: in float32 on a CPU.
+        more = packs(torch.empty(0)) and count * width <= _MOST_NUMBERS
+        return bool(count <= (MOST_PACKED if more else MOST_CANDIDATES))
 
     @cached_property
     def _packed_CD(self) -> Tensor | None:

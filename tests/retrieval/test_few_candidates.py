@@ -5,14 +5,21 @@ from __future__ import annotations
 import faiss
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.errors import DataError
 from scimult.products import FEW
 from scimult.retrieval import few_candidates
-from scimult.retrieval.exact import ExactIndex
-from scimult.retrieval.few_candidates import MOST_CANDIDATES, best_columns
+from scimult.retrieval.exact import ExactIndex, FirstPass
+from scimult.retrieval.few_candidates import (
+    MOST_CANDIDATES,
+    MOST_PACKED,
+    FewCandidates,
+    best_columns,
+)
+from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, Similarity
 
 
@@ -110,7 +117,44 @@ def test_many_queries_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(whole.scores_QK, parts.scores_QK)
 
 
-@pytest.mark.parametrize("count", [MOST_CANDIDATES, MOST_CANDIDATES + 1])
+def test_more_candidates_are_few_where_onednn_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(count: int, width: int) -> bool:
+        vectors = Vectors(np.zeros((count, width), np.float32), "dot", torch.device("cpu"))
+        return FewCandidates.suits(vectors)
+
+    monkeypatch.setattr(few_candidates, "_MOST_NUMBERS", 3 * MOST_PACKED)
+    for packs in (True, False):
+        monkeypatch.setattr(few_candidates, "packs", lambda _, packs=packs: packs)
+        assert few(MOST_CANDIDATES, 8)
+        assert few(MOST_CANDIDATES + 1, 3) == few(MOST_PACKED, 3) == packs
+        assert not few(MOST_PACKED + 1, 2)
+        assert not few(MOST_PACKED, 4)
+
+
+def test_many_queries_among_few_candidates_take_two_passes_where_these_pay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bytes", lambda: False)
+    monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
+    queries_QD = _made(9, 256, 64)
+
+    def in_passes(count: int, queries: int, k: int, first_pass: FirstPass = "auto") -> bool:
+        ids = [f"{row:05}" for row in range(count)]
+        index = ExactIndex(ids, _made(8, count, 64), "dot", first_pass=first_pass)
+        whole = ExactIndex(ids, _made(8, count, 64), "dot", first_pass="float32")
+        found = index.search(queries_QD[:queries], k)
+        wanted = whole.search(queries_QD[:queries], k)
+        np.testing.assert_allclose(found.scores_QK, wanted.scores_QK, rtol=1e-5)
+        return "_in_bfloat16" in vars(index)
+
+    assert in_passes(4096, 256, 4)
+    assert not in_passes(4096, 255, 4)
+    assert not in_passes(4095, 256, 3)
+    assert not in_passes(4096, 256, 5)
+    assert not in_passes(4096, 256, 4, "float32")
+
+
+@pytest.mark.parametrize("count", [MOST_CANDIDATES, MOST_CANDIDATES + 1, MOST_PACKED + 1])
 def test_a_product_that_overflows_is_refused_on_both_sides_of_the_limit(count: int) -> None:
     candidates_CD = np.ones((count, 2), np.float32)
     candidates_CD[7] = 3e38

@@ -12,7 +12,7 @@ from scimult.errors import DataError
 from scimult.products import FEW
 from scimult.retrieval import exact, nearest
 from scimult.retrieval.exact import ExactIndex, FirstPass
-from scimult.retrieval.few_candidates import MOST_CANDIDATES
+from scimult.retrieval.few_candidates import MOST_PACKED
 from scimult.retrieval.nearest import Nearest
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Similarity
@@ -61,7 +61,7 @@ def test_lists_are_ours_ties_included(
 
 @pytest.mark.parametrize("distinct", [3, 10**5])
 def test_many_candidates_are_searched_as_they_are_once_they_were_checked(distinct: int) -> None:
-    count = MOST_CANDIDATES + 1
+    count = MOST_PACKED + 1
     candidates_CD, query_1D = _vectors(count, 12, distinct, 3), _vectors(1, 12, distinct, 4)
     index = ExactIndex(_ids(count), candidates_CD, "dot")
     first = index.search(query_1D, 50)
@@ -111,7 +111,7 @@ def test_products_that_might_overflow_are_left_to_us_which_refuses_them(number: 
 
 
 def test_candidates_that_are_not_finite_are_refused_first() -> None:
-    candidates_CD = _vectors(MOST_CANDIDATES + 1, 3, 5, 5)
+    candidates_CD = _vectors(MOST_PACKED + 1, 3, 5, 5)
     candidates_CD[-1, 1] = np.nan
     index = ExactIndex(_ids(len(candidates_CD)), candidates_CD, "dot")
     for _ in range(2):

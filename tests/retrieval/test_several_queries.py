@@ -9,12 +9,12 @@ from scimult.errors import DataError
 from scimult.products import packs_for_few
 from scimult.retrieval import several_queries
 from scimult.retrieval.exact import ExactIndex
-from scimult.retrieval.few_candidates import MOST_CANDIDATES
+from scimult.retrieval.few_candidates import MOST_PACKED
 from scimult.retrieval.several_queries import SeveralQueries
 from scimult.types import FloatArray, Similarity
 
 pytestmark = pytest.mark.skipif(not packs_for_few(), reason="no AVX2")
-_COUNT = MOST_CANDIDATES + 50
+_COUNT = MOST_PACKED + 50
 
 
 def _vectors(rows: int, seed: int) -> FloatArray:

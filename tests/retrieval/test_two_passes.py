@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from scimult.errors import ConfigError
 from scimult.products import FEW, multiplies_bytes
-from scimult.retrieval import rounded, vectors
+from scimult.retrieval import few_candidates, rounded, vectors
 from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.exact import ExactIndex, FirstPass
+from scimult.retrieval.few_candidates import MOST_CANDIDATES
 from scimult.retrieval.passes import Passes
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand
 from scimult.retrieval.vectors import Block, Vectors
@@ -313,6 +314,7 @@ def test_two_passes_are_taken_where_they_pay(
 ) -> None:
     candidates_CD = _embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
+    monkeypatch.setattr(few_candidates, "MOST_PACKED", MOST_CANDIDATES)
 
     def types(x_CD: FloatArray, k: int, queries: int = 41) -> set[torch.dtype]:
         seen: set[torch.dtype] = set()
