@@ -24,8 +24,9 @@ PackedT = TypeVar("PackedT")
 FEW = 4
 """Up to this many rows of the second matrix are memory-bound: pairs are multiplied one by one."""
 
-# Up to this many rows of the second matrix, oneDNN beats MKL on AVX2 too (1.1 to 1.7 times).
-_FEW_FOR_AVX2 = 256
+FEW_FOR_AVX2 = 256
+"""Up to this many rows of the second matrix, oneDNN beats MKL on AVX2 too (1.1 to 1.7 times)."""
+
 # The divisor of a row of zeros.
 _TINY = torch.finfo(torch.float32).tiny
 # Rows that weights are laid out for; any number works.
@@ -45,7 +46,7 @@ def products(x_ND: Tensor, y_MD: Tensor) -> Tensor:
         return torch.mm(x_ND, y_MD.T)
     if 0 < len(y_MD) <= FEW:
         return products_of_all(x_ND, y_MD)
-    few = len(y_MD) <= _FEW_FOR_AVX2 and multiplies_few_by_onednn()
+    few = len(y_MD) <= FEW_FOR_AVX2 and multiplies_few_by_onednn()
     if len(y_MD) and (few or multiplies_by_onednn()):
         return linear_by_onednn(x_ND, y_MD)
     return torch.mm(x_ND, y_MD.T)

@@ -16,7 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scimult.products import FEW, linear_by_onednn, packed, packs, products
+from scimult.products import (
+    FEW,
+    FEW_FOR_AVX2,
+    linear_by_onednn,
+    packed,
+    packs,
+    packs_for_few,
+    products,
+)
 from scimult.progress import progress
 from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.copies import equal_rows
@@ -109,7 +117,7 @@ class FewCandidates(OneProduct):
     @cached_property
     def _packed_CD(self) -> Tensor | None:
         candidates_CD = torch.from_numpy(self.vectors_CD)
-        return packed(candidates_CD) if packs(candidates_CD) else None
+        return packed(candidates_CD) if packs_for_few() else None
 
     def _scores(self, queries_QD: Tensor) -> FloatArray:
         scores_QC = self._products(queries_QD)
@@ -124,7 +132,8 @@ class FewCandidates(OneProduct):
         if len(queries_QD) <= FEW:
             few_CQ = products(torch.from_numpy(self.vectors_CD), queries_QD).numpy()
             return np.ascontiguousarray(few_CQ.T)
-        if self._packed_CD is not None:
+        fast = packs(queries_QD) or len(queries_QD) <= FEW_FOR_AVX2
+        if fast and self._packed_CD is not None:
             many_QC: FloatArray = linear_by_onednn(queries_QD, self._packed_CD).numpy()
             return many_QC
         usual_QC: FloatArray = queries_QD.numpy() @ self.vectors_CD.T
