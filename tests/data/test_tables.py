@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from scimult.data.lines import Record, Rejects
 from scimult.data.tables import read_delimited
+from scimult.errors import DataError
 
 VALUES = st.text(alphabet="ab\"'; ,\t\né", max_size=8)
 LINES = st.lists(st.text(alphabet='"x, ', max_size=8), max_size=6)
@@ -71,3 +72,11 @@ def test_lines_read_again_keep_their_order(delimiter: str) -> None:
     # In CSV an unclosed quote is refused; in TSV it is text.
     expected = [(2, "1"), (3, "2"), (4, "3"), (5, "4")]
     assert rows == (expected[1::2] if delimiter == "," else expected)
+
+
+def test_a_record_in_the_place_of_the_header_is_cut() -> None:
+    cut = pytest.raises(DataError, match=r"write 2 values \(1, A word\.")
+    with written('1,"' + "A word.\n" * 900 + '"\n2\n') as path, cut as caught:
+        read(path, ",", Rejects())
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 800
