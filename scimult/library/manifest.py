@@ -143,6 +143,8 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{number!r} is not a number of rows or bytes")
     if missing := {"path", "name", "dtype", "settings"} - manifest.model.keys():
         raise ValueError(f"its model has no {', '.join(sorted(missing))}")
+    if not isinstance(manifest.model["settings"], dict):
+        raise ValueError("its model's settings are no mapping")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
