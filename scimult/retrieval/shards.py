@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from scimult.arrays import load_array
 from scimult.errors import DataError
 from scimult.files import allow_many_files, atomic_file, read_json, sha256, write_json
 from scimult.retrieval.embeddings import check_finite
@@ -182,7 +183,7 @@ def find_shard(folder: Path, number: int, space: Space, texts: str | None = None
     try:
         table = _read_ids(ids_path)
         facts = table.schema.metadata or {}
-        mapped_ND = np.load(path, mmap_mode="r", allow_pickle=False)
+        mapped_ND = load_array(path, mapped=True)
         ids_sha256 = sha256(ids_path)
     except (OSError, ValueError, EOFError, pa.ArrowException):
         return None
@@ -324,7 +325,7 @@ class Shards:
     def _open(self, shard: Shard) -> FloatArray | None:
         path = self.path / f"{shard.name}.npy"
         try:
-            part_ND: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
+            part_ND: FloatArray = load_array(path, mapped=True)
             layout, wanted = (part_ND.shape, part_ND.dtype), (shard.rows, self.space.width)
             if layout != (wanted, np.dtype(self.space.dtype)):
                 raise ValueError(f"{layout[1]} of shape {layout[0]}, not {wanted}")
@@ -335,8 +336,7 @@ class Shards:
                 raise  # no damage, and rows must not be missing
             self.damaged[shard.name] = _damage(path, str(error))
             return None
-        # Still mapped, but without a memmap's cost per slice.
-        return np.asarray(part_ND)
+        return np.asarray(part_ND)  # still mapped, but without a memmap's cost per slice
 
     def _column(self, name: str) -> list[str]:
         column: list[str] = []
