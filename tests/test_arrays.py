@@ -24,6 +24,7 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["other"], wanted[0])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:invalid escape")  # of damaged headers, which Python parses
 def test_any_damage_is_an_error_that_readers_expect(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
