@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_SHOWN = 120
+_MOST_QUOTED = 300
 
 
 class SciMultError(ValueError):
@@ -104,6 +105,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     folded = {one.casefold(): one for one in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return f" (did you mean {folded[close[0]]!r}?)" if close else ""
+
+
+def quoted_in_line(text: str) -> str:
+    """Return what a file or another library says as one line of at most 300 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_QUOTED else line[: _MOST_QUOTED - 1] + "…"
 
 
 def shown(value: Any) -> str:

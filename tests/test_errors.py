@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from scimult.data.tables import MissingColumnError
-from scimult.errors import DataError, SciMultError, UnknownNameError, shown, suggest
+from scimult.errors import (
+    DataError,
+    SciMultError,
+    UnknownNameError,
+    quoted_in_line,
+    shown,
+    suggest,
+)
 
 
 def test_message_names_place_value_and_fix() -> None:
@@ -40,6 +47,12 @@ def test_long_values_are_cut() -> None:
     message = str(SciMultError("bad", value="x" * 500))
     assert len(message) < 150
     assert message.endswith("…)")
+
+
+def test_what_others_say_is_one_short_line() -> None:
+    assert quoted_in_line("  two\nlines\t ") == "two lines"
+    assert quoted_in_line("x" * 300) == "x" * 300
+    assert quoted_in_line("x" * 301) == "x" * 299 + "…"
 
 
 def test_a_value_is_shown_as_python_writes_it() -> None:

@@ -178,6 +178,22 @@ def test_documents_name_files_that_exist(repository: Path) -> None:
     assert [(page, str(path)) for page, path in named if not path.exists()] == []
 
 
+def test_tables_are_short(repository: Path) -> None:
+    """A cell of more than 25 words is a paragraph; names say most of where to change what."""
+    docs = repository / "docs"
+    long = []
+    for page in [repository / "README.md", *docs.rglob("*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for row in re.findall(r"^\|.*", text, re.M):
+            cells = re.split(r"(?<!\\)\|", row)
+            long += [(page.name, cell) for cell in cells if len(cell.split()) > 25]
+    assert long == []
+    architecture = (docs / "architecture.md").read_text(encoding="utf-8")
+    _, _, section = architecture.partition("## Where do I change X?")
+    table = re.findall(r"^\| (?!to change)", section.partition("\n## ")[0], re.M)
+    assert 0 < len(table) <= 25
+
+
 def _pages_of(nav: list[Any]) -> list[str]:
     """Return the pages of a navigation with nested sections."""
     pages = []

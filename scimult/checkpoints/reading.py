@@ -147,8 +147,11 @@ def config_of(
             f"config.json lacks {error}", path=folder, fix="use a complete checkpoint"
         ) from error
     except ValidationError as error:
-        problem = "; ".join(f"{d['loc']}: {d['msg']}" for d in error.errors())
-        raise CheckpointError(f"config.json is not valid: {problem}", path=folder) from error
+        reasons = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()]
+        told = "; ".join(": ".join(filter(None, reason)) for reason in reasons)
+        fix = "correct it, or use a complete checkpoint"
+        problem = f"config.json is not valid: {told}"
+        raise CheckpointError(problem, path=folder, fix=fix) from error
     if encoder.max_text_length < SHORTEST:
         raise CheckpointError(
             f"this checkpoint reads at most {encoder.max_text_length} tokens",

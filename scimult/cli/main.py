@@ -130,6 +130,12 @@ class Verbs(TyperGroup):
                 raise
             problem = error if isinstance(error, SciMultError) else describe(error)
             raise ended_by(problem) from None
+        except RuntimeError as error:
+            cause = error.__context__  # below Python 3.13 Path.resolve() raises one for a loop
+            loop = cause if isinstance(cause, OSError) and cause.errno == errno.ELOOP else None
+            if loop is None or ctx.params.get("debug"):
+                raise
+            raise ended_by(describe(loop)) from None
         except ImportError as error:
             missing = not_installed(error, ctx.invoked_subcommand)
             if missing is None or ctx.params.get("debug"):

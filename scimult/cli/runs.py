@@ -115,7 +115,7 @@ def curves(
     from scimult.training.curves import SOFTWARE, plot_curves
 
     if out.suffix.lower() != ".png":
-        fix = f"write --out {out.with_suffix('.png')}"
+        fix = f"write --out {out.with_suffix('.png')}" if out.name else "name a file"
         raise ConfigError("a plot of curves is a PNG file", value=str(out), fix=fix)
     check_own_file(out, "a plot of curves", SOFTWARE.encode())
     plot_curves(runs, out)

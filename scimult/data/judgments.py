@@ -51,14 +51,14 @@ def grade_of(record: Record) -> int:
     Raises
     ------
     DataError
-        If it is not a whole number.
+        If it is not a whole number of at most 64 bits.
     """
     score = record.fields.get(SCORE)
     if not isinstance(score, float):
         return record.integer(SCORE)
     if not score.is_integer():
         raise record.error("field 'score' is not whole", value=score, fix="use whole numbers")
-    return int(score)
+    return Record(record.path, record.line, {SCORE: int(score)}).integer(SCORE)
 
 
 def _renamed(

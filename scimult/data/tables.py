@@ -12,7 +12,7 @@ from typing import Any
 
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.data.packed import unpacked_name
-from scimult.errors import DataError, suggest
+from scimult.errors import DataError, quoted_in_line, suggest
 
 FIELD_LIMIT = 1 << 24
 """Longest value, in characters; the csv module's process-wide default is too low."""
@@ -108,7 +108,8 @@ def read_delimited(
         if delimiter == "\t" and len(values) == len(names) + 1 and not values[-1]:
             del values[-1]
         if len(values) != len(names):
-            fix = f"write {len(names)} values ({', '.join(names)}); the file may be cut off"
+            wanted = f"{len(names)} values ({quoted_in_line(', '.join(names))})"
+            fix = f"write {wanted}; the file may be cut off"
             text = (delimiter or " ").join(values)
             rejects.refuse("wrong number of values", path, number, value=text, fix=fix)
         else:

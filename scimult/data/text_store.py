@@ -273,15 +273,13 @@ def open_arrow(path: Path, what: str) -> pa.Table:
     """
     try:
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        metadata = {key: value.decode() for key, value in (table.schema.metadata or {}).items()}
     except FileNotFoundError:
         raise DataError("file does not exist", path=path, fix="run scimult prepare") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         fix = "run scimult prepare again"
         raise DataError(f"not a readable Arrow file: {error}", path=path, fix=fix) from None
-    metadata = table.schema.metadata or {}
-    header = tuple(
-        metadata.get(key, b"").decode() for key in (b"scimult.format", b"scimult.version")
-    )
+    header = tuple(metadata.get(key, "") for key in (b"scimult.format", b"scimult.version"))
     if header != (what, VERSION):
         raise DataError(
             f"expected a {what} file of version {VERSION}",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scimult.arrays import load_array
 from scimult.data.ragged import offsets_of
 from scimult.data.text_store import TEXTS_PER_CHUNK, TextStore
 from scimult.data.tokenization import TextTokenizer, cut
@@ -69,9 +70,9 @@ class TokenStore:
             )
         try:
             # As plain arrays: slicing a memmap takes twice as long.
-            offsets = np.asarray(np.load(folder / "offsets.npy", mmap_mode="r"))
+            offsets = np.asarray(load_array(folder / "offsets.npy", mapped=True))
             tokens_T = np.asarray(np.memmap(folder / "tokens.bin", dtype=meta["dtype"], mode="r"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(f"damaged token store: {error}", path=folder, fix=fix) from error
         if len(offsets) != meta["count"] + 1 or len(tokens_T) != offsets[-1]:
             raise DataError("damaged token store: sizes disagree", path=folder, fix=fix)

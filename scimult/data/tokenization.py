@@ -129,7 +129,14 @@ class TextTokenizer:
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
-        around = backend.encode("").ids
+        try:
+            around = backend.encode("").ids
+        except BaseException as error:
+            # A panic of Rust, as for a template of tokens that are not there, is no Exception.
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            problem, fix = "tokenizer cannot read a text", "copy its files again"
+            raise CheckpointError(problem, path=path, value=str(error), fix=fix) from error
         if around != [tokenizer.cls_token_id, tokenizer.sep_token_id]:
             raise CheckpointError(
                 "tokenizer does not put cls and sep around a text",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scimult import __version__
+from scimult.arrays import load_array
 from scimult.errors import DataError
 from scimult.files import atomic_file, read_json, write_json
 from scimult.library.segments import ARROW_TYPES, Segment
@@ -146,6 +147,8 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{number!r} is not a number of rows or bytes")
     if missing := {"path", "name", "dtype", "settings"} - manifest.model.keys():
         raise ValueError(f"its model has no {', '.join(sorted(missing))}")
+    if not isinstance(manifest.model["settings"], dict):
+        raise ValueError("its model's settings are no mapping")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -175,7 +178,7 @@ def read_removed(folder: Path, manifest: Manifest) -> BoolArray:
         return np.zeros(manifest.rows, dtype=bool)
     path = folder / manifest.removed
     try:
-        bits = np.load(path, allow_pickle=False)
+        bits = load_array(path)
         return np.unpackbits(bits, count=manifest.rows).astype(bool)
     except (OSError, ValueError, EOFError) as error:
         fix = "restore the file, or create the library again"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scimult.arrays import load_arrays
 from scimult.errors import ConfigError, DataError
 from scimult.files import atomic_file
 from scimult.library.compaction import compact
@@ -219,13 +220,13 @@ def adapter_for(state: State, model: SciMult) -> dict[str, Adapter]:
     path = state.folder / str(facts["file"])
     on_sphere = model.similarity == "cosine"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {
-                task: Adapter(
-                    kind, file[f"{task}.matrix"], file[f"{task}.offset"], recall, on_sphere
-                )
-                for task, (kind, recall) in facts["fitted"].items()
-            }
+        arrays = load_arrays(path)
+        return {
+            task: Adapter(
+                kind, arrays[f"{task}.matrix"], arrays[f"{task}.offset"], recall, on_sphere
+            )
+            for task, (kind, recall) in facts["fitted"].items()
+        }
     except (OSError, ValueError, KeyError, EOFError) as error:
         fix = "fit it again with scimult library migrate --adapter"
         raise DataError(f"damaged adapter: {error}", path=path, fix=fix) from error

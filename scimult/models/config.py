@@ -55,15 +55,16 @@ class EncoderConfig(StrictConfig):
 
     family: FamilyName = "bert"
 
-    vocab_size: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
+    # Beyond these bounds torch fails at the product of two sizes, not at the one that is wrong.
+    vocab_size: int = Field(ge=1, le=2**31)
+    hidden_size: int = Field(ge=1, le=2**20)
     # More would be built, one by one, before the weights show that they are not there.
     num_blocks: int = Field(ge=1, le=1000)
-    num_heads: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    max_positions: int = Field(512, ge=1)
-    position_offset: int = Field(0, ge=0)
-    token_types: int = Field(2, ge=0)
+    num_heads: int = Field(ge=1, le=2**20)
+    intermediate_size: int = Field(ge=1, le=2**24)
+    max_positions: int = Field(512, ge=1, le=2**31)
+    position_offset: int = Field(0, ge=0, le=2**31)
+    token_types: int = Field(2, ge=0, le=2**31)
     activation: Activation = "gelu"
     norm_eps: float = Field(1e-12, gt=0)
     dropout: float = Field(0.1, ge=0, lt=1)

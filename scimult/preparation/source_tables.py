@@ -336,8 +336,9 @@ def _reject(corpus: Corpus, table: str, path: Path, problems: Mapping[str, _Prob
     bad = f"FROM {table} WHERE problem IN ({names})"
     more = ""
     if not corpus.rejects.skip_bad:
-        count = int(corpus.one(f"SELECT count(*) AS n {bad}")["n"]) - 1
-        lines = [str(line) for (line,) in corpus.rows(f"SELECT line {bad} ORDER BY line LIMIT 3")]
+        alike = f"FROM {table} WHERE problem = (SELECT problem {bad} ORDER BY line LIMIT 1)"
+        count = int(corpus.one(f"SELECT count(*) AS n {alike}")["n"]) - 1
+        lines = [str(line) for (line,) in corpus.rows(f"SELECT line {alike} ORDER BY line LIMIT 3")]
         if count > 0:
             following = " and ".join(lines[1:])
             more = f" (and {count:,} more, the next on line {following})"

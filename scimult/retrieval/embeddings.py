@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
+from scimult.arrays import load_array
 from scimult.errors import DataError
 from scimult.files import (
     FolderKind,
@@ -327,7 +328,7 @@ def map_matrix(path: Path) -> FloatArray:
         If the file is missing or damaged.
     """
     try:
-        matrix: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
+        matrix: FloatArray = load_array(path, mapped=True)
     except (OSError, ValueError, EOFError) as error:
         fix = "write it again with numpy.save"
         raise DataError(f"cannot read embeddings: {error}", path=path, fix=fix) from error

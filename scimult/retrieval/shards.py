@@ -17,7 +17,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from scimult.arrays import load_array
 from scimult.errors import DataError
 from scimult.files import allow_many_files, atomic_file, read_json, sha256, write_json
 from scimult.retrieval.embeddings import check_finite
@@ -133,12 +134,8 @@ def write_shard(
         Number of the shard, which is replaced if it exists.
     space : Space
         Origin of the vectors.
-    ids : sequence of str
-        N ids.
-    vectors_ND : array
-        Shape ``(N, D)``; rounded to the space's type.
-    hashes : sequence of str, optional
-        Hashes of the encoded texts, one per id.
+    ids, vectors_ND, hashes : sequence of str, array, sequence of str
+        N ids; vectors, shape ``(N, D)``, rounded to the space's type; hashes of the encoded texts.
 
     Raises
     ------
@@ -179,15 +176,14 @@ def fingerprint_of_texts(ids: Sequence[str], hashes: Sequence[str]) -> str:
 def find_shard(folder: Path, number: int, space: Space, texts: str | None = None) -> Shard | None:
     """Return shard ``number`` if it is complete, of this space and of these ``texts``, if given.
 
-    ``texts`` is a `fingerprint_of_texts`. Reads the ids but not the vectors; `Shards.check` reads
-    both.
+    ``texts`` is a `fingerprint_of_texts`. Reads ids, not vectors; `Shards.check` reads both.
     """
     name = shard_name(number)
     ids_path, path = folder / f"{name}.arrow", folder / f"{name}.npy"
     try:
         table = _read_ids(ids_path)
         facts = table.schema.metadata or {}
-        mapped_ND = np.load(path, mmap_mode="r", allow_pickle=False)
+        mapped_ND = load_array(path, mapped=True)
         ids_sha256 = sha256(ids_path)
     except (OSError, ValueError, EOFError, pa.ArrowException):
         return None
@@ -329,7 +325,7 @@ class Shards:
     def _open(self, shard: Shard) -> FloatArray | None:
         path = self.path / f"{shard.name}.npy"
         try:
-            part_ND: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
+            part_ND: FloatArray = load_array(path, mapped=True)
             layout, wanted = (part_ND.shape, part_ND.dtype), (shard.rows, self.space.width)
             if layout != (wanted, np.dtype(self.space.dtype)):
                 raise ValueError(f"{layout[1]} of shape {layout[0]}, not {wanted}")
@@ -340,8 +336,7 @@ class Shards:
                 raise  # no damage, and rows must not be missing
             self.damaged[shard.name] = _damage(path, str(error))
             return None
-        # Still mapped, but without a memmap's cost per slice.
-        return np.asarray(part_ND)
+        return np.asarray(part_ND)  # still mapped, but without a memmap's cost per slice
 
     def _column(self, name: str) -> list[str]:
         column: list[str] = []
@@ -364,18 +359,22 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        fix = "name a folder written by scimult"
-        raise DataError("not a manifest of shards", path=path, fix=fix)
-    if manifest.get("version") != VERSION:
+        raise DataError("not a manifest of shards", path=path, fix="name a folder made by scimult")
+    if (version := manifest.get("version")) != VERSION:
         fix = "use the version of scimult that wrote it, or encode again"
-        version = manifest.get("version")
         raise DataError("shards of another version", path=path, value=version, fix=fix)
-    known = {part.name for part in fields(Space)}
-    space = manifest.get("space")
-    sound = isinstance(space, dict) and set(space) == known and space["dtype"] in _TYPES
-    if not sound or not isinstance(manifest.get("shards"), list):
+    space, shards = manifest.get("space", {}), manifest.get("shards")
+    known = _kinds(space) == _SPACE_KINDS and space["dtype"] in get_args(Precision)
+    known = known and space["similarity"] in get_args(Similarity)
+    items = shards if isinstance(shards, list) else [{}]
+    fit = (_kinds(one) == _KINDS and one["name"].isdigit() and one["rows"] >= 0 for one in items)
+    if not (known and all(fit)):
         raise DataError("damaged manifest of shards", path=path, fix="encode again")
     return manifest
+
+
+def _kinds(tree: Any) -> dict[str, type]:
+    return {name: type(value) for name, value in tree.items()} if isinstance(tree, dict) else {}
 
 
 def _read_ids(path: Path) -> pa.Table:
@@ -397,4 +396,5 @@ def _shown(values: Mapping[str, Any], name: str) -> str:
     return repr(values[name]) if name in values else "unknown"
 
 
-_TYPES = get_args(Precision)
+_SPACE_KINDS = {"width": int, "similarity": str, "dtype": str, "made_by": dict, "model": str}
+_KINDS = {"name": str, "rows": int, "vectors_sha256": str, "ids_sha256": str}

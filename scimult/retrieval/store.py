@@ -19,6 +19,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from scimult.arrays import load_array
 from scimult.errors import DataError
 from scimult.files import atomic_file
 from scimult.retrieval.embeddings import encode
@@ -203,8 +204,8 @@ class _Part:
     def _load(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.generic]]:
         """Return a block's keys, and its rows, which are mapped."""
         try:
-            keys_BK = np.load(self._folder / (name + _KEYS), allow_pickle=False)
-            rows_BD = np.load(self._folder / (name + _ROWS), mmap_mode="r", allow_pickle=False)
+            keys_BK = load_array(self._folder / (name + _KEYS))
+            rows_BD = load_array(self._folder / (name + _ROWS), mapped=True)
             if rows_BD.ndim != 2 or keys_BK.shape != (len(rows_BD), _KEY_BYTES):
                 raise ValueError(f"{len(keys_BK)} keys for shape {rows_BD.shape}")
         except (OSError, ValueError, EOFError) as error:

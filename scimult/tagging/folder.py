@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
+from scimult.arrays import load_arrays
 from scimult.errors import DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
 from scimult.tagging.calibration import Calibration, Curve, Suggestions
@@ -20,7 +20,6 @@ from scimult.tagging.vocabulary import Vocabulary
 from scimult.tagging.words import (
     LinearHead,
     Words,
-    load_arrays,
     packed,
     save_arrays,
     unpacked,
@@ -149,7 +148,7 @@ def _read(folder: Path) -> TaggerState:
         raise DataError(problem, path=folder, value=value, fix=fix)
     try:
         return _load(folder, content)
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
         fix = "train the tagger again, or copy the folder again"
@@ -159,7 +158,11 @@ def _read(folder: Path) -> TaggerState:
 def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
     papers = load_arrays(folder / _PAPERS) if (folder / _PAPERS).is_file() else {}
-    curves = content["calibration"]
+    curves, model = content["calibration"], content["model"]
+    if missing := {"dtype", "settings", "fingerprint"} - model.keys():
+        raise ValueError(f"its model has no {', '.join(sorted(missing))}")
+    if not isinstance(model["settings"], dict):
+        raise ValueError("its model's settings are no mapping")
     vocabulary = read_vocabulary(folder / VOCABULARY)
     if len(vocabulary) != len(labels["labels"]):
         counts = f"{counted(len(vocabulary), 'concept')}, {len(labels['labels']):,} embeddings"
@@ -170,7 +173,7 @@ def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
         labels["mean"],
         Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
         content["hierarchy"],
-        content["model"],
+        model,
         learned=_load_learned(folder, papers) if papers else None,
         calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
         suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),

@@ -11,7 +11,7 @@ from xml.sax import SAXParseException
 
 from scimult.data.lines import Rejects
 from scimult.data.packed import open_binary
-from scimult.errors import DataError
+from scimult.errors import DataError, quoted_in_line
 from scimult.progress import note
 from scimult.tagging.reading import linked
 from scimult.tagging.vocabulary import Concept, Vocabulary
@@ -115,7 +115,7 @@ def _parsed(path: Path, format: str) -> Graph:
                 source=cast(BinaryIO, file), format=format, publicID=path.resolve().as_uri()
             )
     except BadSyntax as error:
-        problem = f"not valid Turtle: {error._why}"
+        problem = f"not valid Turtle: {quoted_in_line(error._why)}"
         raise DataError(problem, path=path, line=error.lines + 1, fix=fix) from None
     except SAXParseException as error:
         problem = f"not valid RDF/XML: {error.getMessage()}"
@@ -123,7 +123,7 @@ def _parsed(path: Path, format: str) -> Graph:
     except (DataError, OSError):
         raise
     except Exception as error:  # bad input makes rdflib raise AttributeError and others
-        problem = f"not valid RDF: {' '.join(str(error).split())}"
+        problem = f"not valid RDF: {quoted_in_line(str(error))}"
         raise DataError(problem, path=path, fix=fix) from None
     return graph
 

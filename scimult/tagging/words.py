@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from scimult.arrays import load_array, load_arrays
 from scimult.files import atomic_file, read_json, write_json
 from scimult.progress import progress
 from scimult.types import FloatArray, Text
@@ -31,12 +32,6 @@ def save_arrays(path: Path, **arrays: Any) -> None:
     """Write arrays as one ``.npz`` file, atomically."""
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
-
-
-def load_arrays(path: Path) -> dict[str, Any]:
-    """Read the arrays of `save_arrays`."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 def packed(rows: Sparse, prefix: str = "") -> dict[str, Any]:
@@ -92,7 +87,7 @@ class Words:
     @classmethod
     def load(cls, folder: Path) -> Words:
         """Read the files of `save`."""
-        return cls(read_json(folder / "terms.json"), np.load(folder / "idf.npy"))
+        return cls(read_json(folder / "terms.json"), load_array(folder / "idf.npy"))
 
 
 _OPTIONS: dict[str, Any] = {

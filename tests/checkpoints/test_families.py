@@ -163,7 +163,11 @@ def test_options_that_our_blocks_lack_are_named(
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("num_attention_heads", None, "lacks 'num_attention_heads'"), ("hidden_size", 31, "multiple")],
+    [
+        ("num_attention_heads", None, "lacks 'num_attention_heads'"),
+        ("hidden_size", 31, "multiple"),
+        ("vocab_size", 10**25, r"valid: vocab_size: Input should be less.*Fix"),
+    ],
 )
 def test_sizes_that_cannot_be_are_named(
     tmp_path: Path, key: str, value: object, message: str

@@ -59,6 +59,17 @@ def test_a_missing_file_is_one_line_and_exit_code_1(failing: typer.Typer) -> Non
     assert "no/such/file" in result.stderr
 
 
+def test_links_that_lead_to_each_other_are_one_line(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for command in (["mine", str(loop)], ["study", str(loop)]):
+        result = runner.invoke(app, command)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+        assert str(loop) in result.stderr
+
+
 def test_debug_keeps_the_traceback(failing: typer.Typer) -> None:
     result = runner.invoke(failing, ["--debug", "data"])
     assert isinstance(result.exception, DataError)

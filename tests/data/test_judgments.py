@@ -61,6 +61,7 @@ def test_every_layout_says_the_same(tmp_path: Path, pairs: Pairs) -> None:
         ("a.qrel", "q 0 d 1\nq 0 d\n", "a.qrel:2: wrong number of values"),
         ("a.qrel", "q 0 d 1\nq 0 e high\n", "a.qrel:2: field 'score' is not an integer"),
         ("a.jsonl", '{"query_id": "q", "cand_id": "d", "score": 0.5}\n', "'score' is not whole"),
+        ("a.jsonl", '{"query_id": "q", "cand_id": "d", "score": 1e300}\n', "not a 64-bit integer"),
         ("a.jsonl", '{"query_id": "q", "score": 1}\n', "missing field 'cand_id'.*add 'cand_id'"),
     ],
 )

@@ -71,6 +71,10 @@ def test_known_positives_of_a_stranger() -> None:
 def test_a_damaged_pair_file(tmp_path: Path) -> None:
     path = tmp_path / "p.arrow"
     write_pairs(path, _pairs([(3, [1], [], [])]))
-    path.write_bytes(path.read_bytes()[:100])
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"search", b"\xff\xfearch"))
+    with pytest.raises(DataError, match=r"p\.arrow: not a readable Arrow file.*Fix: "):
+        read_pairs(path)
+    path.write_bytes(whole[:100])
     with pytest.raises(DataError, match=r"p\.arrow: not a readable Arrow file.*Fix: "):
         read_pairs(path)

@@ -81,3 +81,11 @@ def test_a_quote_that_is_open_at_the_end_is_refused() -> None:
         pytest.raises(DataError, match=r"table:3: .*end of data"),
     ):
         read(path, ",", Rejects())
+
+
+def test_a_record_in_the_place_of_the_header_is_cut() -> None:
+    cut = pytest.raises(DataError, match=r"write 2 values \(1, A word\.")
+    with written('1,"' + "A word.\n" * 900 + '"\n2\n') as path, cut as caught:
+        read(path, ",", Rejects())
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 800

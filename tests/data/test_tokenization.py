@@ -182,6 +182,12 @@ def test_folders_without_a_usable_tokenizer(tmp_path: Path, cased: Path) -> None
     (tmp_path / "odd" / "config.json").write_text(odd)
     with pytest.raises(CheckpointError, match="no usable tokenizer: .*'tie_word_embeddings'"):
         TextTokenizer.from_folder(tmp_path / "odd")
+    shutil.copytree(cased, tmp_path / "damaged")
+    tree = read_json(cased / "tokenizer.json")
+    tree["post_processor"]["single"][0]["SpecialToken"]["id"] = "[NONE]"
+    write_json(tmp_path / "damaged" / "tokenizer.json", tree)
+    with pytest.raises(CheckpointError, match=r"damaged: .*token.*Fix"):
+        TextTokenizer.from_folder(tmp_path / "damaged")
     backend = Tokenizer.from_file(str(cased / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="tokenizer has no cls token"):
         TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))

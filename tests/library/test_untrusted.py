@@ -42,6 +42,7 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"version": 99}, "library of another version.*99"),
         ({"model": {}}, "its model has no dtype, name, path, settings"),
         ({"model": []}, "damaged"),
+        ({"model": {"path": "m", "name": "m", "dtype": "float32", "settings": 1}}, "settings"),
     ],
 )
 def test_a_manifest_names_no_other_files(

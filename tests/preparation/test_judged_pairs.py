@@ -107,3 +107,14 @@ def test_what_is_judged_irrelevant_is_no_positive(
     table.write_text(table.read_text().replace(f"p2{separator}0", f"p2{separator}"))
     data = build_dataset(config, tmp_path / "out")[0]
     assert sum(map(len, data.pairs("train")[0].positives)) == 3
+
+
+def test_a_bad_line_says_where_the_next_with_its_problem_is(root: Path, tmp_path: Path) -> None:
+    rows = ["citing\tcited", "p1\tp2", "p1\tp99", "p2\tp2", "p99\tp1", "p2\tp98", "p3\tp97", ""]
+    (root / "citations.tsv").write_text("\n".join(rows))
+    more = r"tsv:3: .*'p99'.*\(and 2 more, the next on line 6 and 7\)"
+    with pytest.raises(DataError, match=more):
+        build_dataset(raw_config(root), tmp_path / "out")
+    (root / "citations.tsv").write_text("\n".join([*rows[:2], *rows[3:]]))
+    with pytest.raises(DataError, match=r"tsv:3: paper cites itself.*remove this line$"):
+        build_dataset(raw_config(root), tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -10,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -242,6 +244,31 @@ def test_a_foreign_manifest_is_refused(tmp_path: Path, content: str, message: st
     (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         Shards(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("space", {"width": "3"}),
+        ("space", {"similarity": "near"}),
+        ("space", {"made_by": "a model"}),
+        ("space", {"dtype": ["float32"]}),
+        ("shards", {"name": "../000000"}),
+        ("shards", {"rows": -1}),
+        ("shards", {"rows": None}),
+        ("shards", {"more": 1}),
+    ],
+)
+def test_a_manifest_of_other_types_is_damaged(
+    tmp_path: Path, part: str, changes: dict[str, Any]
+) -> None:
+    _write(tmp_path, [2])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (manifest["space"] if part == "space" else manifest["shards"][0]).update(changes)
+    for shards in (manifest["shards"], "000000", [None]):
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"shards": shards}))
+        with pytest.raises(DataError, match="damaged manifest of shards"):
+            Shards(tmp_path)
 
 
 @pytest.mark.parametrize("below", ["", "search"])

@@ -148,5 +148,6 @@ def test_only_our_own_plot_is_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         result = CliRunner().invoke(app, ["curves", str(run), "--out", str(path)])
         assert result.exit_code == 0, result.output
-    other = CliRunner().invoke(app, ["curves", str(run), "--out", str(tmp_path / "c.pdf")])
-    assert "is a PNG file" in other.stderr
+    for other in (str(tmp_path / "c.pdf"), "/", ""):
+        result = CliRunner().invoke(app, ["curves", str(run), "--out", other])
+        assert "is a PNG file" in result.stderr

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from scimult.data.sql import USE_UTC
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, quoted_in_line
 
 MEMORY = "4GB"
 PYTHON_ONLY = (".bz2", ".xz")
@@ -87,6 +87,11 @@ def rows_of(cursor: duckdb.DuckDBPyConnection, file: Path) -> Iterator[tuple[Any
         yield from rows
 
 
+def reason(error: Exception) -> str:
+    """Return what DuckDB says, without all functions of a name and lines of the query."""
+    return quoted_in_line(re.split(r"\n\n|\s*Candidate functions:", str(error))[0])
+
+
 @contextmanager
 def naming(
     file: Path,
@@ -102,9 +107,7 @@ def naming(
     except (duckdb.Error, UnicodeError) as error:  # DuckDB may cut its message inside a letter
         if isinstance(error, duckdb.OutOfMemoryException) or _DISK_FULL in str(error):
             raise
-        # Without all functions of the name, and the lines of the query.
-        message = re.split(r"\n\n|\s*Candidate functions:", str(error))[0]
-        message = " ".join(message.split())
+        message = reason(error)
         problem = f"columns do not fit the file: {message}"
         if not expressions:
             problem = f"file cannot be read: {message}"

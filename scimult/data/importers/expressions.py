@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scimult.data.importers.engine import connected, naming
+from scimult.data.importers.engine import connected, naming, reason
 from scimult.data.importers.kinds import TEXT, joined, kind_of, sql_type
 from scimult.data.lines import Record, Rejects
 from scimult.data.sql import literal, quoted
@@ -115,7 +115,7 @@ def _results(
                 yield from _results(engine, half, columns, sql, rejects, whole=False)
             return
         problem = "record does not fit an SQL expression"
-        fix = f"correct the expression, or leave the record out with --skip-bad ({error})"
+        fix = f"correct the expression, or leave the record out with --skip-bad ({reason(error)})"
         rejects.reject(block[0].error(problem, value=", ".join(sql), fix=fix))
         return
     for number, *values in rows:

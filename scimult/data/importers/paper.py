@@ -372,13 +372,16 @@ def person(author: Any) -> str | None:
     """Return the name of an author given as a string or an object."""
     if not isinstance(author, Mapping):
         return author if isinstance(author, str) else None
-    middle = author.get("middle")
-    middle = " ".join(middle) if isinstance(middle, list) else middle
-    particles = map(author.get, ("dropping-particle", "non-dropping-particle"))
-    parts = (first(author, "given", "first"), middle, *particles)
-    last = (first(author, "family", "last"), author.get("suffix"))
     whole = first(author, "name", "literal")
-    return whole or " ".join(part for part in (*parts, *last) if part) or None
+    if whole is not None:
+        return whole if isinstance(whole, str) else None
+    middle = author.get("middle")
+    parts = [first(author, "given", "first")]
+    parts += middle if isinstance(middle, list) else [first(author, "middle")]
+    parts += [first(author, name) for name in ("dropping-particle", "non-dropping-particle")]
+    parts += [first(author, "family", "last"), first(author, "suffix")]
+    parts = [part for part in parts if part is not None]
+    return " ".join(parts) or None if all(isinstance(part, str) for part in parts) else None
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:

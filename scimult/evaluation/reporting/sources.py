@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from scimult.config import validate
 from scimult.errors import DataError
 from scimult.evaluation.datasets import missing_files
 from scimult.evaluation.harness import load_sets
@@ -77,10 +78,10 @@ def read_scored_set(
 
     Raises
     ------
-    DataError
+    ConfigError, DataError
         If a file is damaged, or the data differs from what was scored.
     """
-    dataset = _dataset(results[-1], name, data)
+    dataset = _dataset(out, results[-1], name, data)
     tables = {result.system: read_per_query(out, result.system, name) for result in results}
     order = dataset.query_ids if dataset else next(iter(tables.values())).query_ids
     tables = {system: table.in_order_of(order) for system, table in tables.items()}
@@ -92,9 +93,13 @@ def read_scored_set(
     return ScoredSet(name, results[-1].facts[name], tables, dataset, runs)
 
 
-def _dataset(result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
+def _dataset(out: Path, result: Result, name: str, data: Sequence[Path]) -> Dataset | None:
     """Read the set as described in the result; None if no folder has its files."""
-    suite, facts = Suite.model_validate(result.suite), result.facts[name]
+    path, facts = folder_of(out, result.system) / "result.json", result.facts[name]
+    suite = validate(Suite, result.suite, path)
+    if name not in suite.benchmarks:
+        fix = "delete it and evaluate the system again"
+        raise DataError("its suite lacks a set that it scores", path=path, value=name, fix=fix)
     for folder in data:
         if missing_files(suite.benchmarks[name], folder):
             continue

@@ -154,8 +154,9 @@ def test_records_that_an_expression_does_not_fit_are_named_or_left_out(tmp_path:
     rows = [{"id": n, "title": "x" if n % 700 == 3 else str(n)} for n in range(2500)]
     path = written(tmp_path, "a.jsonl", lines(*rows))
     names = {"id": "id", "number": "CAST(title AS INTEGER)"}
-    with pytest.raises(DataError, match=r"a.jsonl:4: record does not fit .*'x' to INT32"):
+    with pytest.raises(DataError, match=r"a.jsonl:4: record does not fit .*'x' to INT32") as raised:
         _read(path, names)
+    assert "\n" not in str(raised.value)
     rejects = Rejects(skip_bad=True)
     kept = _read(path, names, rejects)
     assert [row.fields["number"] for row in kept] == [n for n in range(2500) if n % 700 != 3]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scimult.errors import DataError
 from tests.data.importers.written import lines, read, written
 
 ODD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -115,6 +116,16 @@ def test_nan_and_authors_without_a_name_cost_no_paper(tmp_path: Path) -> None:
     for columns in ({}, {"abstract": "abstract", "venue": "abstract", "year": "abstract"}):
         (paper,) = read(path, columns=columns)
         assert (paper.abstract, paper.authors, paper.year) == ("", ["A"], None)
+
+
+@pytest.mark.parametrize(
+    "author", [{"first": [[]], "last": "Y"}, {"family": "Y", "suffix": 3}, {"middle": [1]}]
+)
+def test_a_name_of_other_parts_than_texts_is_named(tmp_path: Path, author: Any) -> None:
+    row = {"id": 1, "title": "T", "authors": [{"name": "A"}, author]}
+    path = written(tmp_path, "a.jsonl", lines(row))
+    with pytest.raises(DataError, match=r"a\.jsonl:1: field 'authors' is not a list of strings"):
+        read(path)
 
 
 def test_columns_that_differ_in_case_alone_hide_nothing(tmp_path: Path) -> None:

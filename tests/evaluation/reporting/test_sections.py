@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from scimult.errors import ConfigError, DataError
+from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.evaluation.comparison import Comparison, Difference, Settings
 from scimult.evaluation.per_query import PerQuery
 from scimult.evaluation.reporting import maps
@@ -256,6 +256,15 @@ def test_other_data_than_was_scored_is_refused(tmp_path: Path) -> None:
     queries.write_text(queries.read_text().replace("water", "wine"))
     with pytest.raises(DataError, match="differ from those that were scored"):
         read_scored_set(out, load_results(out), "search", [data])
+
+
+def test_a_damaged_suite_in_a_result_is_named(tmp_path: Path) -> None:
+    out, data = write_results(tmp_path, save_runs=False)
+    whole = load_results(out)[-1]
+    for benchmarks in ({}, {"search": 1}):
+        result = whole.model_copy(update={"suite": {**whole.suite, "benchmarks": benchmarks}})
+        with pytest.raises(SciMultError, match=r"result\.json: [\s\S]*(search|benchmarks)"):
+            read_scored_set(out, [result], "search", [data])
 
 
 @pytest.mark.parametrize("layout", ["tsne", pytest.param("umap", marks=pytest.mark.slow)])

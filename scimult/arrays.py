@@ -1,0 +1,50 @@
+"""Reading numpy's files, which may be damaged."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+_OF_A_HEADER = (SyntaxError, TokenError)
+_OF_AN_ARCHIVE = (*_OF_A_HEADER, BadZipFile, KeyError, NotImplementedError, zlib.error)
+
+
+def load_array(path: Path, *, mapped: bool = False) -> Any:
+    """Read, or memory-map, an array of ``numpy.save``.
+
+    Raises
+    ------
+    OSError, EOFError, ValueError
+        If the file is missing or damaged; numpy raises other errors for some damaged headers.
+    """
+    try:
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except _OF_A_HEADER as error:
+        raise ValueError(f"damaged header: {error}") from error
+
+
+def load_arrays(path: Path) -> dict[str, Any]:
+    """Read the arrays of ``numpy.savez`` by name.
+
+    Raises
+    ------
+    OSError, EOFError, ValueError
+        If the file is missing or damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (
+        SyntaxError,
+        TokenError,
+        BadZipFile,
+        KeyError,
+        NotImplementedError,
+        zlib.error,
+    ) as error:
+        raise ValueError(f"damaged archive: {error}") from error
