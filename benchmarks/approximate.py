@@ -25,7 +25,8 @@ from scimult.library.building import build
 from scimult.library.exact import ExactSearch
 from scimult.retrieval.embeddings import unit_rows
 from scimult.retrieval.exact import ExactIndex
-from scimult.retrieval.shards import Shards, Space, publish, write_shard
+from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import BoolArray, FloatArray, IntArray
 
 NOISE = 0.6

@@ -25,7 +25,8 @@ from scimult.inference import SciMult
 from scimult.inference.origin import space_of
 from scimult.library.records import Paper
 from scimult.retrieval.embeddings import unit_rows
-from scimult.retrieval.shards import Space, publish, write_shard
+from scimult.retrieval.shards import publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import FloatArray, Text
 
 _SHARD, _TOPICS, _NOISE, _NEW = 1 << 16, 2000, 0.6, 0.01

@@ -22,7 +22,7 @@ from scimult.files import atomic_folder, write_text
 from scimult.library.building import _write
 from scimult.preparation.vocabulary import save_tokenizer, train_wordpiece
 from scimult.retrieval.shard_folders import open_folder
-from scimult.retrieval.shards import Space
+from scimult.retrieval.space import Space
 from tests.tiny import save_tiny_model
 
 

@@ -23,7 +23,8 @@ from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
 from scimult.progress import note
 from scimult.retrieval.shard_folders import holds, open_folder, publish_if_whole
-from scimult.retrieval.shards import Precision, Space, fingerprint_of_texts, write_shard
+from scimult.retrieval.shards import fingerprint_of_texts, write_shard
+from scimult.retrieval.space import Precision, Space
 from scimult.retrieval.store import key_of
 from scimult.tasks import ALL, TaskSet
 from scimult.types import FloatArray, Kind, Role, Text

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.errors import one_of
-from scimult.retrieval.shards import Precision, Space
+from scimult.retrieval.space import Precision, Space
 from scimult.tasks import TaskSet, catalogue
 from scimult.types import Kind, Role, Similarity
 

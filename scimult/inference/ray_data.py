@@ -23,7 +23,7 @@ from scimult.inference.encoder import SciMult
 from scimult.inference.incoming import read_texts
 from scimult.progress import warn
 from scimult.retrieval.shard_folders import publish_if_whole
-from scimult.retrieval.shards import Precision, Space
+from scimult.retrieval.space import Precision, Space
 from scimult.tasks import TaskSet
 from scimult.types import Kind, Role, Text
 

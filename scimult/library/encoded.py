@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scimult.errors import DataError
-from scimult.retrieval.shards import MANIFEST, Shards, Space, read_ids
+from scimult.retrieval.shards import MANIFEST, Shards, read_ids
+from scimult.retrieval.space import Space
 from scimult.types import BoolArray, FloatArray, IntArray
 
 _HASH_DIGITS = 32

@@ -15,7 +15,8 @@ from scimult.errors import ConfigError, DataError, one_of
 from scimult.files import atomic_folder
 from scimult.inference.origin import sides_are_one, space_of
 from scimult.library.manifest import TOKENIZER, VECTORS, Manifest, write_manifest
-from scimult.retrieval.shards import Precision, Space, publish
+from scimult.retrieval.shards import publish
+from scimult.retrieval.space import Precision, Space
 from scimult.tasks import ALL
 from scimult.types import FloatArray, Role, Text
 

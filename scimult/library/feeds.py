@@ -24,7 +24,7 @@ from scimult.files import FolderKind, atomic_folder, write_json, write_text
 from scimult.library.filters import Where
 from scimult.library.state import State
 from scimult.progress import note
-from scimult.retrieval.shards import Space
+from scimult.retrieval.space import Space
 from scimult.types import FloatArray, IntArray
 
 if TYPE_CHECKING:

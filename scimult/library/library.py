@@ -28,7 +28,7 @@ from scimult.library.state import State, facts_of, finish_creation, summary
 from scimult.library.tagging import LabelIndex, tag_rows
 from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
-from scimult.retrieval.shards import Precision
+from scimult.retrieval.space import Precision
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult

@@ -32,7 +32,6 @@ from scimult.library.state import State, check_whole
 from scimult.library.writing import longest_of
 from scimult.progress import bar, note
 from scimult.retrieval.shards import (
-    Precision,
     Shard,
     Shards,
     find_shard,
@@ -40,6 +39,7 @@ from scimult.retrieval.shards import (
     publish,
     write_shard,
 )
+from scimult.retrieval.space import Precision
 
 if TYPE_CHECKING:
     from scimult.inference import SciMult

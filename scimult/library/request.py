@@ -13,7 +13,7 @@ from scimult.library.filters import Where
 from scimult.types import FloatArray
 
 if TYPE_CHECKING:
-    from scimult.retrieval.shards import Space
+    from scimult.retrieval.space import Space
 
 _PAGE = 10
 Method = Literal["auto", "exact", "approximate"]

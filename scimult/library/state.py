@@ -15,7 +15,8 @@ from scimult.files import folder_bytes
 from scimult.library.filters import Where
 from scimult.library.manifest import PAPERS, VECTORS, read_manifest, read_removed, write_manifest
 from scimult.library.papers import PaperTable, as_ids
-from scimult.retrieval.shards import Shards, Space
+from scimult.retrieval.shards import Shards
+from scimult.retrieval.space import Space
 from scimult.terminal import counted
 from scimult.types import BoolArray, IntArray
 

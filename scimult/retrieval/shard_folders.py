@@ -23,14 +23,8 @@ from scimult.files import (
 )
 from scimult.locks import create_living, is_left, remove_leftovers, temporary_name
 from scimult.retrieval.embeddings import EMBEDDINGS
-from scimult.retrieval.shards import (
-    FORMAT,
-    MANIFEST,
-    Shards,
-    Space,
-    find_shard,
-    publish,
-)
+from scimult.retrieval.shards import FORMAT, MANIFEST, Shards, find_shard, publish
+from scimult.retrieval.space import Space
 
 _OURS = re.compile(r"(\d{6})\.(npy|arrow)")
 

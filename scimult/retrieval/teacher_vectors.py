@@ -30,7 +30,7 @@ from scimult.retrieval.embeddings import (
     map_matrix,
     read_meta,
 )
-from scimult.retrieval.shards import Precision
+from scimult.retrieval.space import Precision
 from scimult.types import FloatArray, IntArray, Role, Text, TextEncoder
 
 # Key in ``meta.json``: the hash of the text store.

@@ -21,7 +21,8 @@ from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.inference import SciMult
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.retrieval.runs import Ranking
-from scimult.retrieval.shards import Space, publish, write_shard
+from scimult.retrieval.shards import publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import FloatArray, Similarity, Text
 from tests.benchmark_sets import WordEncoder, write_links, write_rerank, write_search
 from tests.tiny import save_tiny_model

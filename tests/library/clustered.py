@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scimult.retrieval.shards import Shards, Space, publish, write_shard
+from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import FloatArray, Similarity
 
 WIDTH = 32

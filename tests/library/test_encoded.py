@@ -14,7 +14,8 @@ from scimult.inference import SciMult
 from scimult.inference.bulk import BulkEncoder, Part, encode_shards
 from scimult.library import Library
 from scimult.library.records import as_papers
-from scimult.retrieval.shards import Precision, Shards, publish, write_shard
+from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.space import Precision
 from tests.library.conftest import dated, paper
 
 Make = Callable[..., Library]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scimult.errors import DataError
 from scimult.library.exact import ExactSearch
-from scimult.retrieval.shards import Shards, Space, publish, write_shard
+from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 
 

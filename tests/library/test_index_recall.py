@@ -11,7 +11,8 @@ import pytest
 from scimult.library.approximate import ApproximateSearch, Kind, tuned
 from scimult.library.building import build
 from scimult.library.exact import ExactSearch
-from scimult.retrieval.shards import Shards, Space, publish, write_shard
+from scimult.retrieval.shards import Shards, publish, write_shard
+from scimult.retrieval.space import Space
 from scimult.types import FloatArray, Similarity
 from tests.library.clustered import WIDTH, clustered, ids_of, space_of_vectors
 

@@ -24,13 +24,13 @@ from scimult.files import allow_many_files, sha256
 from scimult.retrieval.shard_folders import open_folder
 from scimult.retrieval.shards import (
     Shards,
-    Space,
     find_shard,
     fingerprint_of_texts,
     publish,
     shard_name,
     write_shard,
 )
+from scimult.retrieval.space import Space
 
 SPACE = Space(4, "cosine", made_by={"weights": "abc", "task": "search"}, model="tiny")
 
