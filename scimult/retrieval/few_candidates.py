@@ -42,7 +42,7 @@ MOST_PACKED = 1 << 14
 # Numbers of more than `MOST_CANDIDATES`: 128 MiB, twice.
 _MOST_NUMBERS = 1 << 25
 # Scores computed at once, and the most that are compared without groups.
-_SCORES, _WITHOUT_GROUPS = 1 << 20, 1 << 12
+_SCORES, _WITHOUT_GROUPS = 1 << 21, 1 << 12
 # The most scores of a few queries: 32 MiB, and a copy in order.
 _MOST_SCORES = 1 << 23
 _NONE = np.empty(0, dtype=np.int64)
