@@ -39,12 +39,5 @@ def load_arrays(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (
-        SyntaxError,
-        TokenError,
-        BadZipFile,
-        KeyError,
-        NotImplementedError,
-        zlib.error,
-    ) as error:
+    except _OF_AN_ARCHIVE as error:
         raise ValueError(f"damaged archive: {error}") from error
