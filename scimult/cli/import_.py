@@ -81,7 +81,6 @@ def import_(
         raise ConfigError("exactly one of --released and --base is needed", fix=fix)
     only_with("--base", for_base) if base is None else only_with("--released", for_released)
     check_replaceable(out)
-    from scimult.checkpoints.pretrained import save_pretrained
     from scimult.unfinished import unfinished
 
     with unfinished(out):
@@ -92,6 +91,8 @@ def import_(
         else:
             assert released is not None
             pretrained, lines = _released(released, tokenizer, task, num_heads)
+        from scimult.checkpoints.pretrained import save_pretrained
+
         for line in lines:
             echo(line)
         weights = pretrained.model.state_dict()
