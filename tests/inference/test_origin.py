@@ -88,3 +88,32 @@ def test_the_fingerprint_follows_all_that_vectors_depend_on(tmp_path: Path) -> N
     # How vectors are compared, and what made the model, change none.
     for same in (changed(similarity="l2"), changed(provenance={"seed": 1})):
         assert fingerprint_of(same, "tokens", "float32", [(name, kind, data)]) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, "2d374b354cfeb864"),
+        (
+            {"experts": {"count": 3, "blocks": [1], "sublayers": ["attention"]}},
+            "4034859a3f33ed0f",
+        ),
+    ],
+)
+def test_a_fingerprint_is_still_that_of_24_november(more: dict[str, Any], wanted: str) -> None:
+    """A change, such as a new field of the settings, refuses every library and cache there is.
+
+    If it is meant, because vectors change, the changelog says how to make them again.
+    """
+    sizes = {"vocab_size": 10, "hidden_size": 4, "num_blocks": 2, "num_heads": 2}
+    names = ["classification", "link_prediction", "search"]
+    settings = {
+        "encoder": {**sizes, "intermediate_size": 8, **more},
+        "tasks": [task.model_dump() for task in named_tasks(names)],
+        "routing": "task",
+        "similarity": "dot",
+        "max_length": 64,
+    }
+    config = PretrainedConfig.model_validate(settings)
+    weights = [("weight", "torch.float32", memoryview(bytes(8)))]
+    assert fingerprint_of(config, "tokens", "float32", weights) == wanted
