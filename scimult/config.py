@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -17,6 +19,7 @@ from scimult.files import write_text
 
 INCLUDE = "include"
 _MOST_PROBLEMS = 20
+_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars reads them
 # Files of which each includes the next.
 _DEEPEST = 100
 
@@ -115,6 +118,12 @@ def validate(schema: type[C], tree: Mapping[str, Any], path: Path | str | None =
         if error.error_count() > _MOST_PROBLEMS:
             problems.append(f"and {error.error_count() - _MOST_PROBLEMS:,} more")
         raise ConfigError("\n  ".join(["invalid configuration:", *problems]), path=path) from None
+
+
+def unset_variables(text: str) -> list[str]:
+    """Return the environment variables that ``os.path.expandvars`` would leave in a text."""
+    names = (name.strip("{}") for name in _VARIABLE.findall(text))
+    return [name for name in names if name not in os.environ]
 
 
 def save_config(config: StrictConfig, path: Path | str) -> None:

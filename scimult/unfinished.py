@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from scimult.errors import StorageError
@@ -47,6 +47,11 @@ def unfinished(out: Path) -> Iterator[Path]:
                     path.unlink(missing_ok=True)
     finally:
         remove_if_empty(folder)
+
+
+def alone_with(out: Path | None) -> AbstractContextManager[object]:
+    """Return what keeps other calls from writing ``out``, if there is one; see `unfinished`."""
+    return nullcontext() if out is None else unfinished(out)
 
 
 @contextmanager

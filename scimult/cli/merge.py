@@ -114,8 +114,9 @@ def merge(
             merged = merging.share_experts(model, _shares_of_tasks(model, share))
         else:
             depth = None if by_depth is None else _depth(by_depth)
-            options: dict[str, Any] = {"method": method, "base": base, "by_depth": depth}
-            merged = merging.merge(models or [], share or [], **options)
+            merged = merging.merge(
+                models or [], share or [], method=method, base=base, by_depth=depth
+            )
         if suite and data and results:
             loading = {"device": device, "dtype": dtype}
             _gate(merged, out, not_worse_than or [], suite, data, sets or [], results, loading)

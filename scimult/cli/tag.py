@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from scimult.data.text_files import check_labels, is_table
 from scimult.errors import StorageError
 from scimult.files import write_text
 from scimult.terminal import counted
-from scimult.unfinished import unfinished
+from scimult.unfinished import alone_with
 
 
 def tag(
@@ -65,7 +64,7 @@ def tag(
             check_output_file(out, overwrite, [check_labels(labels)])
         from scimult.library import Library
 
-        with _alone(out):
+        with alone_with(out):
             names = read_labels(labels, skip_bad)
             opened = Library.open(library, model=model, device=device)
             options: dict[str, Any] = {"ids": paper, "where": where, "k": top, "task": task}
@@ -80,7 +79,7 @@ def tag(
     files = [*check_use(model, papers), check_labels(labels)]
     if out is not None:
         check_output_file(out, overwrite, files)
-    with _alone(out):
+    with alone_with(out):
         encoder = open_model(model, device, dtype, pooling, similarity)
         encoder.tasks.check_labels(task)
         queries = open_collection(papers, "paper", skip_bad)
@@ -93,11 +92,6 @@ def tag(
             for name, text, best in zip(queries.ids, queries.texts, lists, strict=True)
         ]
         _show(tagged, str(queries.path), out, as_json)
-
-
-def _alone(out: Path | None) -> AbstractContextManager[object]:
-    """Return what keeps other calls from writing the same file."""
-    return nullcontext() if out is None else unfinished(out)
 
 
 def _show(tagged: list[dict[str, Any]], source: str, out: Path | None, as_json: bool) -> None:

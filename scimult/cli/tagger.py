@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -141,10 +140,10 @@ def evaluate(
     from scimult.tagging import Tagger
     from scimult.tagging.evaluating import evaluate_tagger
     from scimult.tagging.sets import check_limits
-    from scimult.unfinished import unfinished
+    from scimult.unfinished import alone_with
 
     check_limits(None, None, precision)
-    with nullcontext() if out is None else unfinished(out):
+    with alone_with(out):
         tagged = _tagged(papers, form, column, skip_bad)
         opened = Tagger.open(folder, model=model, device=device)
         facts = evaluate_tagger(

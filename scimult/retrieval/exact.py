@@ -282,16 +282,17 @@ class ExactIndex:
 
     def _at_once(self, queries: int, k: int) -> OneProduct | SeveralQueries | FewOnDevice | None:
         """Return what searches for this number of queries in one product, if anything does."""
-        if self._few is not None or not self._on_host or self._block_rows is not None:
-            many = self._on_host and queries * len(self.ids) >= _LEAST_SCORES
-            pays = many and self._first_pass == "auto" and self._cheapest(k) != "float32"
-            return None if pays else self._few
+        if not self._on_host or self._block_rows is not None:
+            return self._few
+        if self._few is not None:
+            many = queries * len(self.ids) >= _LEAST_SCORES
+            return None if many and self._type(k) != "float32" else self._few
         parts = self._vectors, self.order_C, self.place_C, self._passes.block_rows(queries)
         if FewQueries.suits(queries, len(self.ids)):
             return FewQueries(*parts)
         if not SeveralQueries.suits(queries, len(self.ids)):
             return None
-        in_bytes = self._first_pass == "auto" and self._cheapest(k) == "int8"
+        in_bytes = self._type(k) == "int8"
         return None if in_bytes and queries > FASTER_THAN_BYTES else self._several
 
     @cached_property
@@ -307,12 +308,16 @@ class ExactIndex:
 
     def _rounded(self, k: int) -> Rounded | None:
         """Return the candidates of the first of two passes; None if one pass suffices."""
-        kind = self._cheapest(k) if self._first_pass == "auto" else self._first_pass
+        kind = self._type(k)
         if kind == "float32":
             return None
         rounded = self._in_int8 if kind == "int8" else self._in_bfloat16
         # Some float32 numbers are too large for bfloat16, or their squares for a bound.
         return rounded if math.isfinite(rounded.length) else None
+
+    def _type(self, k: int) -> FirstPass:
+        """Return the type of the first pass."""
+        return self._cheapest(k) if self._first_pass == "auto" else self._first_pass
 
     def _cheapest(self, k: int) -> FirstPass:
         count, numbers = len(self.ids), len(self.ids) * self._width

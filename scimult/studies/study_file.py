@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scimult.config import apply_overrides, read_yaml, validate
+from scimult.config import apply_overrides, read_yaml, unset_variables, validate
 from scimult.errors import ConfigError, suggest
 from scimult.studies.config import RunConfig, StudyConfig
 from scimult.studies.lineage import check_lineage
@@ -16,7 +16,6 @@ from scimult.studies.trials import on_one_line
 
 # A run's name is part of folder and system names.
 _NAME = re.compile(r"\w[\w.+-]*")
-_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})")
 # Keys that the study sets for each of its runs.
 _OWN = ("output", "seed")
 # Keys that `after` sets.
@@ -48,10 +47,9 @@ def _with_variables(value: Any, path: Path | str) -> Any:
         return [_with_variables(item, path) for item in value]
     if not isinstance(value, str) or os.path.exists(value):  # a $ may be part of a path's name
         return value
-    for name in _VARIABLE.findall(value):
-        if name.strip("{}") not in os.environ:
-            fix = f"export {name.strip('{}')}=..."
-            raise ConfigError("environment variable is not set", path=path, value=value, fix=fix)
+    for name in unset_variables(value):
+        fix = f"export {name}=..."
+        raise ConfigError("environment variable is not set", path=path, value=value, fix=fix)
     return os.path.expandvars(value)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scimult.data.importers.doi import linked_doi
-from scimult.data.importers.latex import latex_decoder
+from scimult.data.importers.latex import BRACES, latex_decoder
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
@@ -48,7 +48,6 @@ _NAME_PART = re.compile(
 )
 _NAMED_PARTS = re.compile(r"[\s\"]*(?:family|given|prefix|suffix)(?:-i)?\s*=", re.I)
 _TILDE = "\ue000"  # for private use: in no name
-_BRACES = str.maketrans("", "", "{}")
 
 
 def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
@@ -278,7 +277,7 @@ def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> di
         "venue": decode(first(fields, *_VENUES) or ""),
         "year": year_in(first(fields, *_DATES)),
         # Mendeley writes 10.1007/978{\_}28; of others LaTeX would change the dashes.
-        "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(_BRACES),
+        "doi": decode(doi.replace(r"\url", "")) if "\\" in doi else doi.translate(BRACES),
         "labels": keywords_in(decode(first(fields, *_KEYWORDS) or "")),
     }
 

@@ -14,7 +14,8 @@ _WORD = 64
 _OPENS = {"{": 1, "}": -1, "\\begin": 1, "\\end": -1, "\\(": 1, "\\)": -1, "\\[": 1, "\\]": -1}
 _COMMAND_LAST = re.compile(r"\\(?:[A-Za-z]+\*?|[^A-Za-z])$")
 _PERCENT = re.compile(r"(?<!\\)%")
-_BRACES = str.maketrans("", "", "{}")
+BRACES = str.maketrans("", "", "{}")
+"""Removes braces by `str.translate`."""
 # Accents without a letter, as in Mendeley's "10{\^{}}6", are the characters themselves.
 _BARE_ACCENT = re.compile(r"\\([~^])\s*\{\s*\}")
 _ACCENTS = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -79,7 +80,7 @@ def latex_decoder() -> Callable[[str], str]:
 
     def decoded(piece: str) -> str:
         if not _LATEX.search(piece):
-            return piece.translate(_BRACES)
+            return piece.translate(BRACES)
         # Many exports write "5% of": to LaTeX, the rest of the line would be a comment.
         piece = _PERCENT.sub(r"\\%", piece)
         piece = _BARE_ACCENT.sub(lambda accent: _ACCENTS[accent[1]], piece)

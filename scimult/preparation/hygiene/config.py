@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from scimult.config import StrictConfig
+from scimult.config import StrictConfig, unset_variables
 from scimult.errors import ConfigError
 
 DuplicateKey = Literal["doi", "title", "near"]
 EvaluationRole = Literal["query", "answer", "candidate"]
 ALL_KEYS: tuple[DuplicateKey, ...] = ("doi", "title", "near")
 SplitBy = Literal["query", "paper", "year", "component"]
-_VARIABLE = re.compile(r"\$(\w+|\{[^}]*\})", re.ASCII)  # as os.path.expandvars reads them
 
 
 def expanded(path: str, key: str, fix: str) -> str:
@@ -29,7 +27,7 @@ def expanded(path: str, key: str, fix: str) -> str:
     """
     if os.path.exists(path):
         return path
-    if any(name.strip("{}") not in os.environ for name in _VARIABLE.findall(path)):
+    if unset_variables(path):
         raise ConfigError(f"{key} names an unset environment variable", value=path, fix=fix)
     return os.path.expandvars(os.path.expanduser(path))
 
