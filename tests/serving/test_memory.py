@@ -48,7 +48,7 @@ def test_passes_of_new_shapes_keep_no_memory(folder: Path) -> None:
     """Run a pass of each of 100 sizes, then of each of 100 others.
 
     oneDNN's kernels take about 300 kB per shape for each of about five products. Kept for all
-    shapes, as torch does by default, they would add about 60 MB. The limit, a sixth of that,
+    shapes, as torch does by default, they would add some 90 MB. The limit, a ninth of that,
     allows for fragmented heaps.
     """
 
