@@ -204,8 +204,10 @@ def _measured(work: Any, entry: SetResult, before: SetResult | None) -> dict[str
     Neither is known of a score from MTEB's cache, so they are no facts of the set.
     """
     if work is None:
-        kept = {} if before is None else {k: v for k, v in before.details.items() if k == _EMPTY}
-        return {"cost": {} if before is None else before.cost, "details": {**entry.details, **kept}}
+        if before is None:
+            return {"cost": {}, "details": entry.details}
+        empty = {name: count for name, count in before.details.items() if name == _EMPTY}
+        return {"cost": before.cost, "details": {**entry.details, **empty}}
     kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
     empty = {_EMPTY: work.empty} if work.empty else {}
     cost = {kind: float(getattr(work, kind)) for kind in kinds}
