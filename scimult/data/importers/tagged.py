@@ -191,9 +191,10 @@ class _Open:
         fields: dict[str, Any] = {}
         for tag, lines in self.texts.items():
             texts, noise = list(map(" ".join, lines)), layout.noise.get(tag)
-            kept = [noise.sub("", text) for text in texts] if noise else texts
-            kept = [text for text in map(str.strip, kept) if text]
-            fields[tag] = kept if len(kept) != 1 or tag in layout.lists else kept[0]
+            if noise:
+                texts = [noise.sub("", text) for text in texts]
+            texts = [text for text in map(str.strip, texts) if text]
+            fields[tag] = texts if len(texts) != 1 or tag in layout.lists else texts[0]
         return fields
 
 
