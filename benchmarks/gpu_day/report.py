@@ -80,8 +80,8 @@ def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
 
 def _machine(findings: Findings) -> str:
     facts: dict[str, Any] = {}
-    for found in findings.get("machine", ()):
-        facts |= found
+    for finding in findings.get("machine", ()):
+        facts |= finding
     if not facts:
         return "The step `machine` reported nothing."
     versions = facts.pop("versions", {})
