@@ -349,10 +349,10 @@ def _show_suites(
     echo(f"data searched for below {data} (--data)")
     for name in suite_names() if given is None else [given]:
         suite = load_suite(name, overrides)
-        chosen = suite.select(sets)
+        benchmarks = suite.select(sets)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")
-        for key, entry in chosen.items():
+        for key, entry in benchmarks.items():
             state = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task
