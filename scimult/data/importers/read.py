@@ -193,9 +193,9 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
-        found = values_at(record.fields, named)
-        resolved.update(found)
-        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
+        values = values_at(record.fields, named)
+        resolved.update(values)
+        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | values)
     if path is None:
         return
     for name, column in named.items():
