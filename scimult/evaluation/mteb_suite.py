@@ -116,17 +116,17 @@ def score(
                 encode_kwargs=options,
                 show_progress_bar=False,
             )
-        found: dict[str, Any] = evaluated.task_results[0].to_dict()
-        return found
+        task_result: dict[str, Any] = evaluated.task_results[0].to_dict()
+        return task_result
 
     for task in tasks:
         name = task.metadata.name
         try:
-            found = scored(task, "always" if again else "only-missing")
-            if found["dataset_revision"] != suite.benchmarks[name].revision:
+            task_result = scored(task, "always" if again else "only-missing")
+            if task_result["dataset_revision"] != suite.benchmarks[name].revision:
                 # MTEB keeps whole results of other data; an update may have changed a task's.
-                found = scored(task, "always")
-            entry = set_result(found, suite.benchmarks[name])
+                task_result = scored(task, "always")
+            entry = set_result(task_result, suite.benchmarks[name])
             before = growing.result.sets.get(name)
             counts = _counts(task.metadata.descriptive_stats or {}, suite.benchmarks[name])
             measured = _measured(encoder.work.get(name), entry, before)
