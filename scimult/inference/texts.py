@@ -307,10 +307,10 @@ def _of_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
 
 def _of_data_set(data_set: Any) -> Iterator[Mapping[str, Any]]:
     """Yield rows as Python's values: in other formats they are frames, or hold arrays."""
-    chosen = getattr(data_set, "format", {})
-    if chosen.get("type") == "custom":  # the user's own function makes the rows
+    output_format = getattr(data_set, "format", {})
+    if output_format.get("type") == "custom":  # the user's own function makes the rows
         return iter(data_set)
-    columns = {"columns": chosen["columns"]} if chosen else {}
+    columns = {"columns": output_format["columns"]} if output_format else {}
     rows: Iterator[Mapping[str, Any]] = iter(data_set.with_format(None, **columns))
     return rows
 
