@@ -108,8 +108,8 @@ def neighbour_pairs(
     """
     queries = np.unique(citations.queries)
     parts = list(Groups(queries, Ragged.empty(len(queries))).parts())
-    found = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
-    listed = Ragged.concatenate(found)
+    lists = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
+    listed = Ragged.concatenate(lists)
     own, other = (
         component_C[np.searchsorted(window.rows_C, rows)]
         for rows in (queries[listed.owners], listed.values)
