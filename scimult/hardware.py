@@ -57,8 +57,8 @@ def naming_full_memory(fix: str) -> Iterator[None]:
         if not on_device and _NO_MEMORY not in message:
             raise
         facts = []
-        if found := _WANTED.search(message):
-            number, unit = found.groups()
+        if match := _WANTED.search(message):
+            number, unit = match.groups()
             size = f"{int(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
             facts.append(f"{size} more were needed")
         facts += [f"process {other} holds {size}" for other, size in _OTHERS.findall(message)]

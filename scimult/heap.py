@@ -115,8 +115,8 @@ def _allocator(function: str, returns: Any = ctypes.c_int) -> Any:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found: Any = getattr(ctypes.CDLL(None), function)
+        symbol: Any = getattr(ctypes.CDLL(None), function)
     except (OSError, AttributeError):
         return None
-    found.restype = returns
-    return found
+    symbol.restype = returns
+    return symbol
