@@ -255,8 +255,8 @@ def peak_memory() -> int:
         # getrusage would start from the parent process's peak.
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) * 1024
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held if sys.platform == "darwin" else held * 1024
+    maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return maximum if sys.platform == "darwin" else maximum * 1024
 
 
 def peak_gpu_memory(device: torch.device) -> int | None:
