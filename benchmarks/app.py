@@ -61,8 +61,8 @@ def variants(
     from scimult.heap import keep_freed_memory
     from scimult.progress import progress
 
-    chosen = names or list(CASES)
-    for name in chosen:
+    names = names or list(CASES)
+    for name in names:
         if name not in CASES:
             raise UnknownNameError("variant", name, CASES)
     if size not in SIZES:
@@ -75,7 +75,7 @@ def variants(
     load = make_load(tokens, max_length, on, getattr(torch, dtype), SIZES[size]["vocab_size"])
     rows = [
         measure(name, size, load, rounds, clock, encode_only=encode_only)
-        for name in progress(chosen, "variants")
+        for name in progress(names, "variants")
     ]
     print_table(variants_table(rows, f"{size}, 3 tasks, {load.tokens} tokens per batch"))
     report = {
@@ -128,25 +128,25 @@ def train(
     with nullcontext(base) if size == "base" else random_encoder(size, base) as folder:
         setting = Setting(folder, prepared, pairs, max_length, dropout=0.1)
         with process_group(600) as device:
-            chosen = resolve_precision(precision, device)
+            number_type = resolve_precision(precision, device)
             facts = machine(device)
-            rows = side_by_side(setting, chunk_tokens, device, chosen, rounds, clock)
+            rows = side_by_side(setting, chunk_tokens, device, number_type, rounds, clock)
         report: dict[str, object] = {
             "benchmark": "train",
             "size": size,
             "pairs": pairs,
             "max_length": max_length,
             "chunk_tokens": chunk_tokens,
-            "precision": chosen,
+            "precision": number_type,
             "rounds": rounds,
             "clock": clock,
             "rows": [asdict(row) for row in rows],
             "machine": facts,
         }
-        print_table(training_table(rows, f"{size}, {pairs} pairs per step, {chosen}"))
+        print_table(training_table(rows, f"{size}, {pairs} pairs per step, {number_type}"))
         if processes:
-            report["two_ranks"] = two_ranks(setting, rounds, chosen)
-            report["memory"] = memory(setting, chunk_tokens, chosen)
+            report["two_ranks"] = two_ranks(setting, rounds, number_type)
+            report["memory"] = memory(setting, chunk_tokens, number_type)
             Console().print(report["two_ranks"], report["memory"])
     typer.echo(json.dumps(report))
 

@@ -177,16 +177,16 @@ def _each(
 
 
 def _repeated(
-    folder: Path, source: Shards, kept: IntArray, rows: int, generator: np.random.Generator
+    folder: Path, source: Shards, originals: IntArray, rows: int, generator: np.random.Generator
 ) -> Shards:
-    """Write the kept vectors, and noisy copies of them, as shards of another folder."""
+    """Write the vectors of rows ``originals``, and noisy copies of them, into another folder."""
     space = Space(source.space.width, source.space.similarity)
     written = []
     for number, first in enumerate(range(0, rows, _BLOCK)):
         numbers = np.arange(first, min(first + _BLOCK, rows))
-        vectors_ND = source.rows(kept[numbers % len(kept)])
+        vectors_ND = source.rows(originals[numbers % len(originals)])
         noise_ND = generator.standard_normal(vectors_ND.shape, dtype=np.float32)
-        scale_N1 = np.where(numbers >= len(kept), NOISE / space.width**0.5, 0)[:, None]
+        scale_N1 = np.where(numbers >= len(originals), NOISE / space.width**0.5, 0)[:, None]
         noisy_ND = unit_rows(vectors_ND + scale_N1.astype(np.float32) * noise_ND)
         written.append(write_shard(folder, number, space, _ids(numbers), noisy_ND))
     publish(folder, space, written)

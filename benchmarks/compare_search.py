@@ -98,11 +98,11 @@ def search_comparisons(
         yield SearchComparison(count, candidates, width, k, seconds, faster, recall, load)
 
 
-def recall_of(found_QK: IntArray, expected_QK: IntArray) -> float:
+def recall_of(rows_QK: IntArray, expected_QK: IntArray) -> float:
     """Return the share of expected candidates that were found."""
     shared = [
-        len(set(found) & set(expected))
-        for found, expected in zip(found_QK.tolist(), expected_QK.tolist(), strict=True)
+        len(set(rows) & set(best))
+        for rows, best in zip(rows_QK.tolist(), expected_QK.tolist(), strict=True)
     ]
     return sum(shared) / expected_QK.size
 
@@ -132,9 +132,9 @@ def _by_blas(index: Any, queries_QD: FloatArray, k: int) -> object:
     settings = import_module("faiss").cvar
     before = settings.distance_compute_blas_threshold
     settings.distance_compute_blas_threshold = 1
-    found: object = index.search(queries_QD, k)
+    result: object = index.search(queries_QD, k)
     settings.distance_compute_blas_threshold = before
-    return found
+    return result
 
 
 def _float64_best(queries_QD: FloatArray, embeddings_CD: FloatArray, k: int) -> IntArray:

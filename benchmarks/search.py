@@ -93,10 +93,10 @@ def measure_search(name: str, width: int, k: int, fraction: float, clock: Clock)
 
 def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> SearchCost:
     queries, candidates = SHAPES[name]
-    kept = max(1, round(queries * fraction))
+    searches = max(1, round(queries * fraction))
     generator = np.random.default_rng(0)
     embeddings_CD = generator.standard_normal((candidates, width), dtype=np.float32)
-    queries_QD = generator.standard_normal((kept, width), dtype=np.float32)
+    queries_QD = generator.standard_normal((searches, width), dtype=np.float32)
     index = ExactIndex([f"{row:08d}" for row in range(candidates)], embeddings_CD, "dot")
     now = CLOCKS[clock]
     start = now()
@@ -104,7 +104,8 @@ def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> Se
     seconds = now() - start
     names_seconds = None
     if name in LABELLED:
-        texts, names = _generated_texts(generator, kept), _generated_names(generator, candidates)
+        texts = _generated_texts(generator, searches)
+        names = _generated_names(generator, candidates)
         start = now()
         matches = match_names([words(text) for text in texts], names)
         matched_first(ranking, index.rank_listed(queries_QD, matches))
@@ -113,16 +114,16 @@ def _measure(name: str, width: int, k: int, fraction: float, clock: Clock) -> Se
     start = now()
     _bare(queries_QD, embeddings_CD, k)
     bare_seconds = now() - start
-    left_out = (queries - kept) * (width * 4 + k * 12)
+    left_out = (queries - searches) * (width * 4 + k * 12)
     return SearchCost(
         name=name,
         queries=queries,
         candidates=candidates,
-        fraction=kept / queries,
+        fraction=searches / queries,
         seconds=seconds,
         bare_seconds=bare_seconds,
         names_seconds=names_seconds,
-        whole_seconds=seconds * queries / kept,
+        whole_seconds=seconds * queries / searches,
         peak_bytes=peak,
         whole_bytes=peak + left_out,
     )

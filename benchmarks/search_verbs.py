@@ -39,11 +39,11 @@ def search(
     from scimult.errors import UnknownNameError
     from scimult.progress import progress
 
-    chosen = names or list(SHAPES)
-    for name in chosen:
+    names = names or list(SHAPES)
+    for name in names:
         if name not in SHAPES:
             raise UnknownNameError("shape", name, SHAPES)
-    rows = [measure_search(name, width, k, fraction, clock) for name in progress(chosen, "shapes")]
+    rows = [measure_search(name, width, k, fraction, clock) for name in progress(names, "shapes")]
     title = f"exact search, width {width}, top {k}, {clock} seconds"
     print_table(search_table(rows, title))
     report = {
@@ -76,11 +76,11 @@ def approximate(
     from scimult.library.approximate import Kind
     from scimult.library.building import FACTORIES
 
-    chosen = kinds or ["pq"]
-    for kind in chosen:
+    kinds = kinds or ["pq"]
+    for kind in kinds:
         if kind not in FACTORIES:
             raise UnknownNameError("kind of index", kind, FACTORIES)
-    ordered: list[Kind] = [kind for kind in get_args(Kind) if kind in chosen]
+    ordered: list[Kind] = [kind for kind in get_args(Kind) if kind in kinds]
     costs = measure_approximate(vectors, rows, ordered, queries, target)
     title = f"{costs[0].rows:,} vectors of width {costs[0].width}, {costs[0].real:,} of them real"
     print_table(approximate_table(costs, title))

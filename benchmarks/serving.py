@@ -209,12 +209,12 @@ def measure_soak(library: Path, requests: int, clients: int, threads: int) -> So
     megabytes, wrong, total = [], 0, 0.0
     with served(library, threads) as (host, port, process):
         for _ in range(10):
-            chosen = list(itertools.islice(itertools.cycle(plan), part))
-            batch = [(searches if search else encodings)[n % len(words)] for search, n in chosen]
+            calls = list(itertools.islice(itertools.cycle(plan), part))
+            batch = [(searches if search else encodings)[n % len(words)] for search, n in calls]
             answers, _, seconds = load((host, port), batch, clients)
             total += seconds
             megabytes.append(_memory_of(process))
-            for answer, (search, n) in zip(answers, chosen, strict=True):
+            for answer, (search, n) in zip(answers, calls, strict=True):
                 number = n % len(words)
                 if search:
                     wrong += not _close(answer, scores[number], tolerance)
@@ -235,8 +235,8 @@ def _wrong_vectors(answers: Sequence[Any], expected_ND: FloatArray, tolerance: f
         if not isinstance(answer, dict):
             wrong += 1
             continue
-        found_D = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4")
-        wrong += not np.allclose(found_D, expected_D, atol=tolerance)
+        vector_D = np.frombuffer(base64.b64decode(answer["vectors"]), "<f4")
+        wrong += not np.allclose(vector_D, expected_D, atol=tolerance)
     return wrong
 
 

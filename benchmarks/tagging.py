@@ -195,12 +195,12 @@ def metrics_of(lists: Sequence[Sequence[str]], tagged: TagSet, members: set[str]
     """Return the metrics over papers that have a tag among ``members``."""
     row_of = {name: row for row, name in enumerate(tagged.vocabulary.ids)}
     gold = [[row_of[tag] for tag in paper["labels"] if tag in members] for paper in tagged.test]
-    kept = [paper for paper, rows in enumerate(gold) if rows]
-    rows_QK = np.full((len(kept), _LONGEST), -1, dtype=np.int64)
-    for query, paper in enumerate(kept):
+    papers = [paper for paper, rows in enumerate(gold) if rows]
+    rows_QK = np.full((len(papers), _LONGEST), -1, dtype=np.int64)
+    for query, paper in enumerate(papers):
         rows = [row_of[tag] for tag in lists[paper]][:_LONGEST]
         rows_QK[query, : len(rows)] = rows
-    relevant = Ragged.from_lists(sorted(gold[paper]) for paper in kept)
+    relevant = Ragged.from_lists(sorted(gold[paper]) for paper in papers)
     grades = Ragged(np.ones_like(relevant.values), relevant.offsets)
     scores_QK = np.where(rows_QK >= 0, -np.arange(_LONGEST, dtype=np.float32), -np.inf)
     ranking = Ranking(rows_QK, scores_QK.astype(np.float32))

@@ -61,10 +61,10 @@ def naming_failed_writes(path: Path | str) -> Iterator[None]:
     except OSError as error:
         raise storage_error(error, path) from error
     except Exception as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None and "I/O error" not in str(error):
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None and "I/O error" not in str(error):
             raise
-        number = int(found[1]) if found else errno.EIO
+        number = int(match[1]) if match else errno.EIO
         raise storage_error(OSError(number, os.strerror(number)), path) from error
 
 

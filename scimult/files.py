@@ -122,13 +122,13 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
     given, path = Path(path), _absolute(path)
     check_replaceable(given, kind)
     temporary = temporary_name(path)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(exclusive(lock_name(path), given))
+            stack.enter_context(exclusive(lock_name(path), given))
             _recover(path)
             check_replaceable(given, kind)
-            held.callback(os.close, create_living(temporary, folder=True))
+            stack.callback(os.close, create_living(temporary, folder=True))
             yield temporary
             check_replaceable(given, kind)
             publish_folder(temporary, path)
@@ -208,14 +208,14 @@ def only_writer(folder: Path | str, out: Path | str | None = None) -> Iterator[N
     """
     folder = Path(folder)
     named = folder if out is None else Path(out)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
             is_new = not folder.exists()
             # Another process may create it meanwhile: the lock decides.
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
-                held.callback(remove_if_empty, folder)
-            held.enter_context(exclusive(folder / ".lock", named))
+                stack.callback(remove_if_empty, folder)
+            stack.enter_context(exclusive(folder / ".lock", named))
         except OSError as error:
             raise storage_error(error, named) from error
         yield

@@ -57,8 +57,8 @@ def naming_full_memory(fix: str) -> Iterator[None]:
         if not on_device and _NO_MEMORY not in message:
             raise
         facts = []
-        if found := _WANTED.search(message):
-            number, unit = found.groups()
+        if match := _WANTED.search(message):
+            number, unit = match.groups()
             size = f"{int(number) / 2**30:,.2f} GiB" if unit == "bytes" else f"{number} {unit}"
             facts.append(f"{size} more were needed")
         facts += [f"process {other} holds {size}" for other, size in _OTHERS.findall(message)]
@@ -255,8 +255,8 @@ def peak_memory() -> int:
         # getrusage would start from the parent process's peak.
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(peak.split()[1]) * 1024
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held if sys.platform == "darwin" else held * 1024
+    maximum = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return maximum if sys.platform == "darwin" else maximum * 1024
 
 
 def peak_gpu_memory(device: torch.device) -> int | None:

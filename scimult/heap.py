@@ -68,11 +68,11 @@ class HeapGaps:
 
     def after_step(self) -> None:
         """Compare the memory held with the most that a step took without gaps."""
-        held = own_memory()
+        memory = own_memory()
         if self._is_fresh:
-            self._without_gaps = max(self._without_gaps, held)
+            self._without_gaps = max(self._without_gaps, memory)
             self._is_fresh = False
-        elif held > _LARGEST_GROWTH * self._without_gaps:
+        elif memory > _LARGEST_GROWTH * self._without_gaps:
             trim = _allocator("malloc_trim")
             if trim is not None:
                 trim(0)
@@ -115,8 +115,8 @@ def _allocator(function: str, returns: Any = ctypes.c_int) -> Any:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        found: Any = getattr(ctypes.CDLL(None), function)
+        symbol: Any = getattr(ctypes.CDLL(None), function)
     except (OSError, AttributeError):
         return None
-    found.restype = returns
-    return found
+    symbol.restype = returns
+    return symbol

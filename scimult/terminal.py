@@ -40,8 +40,8 @@ def trimmed(text: str) -> str:
     >>> trimmed(" \u200bada lovelace\u200e ")
     'ada lovelace'
     """
-    shown = [place for place, character in enumerate(text) if not is_blank(character)]
-    return text[shown[0] : shown[-1] + 1] if shown else ""
+    places = [place for place, character in enumerate(text) if not is_blank(character)]
+    return text[places[0] : places[-1] + 1] if places else ""
 
 
 def counted(count: int, thing: str) -> str:

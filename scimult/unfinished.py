@@ -64,10 +64,10 @@ def only_call(out: Path) -> Iterator[None]:
         If one does already, or the folder of ``out`` cannot be written.
     """
     path = _named(out)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(exclusive(lock_name(path), out))
+            locks.enter_context(exclusive(lock_name(path), out))
         except OSError as error:
             raise storage_error(error, out) from error
         yield

@@ -54,9 +54,9 @@ def one(step: str, key: str, **where: Any) -> Callable[[Findings], float | None]
     """Return a function that takes ``key`` from a step's first finding with fields ``where``."""
 
     def figure(findings: Findings) -> float | None:
-        for found in findings.get(step, ()):
-            if key in found and all(found.get(name) == value for name, value in where.items()):
-                value = found[key]
+        for finding in findings.get(step, ()):
+            if key in finding and all(finding.get(name) == value for name, value in where.items()):
+                value = finding[key]
                 return None if value is None else float(value)
         return None
 
@@ -88,12 +88,12 @@ def extreme(
 
     def figure(findings: Findings) -> float | None:
         values = [
-            float(found[key])
+            float(finding[key])
             for step in steps
-            for found in findings.get(step, ())
+            for finding in findings.get(step, ())
             for key in keys
-            if found.get(key) is not None
-            and all(found.get(name) in values for name, values in where.items())
+            if finding.get(key) is not None
+            and all(finding.get(name) in values for name, values in where.items())
         ]
         return choose(values) if values else None
 

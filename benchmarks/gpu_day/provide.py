@@ -101,17 +101,17 @@ def random_folder(day: Day, size: str) -> Path:
     return folder
 
 
-def _tokenise(found: Inputs) -> int:
+def _tokenise(inputs: Inputs) -> int:
     """Tokenise the prepared texts once, as every later step would; it uses all cores itself."""
     from scimult.checkpoints import load_pretrained
     from scimult.data.prepared import PreparedData
     from scimult.data.tokenization import TextTokenizer
 
-    data = PreparedData.open(found.prepared)
+    data = PreparedData.open(inputs.prepared)
     # A sentence-transformers folder may lowercase where its tokenizer's own files do not.
     for tokenizer in (
-        load_pretrained(found.model).tokenizer,
-        TextTokenizer.from_folder(found.model),
+        load_pretrained(inputs.model).tokenizer,
+        TextTokenizer.from_folder(inputs.model),
     ):
         lengths = data.tokens(tokenizer).lengths_N
     return int(lengths.sum())

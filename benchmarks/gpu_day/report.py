@@ -42,16 +42,16 @@ def make_report(folders: Iterable[Path]) -> str:
     """
     attempts = last_attempts(line for folder in folders for line in read_lines(folder))
     findings: dict[str, list[Mapping[str, Any]]] = {}
-    for one in attempts:
-        findings.setdefault(one.step, []).extend(one.findings)
-    dry = any(one.dry for one in attempts)
+    for attempt in attempts:
+        findings.setdefault(attempt.step, []).extend(attempt.findings)
+    dry = any(attempt.dry for attempt in attempts)
     parts = ["# A GPU machine and SciMult", *([_DRY] if dry else []), _machine(findings)]
     parts += ["## Steps", _steps(attempts)]
     parts += ["## Predictions", _predictions(findings, dry)]
-    parts += ["## Figures", *(_figures(one) for one in attempts if one.findings)]
-    failed = [one for one in attempts if one.error]
+    parts += ["## Figures", *(_figures(attempt) for attempt in attempts if attempt.findings)]
+    failed = [attempt for attempt in attempts if attempt.error]
     if failed:
-        parts += ["## Failures", *(_failure(one) for one in failed)]
+        parts += ["## Failures", *(_failure(attempt) for attempt in failed)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -66,22 +66,23 @@ def last_attempts(lines: Iterable[Mapping[str, Any]]) -> list[Attempt]:
             if line.get("started") or key not in attempts or line["rc"] == "no time left":
                 attempts[key] = Attempt(*key, dry=line["dry"])
             if "rc" in line:
-                one = attempts[key]
-                one.rc, one.seconds, one.box = line["rc"], line["seconds"], line["box"]
-                one.error = line.get("error", "")
+                attempt = attempts[key]
+                attempt.rc, attempt.seconds, attempt.box = line["rc"], line["seconds"], line["box"]
+                attempt.error = line.get("error", "")
         elif step in current:
             attempts[current[step]].findings.append(line["found"])
     order = {(call, step.name): n for call in CALLS for n, step in enumerate(CALLS[call])}
     calls = list(CALLS)
     return sorted(
-        attempts.values(), key=lambda one: (calls.index(one.call), order[one.call, one.step])
+        attempts.values(),
+        key=lambda attempt: (calls.index(attempt.call), order[attempt.call, attempt.step]),
     )
 
 
 def _machine(findings: Findings) -> str:
     facts: dict[str, Any] = {}
-    for found in findings.get("machine", ()):
-        facts |= found
+    for finding in findings.get("machine", ()):
+        facts |= finding
     if not facts:
         return "The step `machine` reported nothing."
     versions = facts.pop("versions", {})
@@ -91,37 +92,39 @@ def _machine(findings: Findings) -> str:
 
 def _steps(attempts: Sequence[Attempt]) -> str:
     rows = []
-    for one in attempts:
-        result = "ran" if one.rc == 0 else f"**{one.rc}**"
-        rows.append([one.call, one.step, result, one.seconds, one.box, len(one.findings)])
+    for attempt in attempts:
+        result = "ran" if attempt.rc == 0 else f"**{attempt.rc}**"
+        row = [attempt.call, attempt.step, result, attempt.seconds, attempt.box]
+        rows.append([*row, len(attempt.findings)])
     return table(["call", "step", "end", "seconds", "limit", "lines"], rows)
 
 
 def _predictions(findings: Findings, dry: bool) -> str:
     device = str(next((f.get("device") for f in findings.get("machine", ())), ""))
     rows, missed = [], 0
-    for one in PREDICTIONS:
-        figure = one.figure(findings)
+    for prediction in PREDICTIONS:
+        figure = prediction.figure(findings)
         if figure is None:
             verdict = "not measured"
         elif dry:
             verdict = "dry run"
-        elif one.device is not None and one.device not in device:
-            verdict = f"only for an {one.device}"
+        elif prediction.device is not None and prediction.device not in device:
+            verdict = f"only for an {prediction.device}"
         else:
-            missed += one.misses(figure)
-            verdict = f"**missed by more than {MISS:g} times**" if one.misses(figure) else "held"
-        rows.append([one.what, one.range, figure, verdict])
+            is_missed = prediction.misses(figure)
+            missed += is_missed
+            verdict = f"**missed by more than {MISS:g} times**" if is_missed else "held"
+        rows.append([prediction.what, prediction.range, figure, verdict])
     count = "" if dry else f"{missed} missed by more than {MISS:g} times: find out why first.\n\n"
     return count + table(["figure", "expected", "found", ""], rows)
 
 
-def _figures(one: Attempt) -> str:
+def _figures(attempt: Attempt) -> str:
     """Return a step's findings: tables of those that share their keys, lists of the others."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for finding in one.findings:
+    for finding in attempt.findings:
         groups.setdefault(tuple(finding), []).append(finding)
-    parts = [f"### {one.call}: {one.step}"]
+    parts = [f"### {attempt.call}: {attempt.step}"]
     for keys, rows in groups.items():
         if len(rows) == 1:
             parts.append("\n".join(f"- {key}: {shown(rows[0][key])}" for key in keys))
@@ -130,8 +133,8 @@ def _figures(one: Attempt) -> str:
     return "\n\n".join(parts)
 
 
-def _failure(one: Attempt) -> str:
-    return f"### {one.call}: {one.step} ({one.rc})\n\n```\n{one.error.strip()}\n```"
+def _failure(attempt: Attempt) -> str:
+    return f"### {attempt.call}: {attempt.step} ({attempt.rc})\n\n```\n{attempt.error.strip()}\n```"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -58,8 +58,8 @@ def search(day: Day, step: str) -> None:
         expected_QK = _exact(queries_QD[:_CHECKED], embeddings_CD).cpu()
         # Among many queries, and alone: few are searched in another way.
         for queries in (on_host, on_host[:_CHECKED]):
-            found_QK = torch.from_numpy(index.search(queries, _K).rows_QK[:_CHECKED])
-            right_QK = (found_QK[:, :, None] == expected_QK[:, None, :]).any(dim=2)
+            rows_QK = torch.from_numpy(index.search(queries, _K).rows_QK[:_CHECKED])
+            right_QK = (rows_QK[:, :, None] == expected_QK[:, None, :]).any(dim=2)
             share = float(right_QK.double().mean())
             day.note(step, candidates=candidates, together=len(queries), of_best_in_float64=share)
 

@@ -132,15 +132,15 @@ def sweep(day: Day, step: str, *, size: str) -> None:
     with process_group(600) as device:
         sheet = known_peak(device, torch.bfloat16)
         measured = measured_peak(device, torch.bfloat16)
-        for number, (pairs, chosen) in enumerate(cases):
+        for number, (pairs, options) in enumerate(cases):
             if day.seconds_left < _ROOM * longest:
                 day.note(step, left_out=[f"{p}: {_describe(o)}" for p, o in cases[number:]])
                 break
             started = time.monotonic()
-            changes = {key: value for key, value in chosen.items() if key != "precision"}
+            changes = {key: value for key, value in options.items() if key != "precision"}
             setting = replace(setting_of(day, trained_size, pairs), **changes)
             try:
-                precision = chosen.get("precision", "bf16")
+                precision = options.get("precision", "bf16")
                 figures = _rate(setting, device, precision, day.size(_TIMED, 2))
             except torch.OutOfMemoryError:
                 figures = {"failed": "out of memory"}
@@ -148,7 +148,7 @@ def sweep(day: Day, step: str, *, size: str) -> None:
             if "tflops" in figures:
                 figures["of_measured"] = round(figures["tflops"] * 1e12 / measured, 4)
                 figures["of_sheet"] = sheet and round(figures["tflops"] * 1e12 / sheet, 4)
-            day.note(step, size=trained_size, pairs=pairs, options=_describe(chosen), **figures)
+            day.note(step, size=trained_size, pairs=pairs, options=_describe(options), **figures)
             longest = max(longest, time.monotonic() - started)
 
 

@@ -265,9 +265,9 @@ def _check_shapes(
         "up.bias": (outer,),
     }
     expected = {(block, name): shapes[name] for block in range(base.num_blocks) for name in shapes}
-    found = {key: tuple(weight.shape) for key, weight in weights.items()}
-    for block, name in sorted(expected.keys() | found.keys()):
-        theirs, ours = found.get((block, name)), expected.get((block, name))
+    actual = {key: tuple(weight.shape) for key, weight in weights.items()}
+    for block, name in sorted(expected.keys() | actual.keys()):
+        theirs, ours = actual.get((block, name)), expected.get((block, name))
         if theirs != ours:
             raise CheckpointError(
                 f"the adapter does not fit the base in layer {block}",

@@ -148,9 +148,9 @@ def config_of(
         ) from error
     except ValidationError as error:
         reasons = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()]
-        told = "; ".join(": ".join(filter(None, reason)) for reason in reasons)
+        details = "; ".join(": ".join(filter(None, reason)) for reason in reasons)
         fix = "correct it, or use a complete checkpoint"
-        problem = f"config.json is not valid: {told}"
+        problem = f"config.json is not valid: {details}"
         raise CheckpointError(problem, path=folder, fix=fix) from error
     if encoder.max_text_length < SHORTEST:
         raise CheckpointError(

@@ -143,11 +143,11 @@ def evaluate(
         return
     if show_list:
         source = context.get_parameter_source("suite")
-        one = bool(overrides or sets) or (source is not None and source.name != "DEFAULT")
-        _show_suites(suite if one else None, overrides or [], sets or [], data)
+        is_one = bool(overrides or sets) or (source is not None and source.name != "DEFAULT")
+        _show_suites(suite if is_one else None, overrides or [], sets or [], data)
         return
-    named = (model, embeddings, encoder, lexical, fuse, rerank)
-    if audit is not None and out is None and not (bm25 or any(named)):
+    specs = (model, embeddings, encoder, lexical, fuse, rerank)
+    if audit is not None and out is None and not (bm25 or any(specs)):
         from scimult.evaluation.suites import load_suite
 
         config = load_suite(suite, overrides or [])
@@ -349,10 +349,10 @@ def _show_suites(
     echo(f"data searched for below {data} (--data)")
     for name in suite_names() if given is None else [given]:
         suite = load_suite(name, overrides)
-        chosen = suite.select(sets)
+        benchmarks = suite.select(sets)
         echo(f"{suite.name}: {suite.description}")
         echo(f"  data: {suite.how_to_get}")
-        for key, entry in chosen.items():
+        for key, entry in benchmarks.items():
             state = "missing" if missing_files(entry, data) else "here"
             hub = ", on the hub" if entry.hub else ", to download" if entry.remote else ""
             task = entry.task

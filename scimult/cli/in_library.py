@@ -108,14 +108,14 @@ def _show_rows(
 
 def _cells(row: Mapping[str, Any], heading: str) -> dict[str, Any]:
     """Return what a table shows of a paper, its score under ``heading``."""
-    shown = {
+    cells = {
         heading if name == "score" else name: value
         for name, value in row.items()
         if name in ("rank", "score", "percentile", "id", "title", "year")
     }
-    if "percentile" in shown:
-        shown["percentile"] = f"{shown['percentile']:6.2f}"
-    return shown
+    if "percentile" in cells:
+        cells["percentile"] = f"{cells['percentile']:6.2f}"
+    return cells
 
 
 def _ask_for_all(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def _ask_for_all(server: str, verb: str, question: Mapping[str, Any]) -> dict[st
         page = _ask(server, verb, {**question, "offset": first + len(papers)})["papers"]
         papers = papers + page
     if len(page) == MOST_RESULTS:
-        shown = first + len(papers)
-        warn(f"more may be above the threshold: a service lists no more than the best {shown:,}")
+        depth = first + len(papers)
+        warn(f"more may be above the threshold: a service lists no more than the best {depth:,}")
     return {**answer, "papers": papers}
 
 

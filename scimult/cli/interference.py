@@ -50,12 +50,12 @@ def interference(
     from scimult.config import string_override
     from scimult.training.interference.run import run_interference
 
-    chosen = [] if data is None else [string_override("data.prepared", str(data))]
+    data_override = [] if data is None else [string_override("data.prepared", str(data))]
     report = run_interference(
         model,
         out,
         config=config,
-        overrides=[*(overrides or []), *chosen],
+        overrides=[*(overrides or []), *data_override],
         rounds=rounds,
         base=base,
         affinity_steps=affinity_steps,

@@ -145,8 +145,8 @@ def print_prepared(data: PreparedData) -> None:
     title = f"{data.folder} (texts: {len(data.texts):,})"
     print_counts(title, {source.name: source.counts for source in data.manifest.sources})
     if cleaned := data.manifest.hygiene.texts:
-        kept = f"{cleaned['kept']:,} of {cleaned['read']:,} texts kept"
-        echo(f"cleaned: {kept} (scimult card {data.folder} lists what was found)")
+        summary = f"{cleaned['kept']:,} of {cleaned['read']:,} texts kept"
+        echo(f"cleaned: {summary} (scimult card {data.folder} lists what was found)")
     names = ["queries", "groups", "pairs"]
     if any(entry.unsampled for entry in data.manifest.pairs):
         names.append("unsampled")

@@ -154,12 +154,12 @@ def _with_decontamination(overrides: Sequence[str], folder: Path) -> list[str]:
     from scimult.config import apply_overrides, string_override
 
     section = apply_overrides({}, overrides).get("hygiene")
-    told = section if isinstance(section, Mapping) else {}
+    explicit = section if isinstance(section, Mapping) else {}
     short_for = {
         "evaluation": string_override("hygiene.evaluation", str(folder)),
         "decontaminate": "hygiene.decontaminate=[query]",
     }
-    return [*overrides, *(line for key, line in short_for.items() if key not in told)]
+    return [*overrides, *(line for key, line in short_for.items() if key not in explicit)]
 
 
 def _check_unused(out: Path | None, options: Mapping[str, Path | None]) -> None:

@@ -316,8 +316,8 @@ def _encoder_specs(spec: str) -> tuple[str, list[EncoderSpec], Combination]:
     members = [presets] if Path(presets).exists() else presets.split("+")
     _check_combine(system, len(members))
     specs = [load_spec(preset, overrides) for preset in members]
-    for one in specs:
-        check_keys(one, catalogue().names)
+    for encoder in specs:
+        check_keys(encoder, catalogue().names)
     return name, specs, system.options.get(COMBINE, "mean")
 
 

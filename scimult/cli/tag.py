@@ -68,9 +68,9 @@ def tag(
             names = read_labels(labels, skip_bad)
             opened = Library.open(library, model=model, device=device)
             options: dict[str, Any] = {"ids": paper, "where": where, "k": top, "task": task}
-            found = asked(opened, lambda library: library.tag(names, **options))
+            hits = asked(opened, lambda library: library.tag(names, **options))
             tagged: list[dict[str, Any]] = [
-                {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in found
+                {"id": one.id, "title": one.title, "labels": one.labels.as_dicts()} for one in hits
             ]
             _show(tagged, str(library), out, as_json)
         return

@@ -153,8 +153,8 @@ class Record:
         values = self.fields.get(name)
         if isinstance(values, list):
             values = list(map(digits_of, values))
-        found = Record(self.path, self.line, {name: values}).strings(name, ())
-        return [item.strip() for item in found]
+        items = Record(self.path, self.line, {name: values}).strings(name, ())
+        return [item.strip() for item in items]
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return a 64-bit integer field, parsed from its decimal digits in a table."""

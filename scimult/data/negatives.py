@@ -70,9 +70,9 @@ def _chances(pairs: PairFile, weights_R: NDArray[np.float64] | None) -> NDArray[
     weights_C = np.zeros(len(owners_C), dtype=np.float64)
     totals_G = np.zeros(len(pairs))
     for rule, weight in enumerate(weights_R):
-        found_C = found_by_rule(pairs, rule)
-        counts_G = np.bincount(owners_C[found_C], minlength=len(pairs))
-        weights_C[found_C] += weight / counts_G[owners_C[found_C]]
+        mask_C = found_by_rule(pairs, rule)
+        counts_G = np.bincount(owners_C[mask_C], minlength=len(pairs))
+        weights_C[mask_C] += weight / counts_G[owners_C[mask_C]]
         totals_G += weight * (counts_G > 0)
     weights_C /= totals_G[owners_C]
     return weights_C
@@ -146,5 +146,5 @@ def found_by_rule(pairs: PairFile, rule: int) -> NDArray[np.bool_]:
     """Return which candidates rule number ``rule`` found, shape ``(C,)``."""
     assert pairs.found_by is not None
     bit = pairs.found_by.dtype.type(1 << rule)
-    found_C: NDArray[np.bool_] = (pairs.found_by & bit) != 0
-    return found_C
+    mask_C: NDArray[np.bool_] = (pairs.found_by & bit) != 0
+    return mask_C

@@ -70,8 +70,8 @@ def delimiter_of(path: Path) -> str:
     """Return the delimiter of a ``.csv`` file: comma, semicolon or tab."""
     lines = (line for _, line in read_lines(path, Rejects(skip_bad=True)))
     first = next((line for line in lines if not _ABOUT.match(line)), "")
-    if (told := _EXCEL.fullmatch(first)) is not None:
-        return told[1]
+    if (match := _EXCEL.fullmatch(first)) is not None:
+        return match[1]
     try:
         counts = {mark: len(next(csv.reader([first], delimiter=mark), [])) for mark in ",;\t"}
     except csv.Error:

@@ -114,8 +114,8 @@ class TextStore:
     def drawn_papers(self, share: float, seed: int) -> BoolArray:
         """Return a mask of a share of the papers, drawn one by one with the seed."""
         is_paper_N = pc.equal(self._table.column("kind").cast(pa.string()), "paper").to_numpy()
-        drawn_N: BoolArray = is_paper_N & (np.random.default_rng(seed).random(len(self)) < share)
-        return drawn_N
+        mask_N: BoolArray = is_paper_N & (np.random.default_rng(seed).random(len(self)) < share)
+        return mask_N
 
     def _values(self, column: pa.ChunkedArray) -> list[Any]:
         try:

@@ -178,11 +178,11 @@ def _build(texts: TextStore, tokenizer: TextTokenizer, folder: Path, meta: dict[
 @contextmanager
 def once_free(lock: Path, folder: Path, what: str) -> Iterator[None]:
     """Hold a lock beside a folder, after any other process that makes ``what`` is in it."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for attempt in count():
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                held.enter_context(exclusive(lock, folder))
+                locks.enter_context(exclusive(lock, folder))
                 break
             except BusyError as error:
                 if not attempt:

@@ -110,8 +110,8 @@ def remote_files(benchmark: Benchmark, root: Path) -> list[Remote]:
 
 
 def _check_counts(dataset: TaskData, benchmark: Benchmark) -> None:
-    given = benchmark.expected
-    expected: dict[str, int] = given.model_dump(exclude_none=True) if given else {}
+    counts = benchmark.expected
+    expected: dict[str, int] = counts.model_dump(exclude_none=True) if counts else {}
     if any(dataset.counts.get(kind) != count for kind, count in expected.items()):
         raise DataError(
             f"{dataset.name} is from another edition of the data: expected {expected}",

@@ -121,8 +121,8 @@ def _mteb(result: Result, out: Path, names: Mapping[str, str]) -> Iterator[tuple
     _check_inside(out, folder)
     for name, entry in result.sets.items():
         task = names.get(name, name)
-        found = _task_result(task, entry, result.suite, name)
-        yield folder / f"{task}.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+        task_result = _task_result(task, entry, result.suite, name)
+        yield folder / f"{task}.json", json.dumps(task_result, indent=2, ensure_ascii=False) + "\n"
     write_json(folder / "model_meta.json", _model_meta(result, revision))
 
 

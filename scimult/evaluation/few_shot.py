@@ -68,7 +68,7 @@ def label_samples(
             raise DataError(problem, value=label, fix="use a smaller few-shot size")
     for k in range(shot.iterations):
         random = np.random.RandomState(_SEED + k)
-        drawn: set[int] = set()
+        rows: set[int] = set()
         for column_N in flags_NS.T:
-            drawn.update(random.choice(np.flatnonzero(column_N), shot.size, replace=False).tolist())
-        yield np.array(list(drawn))
+            rows.update(random.choice(np.flatnonzero(column_N), shot.size, replace=False).tolist())
+        yield np.array(list(rows))

@@ -116,17 +116,17 @@ def score(
                 encode_kwargs=options,
                 show_progress_bar=False,
             )
-        found: dict[str, Any] = evaluated.task_results[0].to_dict()
-        return found
+        task_result: dict[str, Any] = evaluated.task_results[0].to_dict()
+        return task_result
 
     for task in tasks:
         name = task.metadata.name
         try:
-            found = scored(task, "always" if again else "only-missing")
-            if found["dataset_revision"] != suite.benchmarks[name].revision:
+            task_result = scored(task, "always" if again else "only-missing")
+            if task_result["dataset_revision"] != suite.benchmarks[name].revision:
                 # MTEB keeps whole results of other data; an update may have changed a task's.
-                found = scored(task, "always")
-            entry = set_result(found, suite.benchmarks[name])
+                task_result = scored(task, "always")
+            entry = set_result(task_result, suite.benchmarks[name])
             before = growing.result.sets.get(name)
             counts = _counts(task.metadata.descriptive_stats or {}, suite.benchmarks[name])
             measured = _measured(encoder.work.get(name), entry, before)
@@ -204,8 +204,10 @@ def _measured(work: Any, entry: SetResult, before: SetResult | None) -> dict[str
     Neither is known of a score from MTEB's cache, so they are no facts of the set.
     """
     if work is None:
-        kept = {} if before is None else {k: v for k, v in before.details.items() if k == _EMPTY}
-        return {"cost": {} if before is None else before.cost, "details": {**entry.details, **kept}}
+        if before is None:
+            return {"cost": {}, "details": entry.details}
+        empty = {name: count for name, count in before.details.items() if name == _EMPTY}
+        return {"cost": before.cost, "details": {**entry.details, **empty}}
     kinds: tuple[CostKind, ...] = ("texts", "tokens", "encode_seconds")
     empty = {_EMPTY: work.empty} if work.empty else {}
     cost = {kind: float(getattr(work, kind)) for kind in kinds}

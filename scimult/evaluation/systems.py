@@ -267,12 +267,12 @@ class StoredSystem(System):
 
 
 def _named_similarity(folder: Path) -> Similarity:
-    named = {read_similarity(path) for path in folder.glob("*/*") if path.is_dir()} - {None}
-    if len(named) > 1:
+    similarities = {read_similarity(path) for path in folder.glob("*/*") if path.is_dir()} - {None}
+    if len(similarities) > 1:
         fix = "choose one, such as similarity=cosine, or keep other embeddings elsewhere"
         problem = "the embeddings are compared in different ways"
-        raise DataError(problem, path=folder, value=sorted(filter(None, named)), fix=fix)
-    return next(iter(named), None) or "dot"
+        raise DataError(problem, path=folder, value=sorted(filter(None, similarities)), fix=fix)
+    return next(iter(similarities), None) or "dot"
 
 
 class BM25System(System):

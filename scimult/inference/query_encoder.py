@@ -71,10 +71,10 @@ class QueryEncoder(Configured):
         tokenizer: Path | None = None,
         **settings: Any,
     ) -> None:
-        found = folder_here(path)
-        if found is None:
+        root = folder_here(path)
+        if root is None:
             raise _refusal("is not on this machine", path)
-        folder = find_model_folder(found)
+        folder = find_model_folder(root)
         self.dtype = dtype
         self.name = name_of(path)
         self.config, family = chosen_config(folder, **settings)

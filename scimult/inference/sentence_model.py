@@ -61,11 +61,11 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
 
 def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
     """Refuse random weights, but for poolers, which embeddings do not use."""
-    drawn = [name for name in drawn_weights(model) if "pooler" not in name]
-    if drawn:
-        problem = f"the files lack {len(drawn)} weights, which would be random"
+    names = [name for name in drawn_weights(model) if "pooler" not in name]
+    if names:
+        problem = f"the files lack {len(names)} weights, which would be random"
         fix = "use complete files, whose names are those of the model's config.json"
-        raise CheckpointError(problem, path=spec.model, value=drawn[:3], fix=fix)
+        raise CheckpointError(problem, path=spec.model, value=names[:3], fix=fix)
 
 
 def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:

@@ -191,13 +191,13 @@ def unread_text(item: Mapping[Any, Any], kind: Kind, fields: Fields) -> DataErro
         if key in fields[0] or key in fields[1]:
             continue
         plain = key.casefold()
-        meant = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
+        guesses = get_close_matches(plain, [*titles, *bodies], n=1, cutoff=_CLOSE)
         # Vocabularies, which scimult tagger reads, call a label's name so.
         is_title = plain in _TITLES or plain == kind == "label"
-        meant += titles[:1] if is_title else bodies[:1] if plain in _BODIES else ()
-        if key in _KNOWN or (meant and not plain.endswith("id")):
+        guesses += titles[:1] if is_title else bodies[:1] if plain in _BODIES else ()
+        if key in _KNOWN or (guesses and not plain.endswith("id")):
             read = " and ".join(" or ".join(names) for names in fields if names)
-            fix = f"name it {meant[0]!r}" if meant else f"leave it out: a {kind} has {read}"
+            fix = f"name it {guesses[0]!r}" if guesses else f"leave it out: a {kind} has {read}"
             if kind == "query" and key in FIELDS["paper"][1]:
                 fix += "; papers to be found have the role 'candidate'"
             problem = f"{kind} has text under {key!r}, which is not read"
@@ -307,10 +307,10 @@ def _of_arrow(table: Any) -> Iterator[Mapping[str, Any]]:
 
 def _of_data_set(data_set: Any) -> Iterator[Mapping[str, Any]]:
     """Yield rows as Python's values: in other formats they are frames, or hold arrays."""
-    chosen = getattr(data_set, "format", {})
-    if chosen.get("type") == "custom":  # the user's own function makes the rows
+    output_format = getattr(data_set, "format", {})
+    if output_format.get("type") == "custom":  # the user's own function makes the rows
         return iter(data_set)
-    columns = {"columns": chosen["columns"]} if chosen else {}
+    columns = {"columns": output_format["columns"]} if output_format else {}
     rows: Iterator[Mapping[str, Any]] = iter(data_set.with_format(None, **columns))
     return rows
 

@@ -85,7 +85,7 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
         raise DataError("too few papers to fit an adapter", value=len(new_NM), fix=fix)
     if similarity == "cosine":
         new_NM, old_ND = unit_rows(new_NM), unit_rows(old_ND)
-    held = np.arange(len(new_NM)) % 5 == 0
+    is_held_out_N = np.arange(len(new_NM)) % 5 == 0
     fitted = [
         Adapter(
             kind,
@@ -93,9 +93,9 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
             offset_D.astype(np.float32),
             on_sphere=similarity == "cosine",
         )
-        for kind, matrix_MD, offset_D in _maps(new_NM[~held], old_ND[~held])
+        for kind, matrix_MD, offset_D in _maps(new_NM[~is_held_out_N], old_ND[~is_held_out_N])
     ]
-    scored = [_scored(adapter, new_NM, old_ND, held, similarity) for adapter in fitted]
+    scored = [_scored(adapter, new_NM, old_ND, is_held_out_N, similarity) for adapter in fitted]
     return max(scored, key=lambda adapter: adapter.recall)
 
 
@@ -159,11 +159,11 @@ def _scored(
     adapter: Adapter,
     new_NM: FloatArray,
     old_ND: FloatArray,
-    held_N: NDArray[np.bool_],
+    is_held_out_N: NDArray[np.bool_],
     similarity: Similarity,
 ) -> Adapter:
-    own_Q = np.flatnonzero(held_N)
-    wanted = best_rows(new_NM[held_N], new_NM, similarity, own_Q)
-    rows_QK = best_rows(adapter(new_NM[held_N]), old_ND, similarity, own_Q)
+    own_Q = np.flatnonzero(is_held_out_N)
+    wanted = best_rows(new_NM[is_held_out_N], new_NM, similarity, own_Q)
+    rows_QK = best_rows(adapter(new_NM[is_held_out_N]), old_ND, similarity, own_Q)
     shares = [len(np.intersect1d(a, b)) / _K for a, b in zip(rows_QK, wanted, strict=True)]
     return replace(adapter, recall=float(np.mean(shares)))

@@ -40,29 +40,31 @@ class PrecomputedVectors:
             raise DataError(f"no vectors for {', '.join(missing)}", path=folder, fix=fix)
         self._shards = {task: by_task[task] for task in spaces}
         for task, space in spaces.items():
-            found = self._shards[task]
-            if replace(found.space, dtype=space.dtype) == space != found.space:
-                raise _other_precision(found, space)
-            space.check_same(found.space, found.path)
-            if not found.shards:
+            shards = self._shards[task]
+            if replace(shards.space, dtype=space.dtype) == space != shards.space:
+                raise _other_precision(shards, space)
+            space.check_same(shards.space, shards.path)
+            if not shards.shards:
                 fix = "repeat scimult encode; with --part, the part of each missing shard"
-                raise DataError("embeddings are not complete", path=found.path, fix=fix)
+                raise DataError("embeddings are not complete", path=shards.path, fix=fix)
         self._keys = {task: _Keys(shards) for task, shards in self._shards.items()}
 
     def find(self, hashes: Sequence[str]) -> tuple[BoolArray, dict[str, FloatArray]]:
         """Return which texts have vectors for all tasks, shape ``(B,)``, and these vectors."""
         keys_B2 = _numbers(hashes)
         rows = {task: keys.rows(keys_B2) for task, keys in self._keys.items()}
-        found_B = np.all([rows_B >= 0 for rows_B in rows.values()], axis=0)
-        vectors = {task: self._shards[task].rows(rows_B[found_B]) for task, rows_B in rows.items()}
-        return found_B, vectors
+        is_stored_B = np.all([rows_B >= 0 for rows_B in rows.values()], axis=0)
+        vectors = {
+            task: self._shards[task].rows(rows_B[is_stored_B]) for task, rows_B in rows.items()
+        }
+        return is_stored_B, vectors
 
 
-def _other_precision(found: Shards, space: Space) -> DataError:
-    theirs, ours = found.space.dtype, space.dtype
+def _other_precision(shards: Shards, space: Space) -> DataError:
+    theirs, ours = shards.space.dtype, space.dtype
     problem = f"vectors are stored as {theirs}, those of the library as {ours}"
     fix = f"create the library with --precision {theirs}, or encode with --precision {ours}"
-    return DataError(problem, path=found.path, fix=fix)
+    return DataError(problem, path=shards.path, fix=fix)
 
 
 class _Keys:

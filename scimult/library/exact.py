@@ -151,8 +151,8 @@ class ExactSearch:
             scores_P = np.concatenate([scores_P, scores_B[near]])
             if k < len(scores_P):
                 least = np.partition(scores_P, len(scores_P) - k)[len(scores_P) - k] - slack
-                kept_P = ~(scores_P < least)
-                rows_P, scores_P = rows_P[kept_P], scores_P[kept_P]
+                is_near_P = ~(scores_P < least)
+                rows_P, scores_P = rows_P[is_near_P], scores_P[is_near_P]
         self._refuse_damaged(scores_P)
         return rows_P
 

@@ -72,9 +72,9 @@ def _term(column: str, kind: str, wanted: Any) -> tuple[str, list[Any]]:
         terms = [f"{column} {sign} ?" for sign, _ in bounds] or [f"{column} IS NOT NULL"]
         return f"({' AND '.join(terms)})", [end for _, end in bounds]
     # One value is as a list of it.
-    given = [as_python(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
-    values = [value for value in given if value is not None]
-    terms = [f"{column} IS NULL"] if len(values) < len(given) else []
+    items = [as_python(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
+    values = [value for value in items if value is not None]
+    terms = [f"{column} IS NULL"] if len(values) < len(items) else []
     # Not as text alone: a frame's column of moments prints midnight, too, and a date does not.
     dates = [value for value in values if kind == "VARCHAR" and isinstance(value, date)]
     if dates:

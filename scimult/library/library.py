@@ -160,8 +160,8 @@ class Library:
         """Load changes by other processes."""
         before, opened = self.state.manifest.vectors, self.__dict__.pop("_opened", None)
         self.state = State(self.path)
-        kept = self._loaded if opened is None else opened.open_model or self._loaded
-        self._loaded = kept if self.state.manifest.vectors == before else None
+        model = self._loaded if opened is None else opened.open_model or self._loaded
+        self._loaded = model if self.state.manifest.vectors == before else None
 
     def search(self, text: str = "", *, task: str = "search", **options: Any) -> Hits:
         """Find papers for words, for papers of the library, or for a vector.

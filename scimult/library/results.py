@@ -13,7 +13,7 @@ SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
 """Name of each similarity's score; larger is closer for all."""
 _OWN = ("rank", "score", "percentile")
 _TITLE_CHARACTERS = 72
-_SHOWN = 20
+_MOST_HITS = 20
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class Hits(Sequence[Hit]):
         head = f"{counted(len(self), 'paper')} by {self.score}{how}"
         if not self._hits:
             return head
-        width = max(len(visible(hit.id)) for hit in self._hits[:_SHOWN])
+        width = max(len(visible(hit.id)) for hit in self._hits[:_MOST_HITS])
         lines = [
             f"{hit.rank:>4}  {hit.score:>8.4f}  {visible(hit.id):<{width}}  {_cut(hit.title)}"
-            for hit in self._hits[:_SHOWN]
+            for hit in self._hits[:_MOST_HITS]
         ]
-        more = [f"      … and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+        more = [f"      … and {len(self) - _MOST_HITS} more"] if len(self) > _MOST_HITS else []
         return "\n".join([head, *lines, *more])
 
 

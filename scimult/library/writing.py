@@ -168,8 +168,8 @@ class Writer:
     def remove_others(self, ids: Set[str], keep: Set[str | None]) -> None:
         """Remove all papers but these, unreadable ones included; all are kept if None is."""
         others = [name for name in (*self._known, *self._lost.values()) if name not in ids]
-        kept = set(others if None in keep else as_ids(keep))
-        gone = [name for name in others if name not in kept]
+        keep_ids = set(others if None in keep else as_ids(keep))
+        gone = [name for name in others if name not in keep_ids]
         self.changes.kept += len(others) - len(gone)
         self.remove(gone)
 
@@ -247,11 +247,13 @@ class Writer:
     def _fresh(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Return vectors of texts that are new to the library: reused or encoded now."""
         assert self._model is not None
-        found_N: BoolArray = np.zeros(len(papers), dtype=bool)
+        is_stored_N: BoolArray = np.zeros(len(papers), dtype=bool)
         before: dict[str, FloatArray] = {}
         if self._encoded is not None:
-            found_N, before = self._encoded.find([paper.text_hash for paper in papers])
-        texts = [paper.text for paper, found in zip(papers, found_N, strict=True) if not found]
+            is_stored_N, before = self._encoded.find([paper.text_hash for paper in papers])
+        texts = [
+            paper.text for paper, stored in zip(papers, is_stored_N, strict=True) if not stored
+        ]
         tokens = self._model.tokens_encoded
         encoded = encode_papers(self._model, texts, self._manifest.sides)
         self.changes.texts_encoded += len(texts)
@@ -261,7 +263,7 @@ class Writer:
         vectors = {}
         for task, space in self._spaces.items():
             vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[found_N], vectors_ND[~found_N] = before[task], encoded[task]
+            vectors_ND[is_stored_N], vectors_ND[~is_stored_N] = before[task], encoded[task]
             vectors[task] = vectors_ND
         return vectors
 

@@ -40,7 +40,7 @@ def scaled_mask(x: Tensor, probability: float) -> Tensor:
     if least == -_LEVELS // 2:
         return torch.ones_like(x)
     # 0 or 1. A comparison's bytes would take longer to convert to bfloat16 than the draws.
-    kept = draws.clamp_(least - 1, least).sub_(least - 1)
+    mask = draws.clamp_(least - 1, least).sub_(least - 1)
     if x.dtype == torch.bfloat16:
-        return kept.mul_(torch.tensor(scale, dtype=x.dtype).view(torch.int16)).view(x.dtype)
-    return kept.to(x.dtype).mul_(scale)
+        return mask.mul_(torch.tensor(scale, dtype=x.dtype).view(torch.int16)).view(x.dtype)
+    return mask.to(x.dtype).mul_(scale)

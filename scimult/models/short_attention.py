@@ -107,18 +107,18 @@ def tables(lengths: IntArray, device: torch.device | str) -> Tables:
     starts_B = np.cumsum(lengths_B) - lengths_B
     order_B = np.argsort(-lengths_B, kind="stable")
     sorted_B = lengths_B[order_B]
-    chosen, arrays, shortest = [], [], 1
+    classes, arrays, shortest = [], [], 1
     for kind in CLASSES:
         rows_R = order_B[(sorted_B >= shortest) & (sorted_B <= kind.longest)]
         few = lengths_B[rows_R].sum() < _LEAST_SHARE * lengths_B.sum()
         if not len(rows_R) or (few and kind is not CLASSES[-1]):
             continue
-        chosen.append(kind)
+        classes.append(kind)
         arrays.append(np.stack([starts_B[rows_R], lengths_B[rows_R]], 1).astype(np.int32))
         shortest = kind.longest + 1
     sent = send([torch.from_numpy(array) for array in arrays], device) if arrays else []
     # Long rows take longest: their last programs finish beside the next class's.
-    return list(zip(chosen, sent, strict=True))[::-1]
+    return list(zip(classes, sent, strict=True))[::-1]
 
 
 def attend_short(qkv_T3HK: Tensor, rows: Tables, dropout: float = 0.0) -> Tensor:

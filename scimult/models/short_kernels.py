@@ -43,8 +43,8 @@ def _draw_queries(seed, first_token, head, SIZE: tl.constexpr):
     """Return 32 random bits per query, by its place among all tokens."""
     words = tl.load(seed)
     at = (first_token + tl.arange(0, SIZE)).to(tl.uint32)
-    drawn = _mix(at ^ words.to(tl.uint32)) ^ (words >> 32).to(tl.uint32)
-    return _mix(drawn + (head + 1).to(tl.uint32) * 0x85EBCA77)
+    bits = _mix(at ^ words.to(tl.uint32)) ^ (words >> 32).to(tl.uint32)
+    return _mix(bits + (head + 1).to(tl.uint32) * 0x85EBCA77)
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def forward(
     for first in range(0, M if SINGLE and M == N else length, M):
         q_MK = _tile(q_base, first, length, STRIDE, M, WIDTH)
         if DROPOUT:
-            drawn_M = _draw_queries(seed, start + first, head, M)
+            bits_M = _draw_queries(seed, start + first, head, M)
         if SINGLE:
             scores_MN = tl.dot(q_MK, tl.trans(k_NK)) * scale
             scores_MN = tl.where(keys_N[None, :] < length, scores_MN, float("-inf"))
@@ -86,8 +86,8 @@ def forward(
             weights_MN = tl.exp2(scores_MN - top_M[:, None])
             sum_M = tl.sum(weights_MN, 1)
             if DROPOUT:
-                kept_MN = _kept(drawn_M[:, None], keys_N[None, :], threshold)
-                weights_MN = tl.where(kept_MN, weights_MN, 0.0)
+                is_kept_MN = _kept(bits_M[:, None], keys_N[None, :], threshold)
+                weights_MN = tl.where(is_kept_MN, weights_MN, 0.0)
             mixed_MK = tl.dot(weights_MN.to(v_NK.dtype), v_NK)
         else:
             top_M = tl.full([M], float("-inf"), tl.float32)
@@ -104,8 +104,8 @@ def forward(
                 fade_M = tl.exp2(top_M - new_top_M)
                 sum_M = sum_M * fade_M + tl.sum(weights_MN, 1)
                 if DROPOUT:
-                    kept_MN = _kept(drawn_M[:, None], (first_key + keys_N)[None, :], threshold)
-                    weights_MN = tl.where(kept_MN, weights_MN, 0.0)
+                    is_kept_MN = _kept(bits_M[:, None], (first_key + keys_N)[None, :], threshold)
+                    weights_MN = tl.where(is_kept_MN, weights_MN, 0.0)
                 mixed_MK = mixed_MK * fade_M[:, None]
                 mixed_MK = tl.dot(weights_MN.to(v_NK.dtype), v_NK, mixed_MK)
                 top_M = new_top_M
@@ -173,10 +173,10 @@ def backward(
             grad_weights_NM = tl.dot(v_NK, tl.trans(g_MK))
             dropped_NM = weights_NM
             if DROPOUT:
-                drawn_M = _draw_queries(seed, start + first, head, M)
-                kept_NM = _kept(drawn_M[None, :], keys_N[:, None], threshold)
-                dropped_NM = tl.where(kept_NM, weights_NM * rescale, 0.0)
-                grad_weights_NM = tl.where(kept_NM, grad_weights_NM * rescale, 0.0)
+                bits_M = _draw_queries(seed, start + first, head, M)
+                is_kept_NM = _kept(bits_M[None, :], keys_N[:, None], threshold)
+                dropped_NM = tl.where(is_kept_NM, weights_NM * rescale, 0.0)
+                grad_weights_NM = tl.where(is_kept_NM, grad_weights_NM * rescale, 0.0)
             grad_v_NK = tl.dot(dropped_NM.to(g_MK.dtype), g_MK, grad_v_NK)
             if SINGLE:
                 mean_M = tl.sum(weights_NM * grad_weights_NM, 0)

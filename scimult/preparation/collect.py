@@ -178,13 +178,13 @@ class _Reading:
             if queries is not None:
                 reject_unanswered(queries, source, corpus)
             pairs, count = corpus.unique_pairs([answers.positives]), len(answers.positives[0])
-            one = "link" if queries is None else "answer"
-            shown = "judged, not links" if queries is None else "shown, not answers"
-            counts |= {f"{one}s": count, shown: len(answers.shown[0])}
-            counts[f"hard negatives of one {one}"] = len(answers.triples)
+            noun = "link" if queries is None else "answer"
+            others = "judged, not links" if queries is None else "shown, not answers"
+            counts |= {f"{noun}s": count, others: len(answers.shown[0])}
+            counts[f"hard negatives of one {noun}"] = len(answers.triples)
             if queries is not None:
                 counts["scored by a teacher"] = len(answers.scores)
-            counts[f"repeated {one}s"] = count - len(pairs[0])
+            counts[f"repeated {noun}s"] = count - len(pairs[0])
             self.answers.append(answers)
             part: Part = "links" if queries is None else "queries"
             has_triples = len(answers.triples) > 0

@@ -229,8 +229,8 @@ class PrepareConfig(StrictConfig):
                 "to train on but the papers themselves: add self_supervision, such as "
                 f"[{{source: {names[0]}, view: title_to_abstract, task: search}}]"
             )
-        chosen = [(entry.source, entry.view, entry.task) for entry in self.self_supervision]
-        repeated = sorted({entry for entry in chosen if chosen.count(entry) > 1})
+        views = [(entry.source, entry.view, entry.task) for entry in self.self_supervision]
+        repeated = sorted({entry for entry in views if views.count(entry) > 1})
         if repeated:
             raise ValueError(f"self_supervision lists {' '.join(repeated[0])} more than once")
         check_targets({source.name: source.targets for source in self.sources})

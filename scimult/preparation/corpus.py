@@ -133,9 +133,11 @@ class Corpus:
                 lines = batch.column(0).to_numpy()
                 assert np.all(np.diff(lines, prepend=last) > 0), "lines are not in order"
                 last = int(lines[-1])
-                kept = new[np.searchsorted(new, lines[0]) : np.searchsorted(new, last, "right")]
-                if len(kept) < len(lines):
-                    batch = batch.filter(pa.array(np.isin(lines, kept)))
+                new_lines = new[
+                    np.searchsorted(new, lines[0]) : np.searchsorted(new, last, "right")
+                ]
+                if len(new_lines) < len(lines):
+                    batch = batch.filter(pa.array(np.isin(lines, new_lines)))
                 _, ids, titles, bodies = batch.columns
                 ids = pc.binary_join_element_wise(space, ids, "")
                 self.texts.write(kind, ids, titles, bodies)

@@ -125,16 +125,16 @@ def _are_unique(first: IntArray, second: IntArray) -> bool:
 
 
 def group_by_pair(
-    columns: Columns, kept: BoolArray, folder: Path
+    columns: Columns, mask_P: BoolArray, folder: Path
 ) -> tuple[IntArray, Ragged, Ragged]:
     """Return queries, positives and unsampled of one group per kept pair.
 
     The pairs are sorted by query, then positive, and distinct. A query's first group has its other
     positives as ``unsampled``.
     """
-    others, positives = columns[0][~kept], columns[1][~kept]
+    others, positives = columns[0][~mask_P], columns[1][~mask_P]
     if len(others):
-        columns = masked(columns, kept, folder)
+        columns = masked(columns, mask_P, folder)
     count = len(columns[0])
     first, end = (np.searchsorted(columns[0], others, side) for side in ("left", "right"))
     unsampled = Ragged.from_pairs(first[first < end], positives[first < end], count)
@@ -144,7 +144,7 @@ def group_by_pair(
 
 
 def group_by_query(
-    queries: IntArray, positives: IntArray, kept: BoolArray
+    queries: IntArray, positives: IntArray, mask_P: BoolArray
 ) -> tuple[IntArray, Ragged, Ragged]:
     """Return queries, kept positives and others of one group per query that keeps a positive.
 
@@ -152,8 +152,8 @@ def group_by_query(
     """
     unique, group = np.unique(queries, return_inverse=True)
     group = group.astype(np.int64)
-    inside = Ragged.from_pairs(group[kept], positives[kept], len(unique))
-    outside = Ragged.from_pairs(group[~kept], positives[~kept], len(unique))
+    inside = Ragged.from_pairs(group[mask_P], positives[mask_P], len(unique))
+    outside = Ragged.from_pairs(group[~mask_P], positives[~mask_P], len(unique))
     filled = np.flatnonzero(inside.lengths > 0)
     return unique[filled], inside.take(filled), outside.take(filled)
 

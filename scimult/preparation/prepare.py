@@ -104,11 +104,11 @@ def _write(
     if config.split.by != "query":
         # Texts barred from training, for steps that add pairs later.
         write_arrow(folder / HELD_OUT_FILE, "held out", {"row": np.flatnonzero(dev_N)})
-    kept = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
-    _count_left_out(collected, kept)
+    caps = cap_labels(collected.parts, [mask["train"] for mask in masks], config)
+    _count_left_out(collected, caps)
     entries = []
-    for part, part_masks, kept_P in zip(collected.parts, masks, kept, strict=True):
-        for pairs in _split_pairs(part, part_masks, kept_P, folder):
+    for part, part_masks, cap_P in zip(collected.parts, masks, caps, strict=True):
+        for pairs in _split_pairs(part, part_masks, cap_P, folder):
             entries.append(PairEntry.of(pairs))
             write_pairs(folder / entries[-1].file, pairs)
     for view in views:
@@ -193,7 +193,7 @@ def cap_labels(
     Sources that share a label space share its labels and their cap (SciMult, appendix A.1). Dev
     queries keep all their labels; pairs of other parts are all kept.
     """
-    kept = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
+    masks = [np.ones(len(part.positives), dtype=np.bool_) for part in parts]
     spaces: dict[str, list[int]] = {}
     for number, part in enumerate(parts):
         if part.part == "labels":
@@ -203,25 +203,25 @@ def cap_labels(
         if limit is None:
             continue
         labels = np.concatenate([parts[n].positives[in_train[n]] for n in numbers])
-        chosen = sample_per_value(labels, limit, config.seed)
+        mask = sample_per_value(labels, limit, config.seed)
         ends = np.cumsum([np.count_nonzero(in_train[n]) for n in numbers])
-        for n, part_chosen in zip(numbers, np.split(chosen, ends[:-1]), strict=True):
-            kept[n][in_train[n]] = part_chosen
-    return kept
+        for n, part_mask in zip(numbers, np.split(mask, ends[:-1]), strict=True):
+            masks[n][in_train[n]] = part_mask
+    return masks
 
 
-def _count_left_out(collected: Collected, kept: Sequence[BoolArray]) -> None:
+def _count_left_out(collected: Collected, caps: Sequence[BoolArray]) -> None:
     """Count, per source, the pairs that the label cap leaves out."""
-    for part, kept_P in zip(collected.parts, kept, strict=True):
+    for part, cap_P in zip(collected.parts, caps, strict=True):
         if part.part == "labels":
-            left_out = part.positives[~kept_P]
+            left_out = part.positives[~cap_P]
             counts = collected.counts[part.source.name]
             counts["pairs beyond the cap of their label"] = len(left_out)
             counts["labels with such pairs"] = len(np.unique(left_out))
 
 
 def _split_pairs(
-    raw: RawPairs, masks: Masks, kept_P: BoolArray, scratch: Path
+    raw: RawPairs, masks: Masks, cap_P: BoolArray, scratch: Path
 ) -> Iterator[PairFile]:
     """Yield the train and dev groups of one part of a source.
 
@@ -231,11 +231,11 @@ def _split_pairs(
     for split in SPLITS:
         in_split = masks["dev"] if split == "dev" else ~masks["dev"]
         pairs = masked((raw.queries, raw.positives), in_split, scratch)
-        kept = (kept_P & masks[split])[in_split]
+        mask_P = (cap_P & masks[split])[in_split]
         if raw.part == "citations" or raw.has_triples:
-            queries, positives, unsampled = group_by_pair(pairs, kept, scratch)
+            queries, positives, unsampled = group_by_pair(pairs, mask_P, scratch)
         else:
-            queries, positives, unsampled = group_by_query(*pairs, kept)
+            queries, positives, unsampled = group_by_query(*pairs, mask_P)
         yield PairFile(
             raw.source.name,
             raw.task,

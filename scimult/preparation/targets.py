@@ -138,7 +138,7 @@ def _papers_per_class(file: TargetFile) -> Iterator[tuple[str, int]]:
     return zip(file.classes, counts.tolist(), strict=True)
 
 
-def moved(files: Sequence[TargetFile], new_N: IntArray, kept_N: BoolArray) -> list[TargetFile]:
+def moved(files: Sequence[TargetFile], new_N: IntArray, is_kept_N: BoolArray) -> list[TargetFile]:
     """Return the targets after texts were removed or merged.
 
     A text keeps one target of each task, of whatever source: of merged texts that of the text that
@@ -149,7 +149,7 @@ def moved(files: Sequence[TargetFile], new_N: IntArray, kept_N: BoolArray) -> li
         numbers = [number for number, file in enumerate(files) if file.task == task]
         old_T = np.concatenate([files[number].rows for number in numbers])
         new_T = new_N[old_T]
-        order = np.lexsort((~kept_N[old_T], new_T))
+        order = np.lexsort((~is_kept_N[old_T], new_T))
         stays_T = np.zeros(len(old_T), dtype=np.bool_)
         stays_T[order[np.diff(new_T[order], prepend=-1) > 0]] = True
         start = 0

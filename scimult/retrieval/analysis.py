@@ -100,8 +100,8 @@ class Analyser:
         stems = _stemmer(self.stemmer)
         if stems is None and not dropped:
             return tokens
-        kept = [word for word in same if word not in dropped]
-        forms = dict(zip(kept, kept if stems is None else stems(kept), strict=True))
+        terms = [word for word in same if word not in dropped]
+        forms = dict(zip(terms, terms if stems is None else stems(terms), strict=True))
         return [[forms[word] for word in words if word in forms] for words in tokens]
 
 

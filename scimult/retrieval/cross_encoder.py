@@ -95,9 +95,9 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
     if _has_random_head(encoder):
         fix = "name a cross-encoder, which reads a query and a document together"
         raise ConfigError("model is no cross-encoder, but a text encoder", value=model, fix=fix)
-    if drawn := drawn_weights(encoder):
-        problem = f"cross-encoder: the files lack {len(drawn)} weights, which would be random"
-        fix = f"use complete files; missing are {', '.join(drawn[:3])}"
+    if names := drawn_weights(encoder):
+        problem = f"cross-encoder: the files lack {len(names)} weights, which would be random"
+        fix = f"use complete files; missing are {', '.join(names[:3])}"
         raise ConfigError(problem, value=model, fix=fix)
     if knows_no_words(encoder.tokenizer):
         fix = "copy its files there, such as tokenizer.json"

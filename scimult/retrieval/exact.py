@@ -140,7 +140,7 @@ class ExactIndex:
         self._query_rows, self._block_rows = query_rows, block_rows
         # Then another way is not taken because it is faster.
         self._as_told = first_pass in ("int8", "bfloat16") or block_rows is not None
-        self._kept_nearest: Nearest | None = None
+        self._built_nearest: Nearest | None = None
 
     def search(
         self,
@@ -200,14 +200,14 @@ class ExactIndex:
     @property
     def _nearest(self) -> Nearest | None:
         """The candidates for faiss, once a search has looked at all of them."""
-        if self._kept_nearest is None and self._on_host and may_use_faiss():
+        if self._built_nearest is None and self._on_host and may_use_faiss():
             few, whole_CD = self._few, self._vectors.whole
             if isinstance(few, FewCandidates):
                 if few.bias_C is None:
-                    self._kept_nearest = Nearest(few.vectors_CD, self.place_C, self.order_C)
+                    self._built_nearest = Nearest(few.vectors_CD, self.place_C, self.order_C)
             elif whole_CD is not None and self.similarity == "dot" and not self._as_told:
-                self._kept_nearest = Nearest(whole_CD.numpy(), self.place_C)
-        return self._kept_nearest
+                self._built_nearest = Nearest(whole_CD.numpy(), self.place_C)
+        return self._built_nearest
 
     def _in_passes(
         self, queries: Tensor, k: int, excluded_Q: IntArray, *, show_progress: bool
@@ -223,13 +223,13 @@ class ExactIndex:
             for start in starts:
                 some = slice(start, start + _QUERIES)
                 work = Work(queries[some], excluded_Q[some], k)
-                for found in self._passes.lists(work, rounded, meter.update):
+                for lists in self._passes.lists(work, rounded, meter.update):
                     # Products of few queries are equal for copies, too.
-                    if not (few or found.by_pairs) and self._copies is not None:
-                        excluded_P = work.excluded_Q[found.queries_P]
-                        self._copies.level(found.rows_PK, found.scores_PK, excluded_P)
-                    scores_QK[start + found.queries_P] = found.scores_PK
-                    rows_QK[start + found.queries_P] = found.rows_PK
+                    if not (few or lists.by_pairs) and self._copies is not None:
+                        excluded_P = work.excluded_Q[lists.queries_P]
+                        self._copies.level(lists.rows_PK, lists.scores_PK, excluded_P)
+                    scores_QK[start + lists.queries_P] = lists.scores_PK
+                    rows_QK[start + lists.queries_P] = lists.rows_PK
         check_listed(rows_QK, len(self.ids), excluded_Q)
         return Ranking(rows_QK, scores_QK)
 
@@ -239,8 +239,8 @@ class ExactIndex:
             return ranking.scores_QK
         scores_QK: FloatArray = ranking.scores_QK.copy()
         for scores_K, rows_K, query_D in zip(scores_QK, ranking.rows_QK, queries_QD, strict=True):
-            found_D = self._embeddings_CD[rows_K[rows_K >= 0]].astype(np.float64)
-            scores_K[rows_K >= 0] = 0.0 - np.linalg.norm(found_D - query_D, axis=1)
+            vectors_KD = self._embeddings_CD[rows_K[rows_K >= 0]].astype(np.float64)
+            scores_K[rows_K >= 0] = 0.0 - np.linalg.norm(vectors_KD - query_D, axis=1)
         return scores_QK
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:

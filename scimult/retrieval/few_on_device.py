@@ -87,8 +87,8 @@ class FewOnDevice:
         exact_P = self._vectors.products_of(queries_QD, query_P, rows_P)
         bits_QW = rows_QW.to(torch.int32).view(torch.float32)
         parts = rough_QW, exact_P.view(queries, width), bits_QW, lengths_of(queries_QD)[:, None]
-        found = torch.cat(parts, dim=1).cpu().numpy()
-        rough, exact, rows, lengths = np.split(found, [width, 2 * width, 3 * width], axis=1)
+        columns = torch.cat(parts, dim=1).cpu().numpy()
+        rough, exact, rows, lengths = np.split(columns, [width, 2 * width, 3 * width], axis=1)
         return rough, exact, np.ascontiguousarray(rows).view(np.int32), lengths[:, 0]
 
 

@@ -139,8 +139,8 @@ class Passes:
         parts = self._parts(np.arange(len(work.queries_QD)))
         for vectors, select_on_host in attempts:
             unsettled = []
-            found = self._pass(work, parts, vectors, select_on_host, advance)
-            for rows_P, (keys_PW, open_P) in zip(parts, found, strict=True):
+            results = self._pass(work, parts, vectors, select_on_host, advance)
+            for rows_P, (keys_PW, open_P) in zip(parts, results, strict=True):
                 settled_P = ~open_P
                 if settled_P.any():
                     some = slice(None) if settled_P.all() else torch.from_numpy(settled_P)
@@ -194,14 +194,14 @@ class Passes:
                     scores_QB = scores_QB.cpu() if select_on_host else scores_QB
                     best.add(scores_QB, places_C[first:last])
                 advance(last - first)
-        found = []
+        results = []
         for x_QD, error_Q, best in zip(queries, errors, selections, strict=True):
             keys_QW, open_Q = best.keys(), best.open_queries()
             if rounded is not None and error_Q is not None and not open_Q.all():
                 keys_QW, off_Q = self._settled(x_QD, keys_QW, error_Q, rounded)
                 open_Q = open_Q | off_Q
-            found.append((keys_QW, open_Q.cpu().numpy()))
-        return found
+            results.append((keys_QW, open_Q.cpu().numpy()))
+        return results
 
     def _new_best(
         self,

@@ -170,19 +170,19 @@ class FixedBest:
         rounding: float = 0.0,
         ends_on: str | torch.device = "cpu",
     ) -> None:
-        self._k, self._kept = check_length(k), 3 * k + _ROOM
+        self._k, self._width = check_length(k), 3 * k + _ROOM
         self._slack_Q, self._rounding, self._ends_on = slack_Q, rounding, ends_on
         # Descending scores, and the positions of their candidates among equal ones.
         self._best: list[Tensor] = []
 
     def add(self, scores_QB: Tensor, places_B: Tensor) -> None:
         """Add the scores of one block, as `ThresholdBest.add`."""
-        scores_QW, columns_QW = best_of_groups(scores_QB, self._kept)
+        scores_QW, columns_QW = best_of_groups(scores_QB, self._width)
         places_QW = places_B[columns_QW.clamp_(max=len(places_B) - 1)]
         if self._best:
             pairs = zip(self._best, (scores_QW, places_QW), strict=True)
             scores_QW, places_QW = (torch.cat(pair, dim=1) for pair in pairs)
-            scores_QW, at_QW = scores_QW.topk(min(self._kept, scores_QW.shape[1]), dim=1)
+            scores_QW, at_QW = scores_QW.topk(min(self._width, scores_QW.shape[1]), dim=1)
             places_QW = places_QW.gather(1, at_QW)
         self._best = [scores_QW, places_QW]
 
@@ -199,7 +199,7 @@ class FixedBest:
 
     def open_queries(self) -> Tensor:
         """Return, shape ``(Q,)``, for which queries others could be among the best too."""
-        full = self._k > 0 and self._scores_QW.shape[1] == self._kept
+        full = self._k > 0 and self._scores_QW.shape[1] == self._width
         return (self._scores_QW[:, -1] >= self._cutoff_Q) & full
 
     @cached_property
@@ -212,21 +212,21 @@ class FixedBest:
         return loosened(kth_Q, self._slack_Q, self._rounding)
 
 
-def best_of_groups(scores_QB: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+def best_of_groups(scores_QB: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return descending scores and columns of the best of each row, each ``(Q, W)``.
 
     They are in the groups with the largest peaks, so most scores are read once, to find those.
-    ``W`` is ``kept``, or less if there are fewer columns.
+    ``W`` is ``width``, or less if there are fewer columns.
     """
     queries, columns = scores_QB.shape
     groups, left = divmod(columns, GROUP)
-    if kept >= groups or left or scores_QB.numel() <= _FEW_SCORES:
-        return scores_QB.topk(min(kept, columns), dim=1)
+    if width >= groups or left or scores_QB.numel() <= _FEW_SCORES:
+        return scores_QB.topk(min(width, columns), dim=1)
     peaks_QN = scores_QB.reshape(queries, GROUP, groups).amax(dim=1)
-    groups_QW = peaks_QN.topk(kept, dim=1, sorted=False).indices
+    groups_QW = peaks_QN.topk(width, dim=1, sorted=False).indices
     first_G = torch.arange(0, columns, groups, device=scores_QB.device)
     columns_QW = (groups_QW[:, None, :] + first_G[:, None]).flatten(1)
-    scores_QW, at_QW = scores_QB.gather(1, columns_QW).topk(kept, dim=1)
+    scores_QW, at_QW = scores_QB.gather(1, columns_QW).topk(width, dim=1)
     return scores_QW, columns_QW.gather(1, at_QW)
 
 

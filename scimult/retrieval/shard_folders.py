@@ -141,10 +141,10 @@ def publish_if_whole(folder: Path, space: Space, texts: Sequence[str]) -> list[i
 
     Removes left-over shards of a longer input.
     """
-    found = [find_shard(folder, number, space, one) for number, one in enumerate(texts)]
-    missing = [number for number, shard in enumerate(found) if shard is None]
+    shards = [find_shard(folder, number, space, text) for number, text in enumerate(texts)]
+    missing = [number for number, shard in enumerate(shards) if shard is None]
     if not missing:
-        publish(folder, space, filter(None, found))
+        publish(folder, space, filter(None, shards))
         for path in folder.iterdir():
             name = _OURS.fullmatch(path.name)
             if name and int(name[1]) >= len(texts):

@@ -161,17 +161,17 @@ class Vectors:
         return matrix_CD if self._similarity != "l2" or self._centre_D is None else None
 
     def _gathered_products(self, queries_QD: Tensor, query_P: Tensor, rows_P: Tensor) -> Tensor:
-        asked_on, kept = rows_P.device, self._resident
+        asked_on, resident = rows_P.device, self._resident
         # Those that the device does not keep are read by the host.
         if asked_on.type == "cpu":
             sent_P, query_P = send([rows_P, query_P], self.device)
-            rows_P = rows_P if kept is None else sent_P
-        elif kept is None:
+            rows_P = rows_P if resident is None else sent_P
+        elif resident is None:
             rows_P = rows_P.cpu()
-        if kept is not None and _multiplies_pairs(self.device, self.shape[1]):
+        if resident is not None and _multiplies_pairs(self.device, self.shape[1]):
             from scimult.retrieval.pair_kernel import products_of_pairs
 
-            parts = kept.vectors_BD, kept.bias_B, queries_QD.contiguous(), query_P, rows_P
+            parts = resident.vectors_BD, resident.bias_B, queries_QD.contiguous(), query_P, rows_P
             return products_of_pairs(*parts).to(asked_on)
         # Lots of one size: a kernel's order of summation may depend on it.
         pairs, lot = len(rows_P), _GATHERED_ON_GPU

@@ -135,10 +135,10 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Form()] = 0.0,
     ) -> Response:
         """Suggest labels for a text."""
-        found = find(project_id)
+        project = find(project_id)
         _check_form(request)
         return await answer(
-            lambda: Subjects(results=_suggested(found, [text], limit, threshold)[0])
+            lambda: Subjects(results=_suggested(project, [text], limit, threshold)[0])
         )
 
     @router.post("/projects/{project_id}/suggest-batch", response_model=Batch, responses=_ERRORS)
@@ -149,11 +149,11 @@ def annif_paths(project: Project | None, answer: Answer) -> APIRouter:
         threshold: Annotated[Threshold, Query()] = 0.0,
     ) -> Response:
         """Suggest labels for up to 32 texts."""
-        found = find(project_id)
+        project = find(project_id)
 
         def work() -> Batch:
             texts = [document.text for document in body.documents]
-            subjects = _suggested(found, texts, limit, threshold)
+            subjects = _suggested(project, texts, limit, threshold)
             names = [document.document_id for document in body.documents]
             return Batch(
                 [SubjectsOf(results=r, document_id=n) for r, n in zip(subjects, names, strict=True)]

@@ -318,13 +318,13 @@ def _match_candidates(
     names = sorted({str(name) for name in reviewers})
     # A publication counts once per reviewer; of two copies, the one with an abstract.
     rows: dict[str, int] = {}
-    for row, one in enumerate(candidates):
-        known = rows.setdefault(one.id, row)
-        if titles := two_titles(candidates[known].title, one.title):
+    for row, candidate in enumerate(candidates):
+        known = rows.setdefault(candidate.id, row)
+        if titles := two_titles(candidates[known].title, candidate.title):
             fix = "give every publication an id of its own, and the same title wherever it stands"
-            raise DataError(f"two publications have the id {one.id!r}", value=titles, fix=fix)
-        if one.abstract and not candidates[known].abstract:
-            rows[one.id] = row
+            raise DataError(f"two publications have the id {candidate.id!r}", value=titles, fix=fix)
+        if candidate.abstract and not candidates[known].abstract:
+            rows[candidate.id] = row
     owners = zip(reviewers, candidates, strict=True)
     entries = sorted({(names.index(str(name)), rows[one.id]) for name, one in owners})
     counts = [len(list(group)) for _, group in itertools.groupby(entries, lambda entry: entry[0])]

@@ -267,8 +267,8 @@ def _shortened(
 
 def _short(value: Any) -> Any:
     if isinstance(value, list):
-        shown = [_cut(str(item), MOST_VALUE) for item in value[:MOST_ITEMS]]
-        return shown if len(value) <= MOST_ITEMS else [*shown, "…"]
+        items = [_cut(str(item), MOST_VALUE) for item in value[:MOST_ITEMS]]
+        return items if len(value) <= MOST_ITEMS else [*items, "…"]
     return _cut(value, MOST_VALUE) if isinstance(value, str) else value
 
 

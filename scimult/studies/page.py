@@ -38,8 +38,9 @@ def write_findings(plan: Plan, failed: Mapping[str, str]) -> list[Table]:
     DataError
         If results cannot be compared.
     """
-    found = [find(plan, suite, failed) for suite in plan.suites]
-    findings = [finding for finding in found if finding is not None]
+    findings = [
+        finding for suite in plan.suites if (finding := find(plan, suite, failed)) is not None
+    ]
     costs = {key: cost_of(plan, trial) for key, trial in plan.trials.items()}
     by_suite = [tables_of(finding) for finding in findings]
     tables = [*chain.from_iterable(by_suite), run_table(plan)]

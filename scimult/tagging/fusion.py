@@ -92,18 +92,18 @@ class FusionSample:
 
     def add(self, signals_SBC: FloatArray, right_BC: BoolArray) -> None:
         """Add papers and their correct concepts."""
-        kept_BC = right_BC.copy()
+        certain_BC = right_BC.copy()
         listed = min(_LISTED, right_BC.shape[1])
         for signal_BC in signals_SBC[[0, -2]]:
             best = np.argpartition(-signal_BC, listed - 1, axis=1)[:, :listed]
-            np.put_along_axis(kept_BC, best, values=True, axis=1)
+            np.put_along_axis(certain_BC, best, values=True, axis=1)
         columns = self._rng.integers(0, right_BC.shape[1], (len(right_BC), _SAMPLED))
-        sampled_BC = np.zeros_like(kept_BC)
+        sampled_BC = np.zeros_like(certain_BC)
         np.put_along_axis(sampled_BC, columns, values=True, axis=1)
-        sampled_BC &= ~kept_BC
-        others_B = right_BC.shape[1] - kept_BC.sum(axis=1)
+        sampled_BC &= ~certain_BC
+        others_B = right_BC.shape[1] - certain_BC.sum(axis=1)
         weight_B = others_B / np.maximum(sampled_BC.sum(axis=1), 1)
-        papers, concepts = np.nonzero(kept_BC | sampled_BC)
+        papers, concepts = np.nonzero(certain_BC | sampled_BC)
         weight_P = np.where(sampled_BC[papers, concepts], weight_B[papers], 1.0)
         signals_PS = signals_SBC[:, papers, concepts].T
         self._parts.append((signals_PS, right_BC[papers, concepts], concepts, weight_P))

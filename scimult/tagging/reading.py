@@ -131,17 +131,17 @@ def linked(concepts: Mapping[str, Concept], rejects: Rejects, path: Path) -> lis
 
     If a rejected one has no readable id, any unknown one may be it.
     """
-    kept, links = [], 0
+    copies, links = [], 0
     for concept in concepts.values():
         gone = {name for name in concept.broader if name not in concepts}
         if None not in rejects.left_out:
             gone &= rejects.left_out
         broader = tuple(name for name in concept.broader if name not in gone)
-        kept.append(replace(concept, broader=broader))
+        copies.append(replace(concept, broader=broader))
         links += len(gone)
     if links:
         note(f"{path}: left out {counted(links, 'link')} to concepts that are left out")
-    return kept
+    return copies
 
 
 def _id_if_any(record: Record, columns: Mapping[str, str | None], language: str) -> str | None:

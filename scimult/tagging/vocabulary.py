@@ -17,7 +17,7 @@ from scimult.errors import DataError, suggest
 from scimult.terminal import counted, is_blank, is_one_line
 from scimult.types import IntArray, Text
 
-_SHOWN = 6
+_MOST_IDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Vocabulary(Sequence[Concept]):
         if len(rows) == 1:
             return rows[0]
         if rows:
-            ids = ", ".join(self[row].id for row in rows[:_SHOWN])
+            ids = ", ".join(self[row].id for row in rows[:_MOST_IDS])
             problem = "several concepts have this name"
             raise DataError(problem, path=self.path, value=name, fix=f"use one of the ids: {ids}")
         close = suggest(name, [*self._rows, *(concept.label for concept in self)][:50_000])

@@ -149,11 +149,11 @@ def fit_linear(
         close = near.indices[near.indptr[concept] : near.indptr[concept + 1]]
         rows, right, weight = _sample(positives, close, tags.shape[0], (seed, concept))
         weights_T, bias_C[concept] = _fit(words_NT[rows], right, weight)
-        kept = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
-        columns.append((kept, weights_T[kept]))
-    terms = np.concatenate([kept for kept, _ in columns])
+        indices = np.flatnonzero(np.abs(weights_T) >= _SMALLEST)
+        columns.append((indices, weights_T[indices]))
+    terms = np.concatenate([indices for indices, _ in columns])
     values = np.concatenate([weights for _, weights in columns]).astype(np.float32)
-    owners = np.repeat(seen, [len(kept) for kept, _ in columns])
+    owners = np.repeat(seen, [len(indices) for indices, _ in columns])
     shape = (words_NT.shape[1], tags.shape[1])
     return LinearHead(sparse.csr_array((values, (terms, owners)), shape=shape), bias_C)
 

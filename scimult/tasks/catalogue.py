@@ -53,12 +53,12 @@ class Task(StrictConfig):
             return given
         known = next((entry for name, entry in entries.items() if name == given.get("name")), {})
         rest = {key: value for key, value in known.items() if key != "instruction"} | given
-        told: Format = "proximity"
+        default: Format = "proximity"
         if rest.get("query_kind") == "query":
-            told = "adhoc_search"
+            default = "adhoc_search"
         elif rest.get("candidate_kind") == "label":
-            told = "classification"
-        return rest | {"format": rest.get("format", told)}
+            default = "classification"
+        return rest | {"format": rest.get("format", default)}
 
 
 class TaskSet:

@@ -35,7 +35,7 @@ from scimult.training.schedules import lr_factor, warmup_steps
 from scimult.types import Role
 
 # Options of layouts without which trained weights compute something else.
-_KEPT = {
+_FIXED_OPTIONS = {
     "adapters": ("placement", "width"),
     "lora": ("rank", "alpha"),
     "pals": ("width", "heads", "bias", "activation"),
@@ -131,16 +131,17 @@ def _check_options(config: PretrainConfig, base: EncoderConfig, encoder: Encoder
             f"{config.model.variant} with these model.options does not: embeddings will differ "
             "from the first step on"
         )
-    for field, names in _KEPT.items():
+    for field, names in _FIXED_OPTIONS.items():
         theirs, ours = getattr(base, field), getattr(encoder, field)
         if theirs is None or ours is None:
             continue
-        kept = {name: getattr(theirs, name) for name in names}
+        base_options = {name: getattr(theirs, name) for name in names}
         if other := {
-            name: getattr(ours, name) for name in names if kept[name] != getattr(ours, name)
+            name: getattr(ours, name) for name in names if base_options[name] != getattr(ours, name)
         }:
             options = ", ".join(
-                f"{name}: {'null' if kept[name] is None else kept[name]}" for name in other
+                f"{name}: {'null' if base_options[name] is None else base_options[name]}"
+                for name in other
             )
             raise ConfigError(
                 f"the {field} of this base were trained with other model.options",

@@ -197,11 +197,11 @@ def _check_finished(stage: Stage, before: PretrainConfig, origin: Origin) -> Non
 
 def _settings_of_model(config: PretrainConfig) -> dict[str, Any]:
     """Return the settings that decide a model and may still be changed in a run, or on resume."""
-    chosen = config.checkpoint.export == "best" or config.dev.patience is not None
+    by_dev = config.checkpoint.export == "best" or config.dev.patience is not None
     return {
         "engine.precision": config.engine.precision,
         "checkpoint.export": config.checkpoint.export,
-        "dev": config.dev.model_dump() if chosen else None,
+        "dev": config.dev.model_dump() if by_dev else None,
     }
 
 

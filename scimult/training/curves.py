@@ -76,9 +76,9 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
             kind, *parts = curve.metric.split("/")
             is_loss = kind == "loss"
             # A loss and the rank of the same pairs share a colour.
-            drawn = " ".join(part for part in parts if part != "mrr")
-            colour = colours.setdefault(drawn, f"C{len(colours)}")
-            label = f"{drawn}, {name}" if len(runs) > 1 else drawn
+            subject = " ".join(part for part in parts if part != "mrr")
+            colour = colours.setdefault(subject, f"C{len(colours)}")
+            label = f"{subject}, {name}" if len(runs) > 1 else subject
             # Two dollars in a name would begin and end a formula.
             label = label.replace("$", r"\$")
             style = {"color": colour, "linestyle": styles[number % 4], "label": label}

@@ -157,13 +157,13 @@ class DeepSpeedEngine:
         Sums are float32 in any precision. A step with a single ``backward`` does not need this,
         and without it reduction overlaps with the backward pass.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             try:
-                held.enter_context(self._engine.coalesce_grad_reduction())
+                stack.enter_context(self._engine.coalesce_grad_reduction())
                 self._sums = GradientSums(self.model)
             except NotImplementedError:
                 # Stage 0 and some half-precision optimizers reduce only at the boundary.
-                held.enter_context(self._reduction_at_boundary())
+                stack.enter_context(self._reduction_at_boundary())
             try:
                 yield
             except BaseException:

@@ -142,10 +142,10 @@ class RunFolder:
             "zero_stage": settings.get("zero_optimization", {}).get("stage", 0),
         }
 
-    def open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
+    def open(self, resume: bool, model: Encoder, locks: ExitStack) -> Checkpoint | None:
         """Create the folder or find the checkpoint to continue from; every rank must call it.
 
-        Until ``held`` is closed, no other process can train here.
+        Until ``locks`` is closed, no other process can train here.
 
         Raises
         ------
@@ -158,10 +158,10 @@ class RunFolder:
             If the folder cannot be written, another process trains in it, its disk lacks room
             for checkpoints and model, or something else is where the model goes.
         """
-        return distributed.on_main(lambda: self._open(resume, model, held))
+        return distributed.on_main(lambda: self._open(resume, model, locks))
 
-    def _open(self, resume: bool, model: Encoder, held: ExitStack) -> Checkpoint | None:
-        held.enter_context(only_writer(self.path))
+    def _open(self, resume: bool, model: Encoder, locks: ExitStack) -> Checkpoint | None:
+        locks.enter_context(only_writer(self.path))
         saved = self.path / CONFIG_NAME
         if saved.exists() and not resume:
             raise ConfigError(

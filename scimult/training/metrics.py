@@ -96,9 +96,9 @@ def target_statistics(kind: str, outputs_BK: Tensor, targets_B: Tensor, losses_B
         right_B = outputs_BK.argmax(1) == targets_B
         sums |= {"classified": papers, "right": right_B.sum()}
     elif kind == "multi_label":
-        named_BK, listed_BK = outputs_BK > 0, targets_B > 0
-        right = (named_BK & listed_BK).sum()
-        sums |= {"found": right, "named": named_BK.sum(), "listed": listed_BK.sum()}
+        predicted_BK, listed_BK = outputs_BK > 0, targets_B > 0
+        right = (predicted_BK & listed_BK).sum()
+        sums |= {"found": right, "named": predicted_BK.sum(), "listed": listed_BK.sum()}
     else:
         numbers_B = targets_B.double()
         sums |= {
@@ -125,16 +125,16 @@ def means_by_task(sums: Sums) -> dict[str, dict[str, float]]:
     """Return each task's means; a mean over no queries is omitted."""
     means = {}
     for task, values in sums.items():
-        named = dict(zip(STATISTICS, values, strict=True))
+        sum_of = dict(zip(STATISTICS, values, strict=True))
         means[task] = {
-            name: named[total] / named[count] for name, total, count in _MEANS if named[count]
+            name: sum_of[total] / sum_of[count] for name, total, count in _MEANS if sum_of[count]
         }
-        if named["named"] + named["listed"]:
-            means[task]["micro_f1"] = 2 * named["found"] / (named["named"] + named["listed"])
-        if named["measured"]:
-            spread = named["squares"] - named["numbers"] ** 2 / named["measured"]
-            if spread > _ROUNDING * named["squares"]:
-                means[task]["r2"] = 1 - named["errors"] / spread
+        if sum_of["named"] + sum_of["listed"]:
+            means[task]["micro_f1"] = 2 * sum_of["found"] / (sum_of["named"] + sum_of["listed"])
+        if sum_of["measured"]:
+            spread = sum_of["squares"] - sum_of["numbers"] ** 2 / sum_of["measured"]
+            if spread > _ROUNDING * sum_of["squares"]:
+                means[task]["r2"] = 1 - sum_of["errors"] / spread
     return means
 
 

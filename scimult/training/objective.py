@@ -199,11 +199,11 @@ class Objective:
         assert isinstance(losses_R, Tensor)
         return losses_R / (1 + len(cuts)), masked_RK.sum(1)
 
-    def _rows_of(self, parts: Sequence[Batch], chosen: Sequence[bool]) -> Tensor:
-        """Return which rows belong to chosen parts, shape ``(B,)`` or one value for all."""
-        if all(chosen):
+    def _rows_of(self, parts: Sequence[Batch], flags: Sequence[bool]) -> Tensor:
+        """Return which rows belong to flagged parts, shape ``(B,)`` or one value for all."""
+        if all(flags):
             return torch.ones((), dtype=torch.bool, device=self.device)
-        rows = [torch.full((len(p.query_B),), c) for p, c in zip(parts, chosen, strict=True)]
+        rows = [torch.full((len(p.query_B),), c) for p, c in zip(parts, flags, strict=True)]
         return send([torch.cat(rows)], self.device)[0]
 
     def _by_task(self, parts: Sequence[Batch], scores: InBatchScores, learned: Values) -> Tensor:

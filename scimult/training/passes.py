@@ -31,7 +31,7 @@ LearnedValues = Callable[[], Values]
 # One padding token, as a placeholder where a rank has no text of a route that others have.
 _FILLER: TokenIds = np.zeros(1, dtype=np.int64)
 # Activations per token that a block keeps for the backward pass, in hidden sizes, with dropout.
-_KEPT = 20
+_BLOCK_WIDTHS = 20
 _ACTIVATION_BYTES = 2 << 30
 # Below this, a GPU computes a block's products as fast as the host launches them.
 _BUSY_TOKENS = 16_000
@@ -93,13 +93,14 @@ def routes_of_parts(
 def activation_tokens(lengths_U: IntArray, head_width: int | None) -> IntArray:
     """Return each text's activation cost, in equivalent short-text tokens.
 
-    A block keeps about ``_KEPT`` D numbers per token for the backward pass, with dropout. Unfused
-    attention keeps two per head and pair of tokens: weights, and weights after dropout. A pair then
-    costs 2 / (``_KEPT`` ``head_width``) of a token; ``None`` means fused attention.
+    A block keeps about ``_BLOCK_WIDTHS`` D numbers per token for the backward pass, with dropout.
+    Unfused attention keeps two per head and pair of tokens: weights, and weights after dropout. A
+    pair then costs 2 / (``_BLOCK_WIDTHS`` ``head_width``) of a token; ``None`` means fused
+    attention.
     """
     if head_width is None:
         return lengths_U
-    return lengths_U + 2 * lengths_U**2 // (_KEPT * head_width)
+    return lengths_U + 2 * lengths_U**2 // (_BLOCK_WIDTHS * head_width)
 
 
 def unfused_head_width(model: Encoder, device: torch.device) -> int | None:
@@ -128,8 +129,8 @@ def resolve_chunk_tokens(
         return None
     blocks = model.config.num_blocks
     # With recomputation, blocks keep only their input, and all activations of one block at a time.
-    kept_widths = blocks + _KEPT if model.checkpoints_activations else blocks * _KEPT
-    return max(1, _ACTIVATION_BYTES // (4 * kept_widths * model.config.hidden_size))
+    widths = blocks + _BLOCK_WIDTHS if model.checkpoints_activations else blocks * _BLOCK_WIDTHS
+    return max(1, _ACTIVATION_BYTES // (4 * widths * model.config.hidden_size))
 
 
 def pass_whole(

@@ -84,14 +84,14 @@ def pretrain(
         naming_full_memory(_LESS_MEMORY),
         process_group(timeout) as device,
         distributed.naming_lost_ranks(),
-        ExitStack() as held,
+        ExitStack() as locks,
     ):
         precision = resolve_precision(config.engine.precision, device)
         engine = config.engine.model_copy(update={"precision": precision})
         config = config.model_copy(update={"engine": engine})
         settings = deepspeed_settings(config, precision)
         run = RunFolder(config, origin_of(plan, pretrained), settings)
-        checkpoint = run.open(resume, pretrained.model, held)
+        checkpoint = run.open(resume, pretrained.model, locks)
         tokens = plan.data.tokens(pretrained.tokenizer, config.data.max_length)
         sampler, steps = build_sampler(config, plan, tokens.lengths_N)
         pretrained.model.to(device)

@@ -65,9 +65,9 @@ def test_many_candidates_are_searched_as_they_are_once_they_were_checked(distinc
     candidates_CD, query_1D = _vectors(count, 12, distinct, 3), _vectors(1, 12, distinct, 4)
     index = ExactIndex(_ids(count), candidates_CD, "dot")
     first = index.search(query_1D, 50)
-    assert index._kept_nearest is None
+    assert index._built_nearest is None
     second = index.search(query_1D, 50)
-    assert index._kept_nearest is not None
+    assert index._built_nearest is not None
     _assert_same(second, first)
     _assert_same(index.search(query_1D[:, :].astype(np.float64), 50), first)
 
@@ -141,7 +141,7 @@ def test_a_first_pass_that_was_asked_for_is_made(first_pass: FirstPass) -> None:
     index = ExactIndex(_ids(200), _vectors(200, 70, 9, 6), "dot", first_pass=first_pass)
     for _ in range(2):
         index.search(_vectors(6, 70, 9, 7), 5)
-    assert (index._kept_nearest is None) == (first_pass == "bfloat16")
+    assert (index._built_nearest is None) == (first_pass == "bfloat16")
 
 
 def test_where_two_libraries_of_openmp_would_meet_faiss_is_not_asked(
@@ -150,4 +150,4 @@ def test_where_two_libraries_of_openmp_would_meet_faiss_is_not_asked(
     monkeypatch.setattr(exact, "may_use_faiss", lambda: False)
     index = ExactIndex(_ids(20), _vectors(20, 4, 9, 6), "dot")
     index.search(_vectors(1, 4, 9, 7), 5)
-    assert index._kept_nearest is None
+    assert index._built_nearest is None

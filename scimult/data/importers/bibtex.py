@@ -231,27 +231,27 @@ class _Data:
         below = (*below, fields["key"].lower())
 
         def data(key: str) -> dict[str, str]:
-            found, before = self._by_key.get(key), len(self._ends)
-            if found is None or found.entry_type.lower() != "xdata" or key == below[-1]:
+            other, before = self._by_key.get(key), len(self._ends)
+            if other is None or other.entry_type.lower() != "xdata" or key == below[-1]:
                 return {}
             if key in below:
                 self._ends.append(key)
                 if len(self._ends) > _MOST_CIRCLES:
-                    raise ValueError(f"xdata entries name each other, such as {found.key}")
+                    raise ValueError(f"xdata entries name each other, such as {other.key}")
                 return {}
             # Once: of forty that name the next one twice, the last is named a trillion times.
             if key in self._known:
                 return self._known[key]
-            given = self._with_data(found, below)
+            inherited = self._with_data(other, below)
             # What an entry of a circle has depends on where that began.
             if {key, *below}.isdisjoint(self._ends[before:]):
-                self._known[key] = given
-            return given
+                self._known[key] = inherited
+            return inherited
 
         def named(reference: re.Match[str]) -> str:
             text = data(reference[1].lower()).get(reference[2].lower(), "")
-            chosen = [text] if reference[3] is None else _persons(text)[int(reference[3]) - 1 :]
-            return chosen[0] if any(chosen[:1]) else reference[0]
+            texts = [text] if reference[3] is None else _persons(text)[int(reference[3]) - 1 :]
+            return texts[0] if any(texts[:1]) else reference[0]
 
         fields = {name: _grown(v, _FROM_DATA.sub(named, v)) for name, v in fields.items()}
         for key in re.split(r"\s*,\s*", fields.get("xdata", "").strip().lower()):

@@ -137,8 +137,8 @@ def _evaluate(
         arrays[name], term = _column([record.fields.get(name) for record in block], name, kind)
         terms.append(f"{term} AS {quoted(name)}")
     engine.register("records", pa.table(arrays))
-    named = ", ".join(f"({expression})" for expression in sql)
-    query = f"SELECT {_NUMBER}, {named} FROM (SELECT {', '.join(terms)} FROM records)"
+    expressions = ", ".join(f"({expression})" for expression in sql)
+    query = f"SELECT {_NUMBER}, {expressions} FROM (SELECT {', '.join(terms)} FROM records)"
     rows = engine.execute(query).fetchall()
     return sorted(rows, key=lambda row: row[0])  # a window function may reorder them
 

@@ -92,19 +92,19 @@ def guess_format(path: Path, named: str | None = None) -> Format:
     UnknownNameError
         If ``named`` is none of ``FORMATS``.
     """
-    chosen = Format("", "")
+    hint = Format("", "")
     if named is not None:
-        chosen = FORMATS[one_of("format of papers", named, FORMATS)]
-    container = chosen.container or _container(path)
+        hint = FORMATS[one_of("format of papers", named, FORMATS)]
+    container = hint.container or _container(path)
     if container in IMPORTED or container == "prepared":
         return Format(container, container if container in LAYOUTS else "")
-    if chosen.shape:
-        return Format(container, chosen.shape)
+    if hint.shape:
+        return Format(container, hint.shape)
     if container in ("json", "parquet"):
         return Format(container, _shape(path, container) or "plain")
     columns = {name.strip('" ') for name in re.split(r"[\t,;]", _header(read_start(path)))}
-    told = (shape for shape, names in _TELLING_COLUMNS.items() if names <= columns)
-    return Format(container, next(told, "plain"))
+    shapes = (shape for shape, names in _TELLING_COLUMNS.items() if names <= columns)
+    return Format(container, next(shapes, "plain"))
 
 
 def _container(path: Path) -> str:

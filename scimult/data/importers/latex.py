@@ -71,9 +71,9 @@ def latex_decoder() -> Callable[[str], str]:
     context.add_context_category(
         "ours", macros=[*map(macrospec.MacroSpec, shapes, shapes.values())]
     )
-    named = {"href": "%(2)s", "foreignlanguage": "%(2)s", **_GREEK, **_COMMANDS}
-    named |= {name: f"%(1)s{mark}" for name, mark in _MARKS.items()}
-    ours = [latex2text.MacroTextSpec(name, text) for name, text in named.items()]
+    macros = {"href": "%(2)s", "foreignlanguage": "%(2)s", **_GREEK, **_COMMANDS}
+    macros |= {name: f"%(1)s{mark}" for name, mark in _MARKS.items()}
+    ours = [latex2text.MacroTextSpec(name, text) for name, text in macros.items()]
     ours += [latex2text.MacroTextSpec(name, discard=False) for name in _WRAPPERS]
     texts.add_context_category("ours", prepend=True, macros=ours)
     decoder = latex2text.LatexNodes2Text(latex_context=texts, math_mode="verbatim")

@@ -126,8 +126,8 @@ def _pubmed_paper(element: ElementTree.Element) -> dict[str, Any]:
 
 def _child(element: ElementTree.Element, *names: str) -> ElementTree.Element:
     """Return the first of these children that there is, else the element itself."""
-    found = (child for name in names if (child := element.find(name)) is not None)
-    return next(found, element)
+    children = (child for name in names if (child := element.find(name)) is not None)
+    return next(children, element)
 
 
 def _abstract(element: ElementTree.Element, name: str) -> str:

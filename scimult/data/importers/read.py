@@ -57,8 +57,8 @@ def read_papers(
         If a file does not exist, has an unknown format or is damaged, or no record has a named
         column; and, through ``rejects``, for a bad record.
     """
-    named, rejects = dict(columns or {}), rejects or Rejects()
-    for name in (name for name, column in named.items() if column is None):
+    column_of, rejects = dict(columns or {}), rejects or Rejects()
+    for name in (name for name, column in column_of.items() if column is None):
         one_of("field of papers", name, FIELDS)
     paths = find_files([files] if isinstance(files, (str, Path)) else files)
     formats = [guess_format(path, format) for path in paths]
@@ -67,7 +67,7 @@ def read_papers(
     groups = groupby(zip(formats, paths, strict=True), key=itemgetter(0))
     records = chain.from_iterable(
         _read_group(
-            [path for _, path in group], kind, named, rejects, format_named=format is not None
+            [path for _, path in group], kind, column_of, rejects, format_named=format is not None
         )
         for kind, group in groups
     )
@@ -184,7 +184,7 @@ def _renamed(
     resolved: set[str] = set()
     seen: dict[str, None] = {}
     path = None
-    named = {name: column for name, column in columns.items() if column is not None}
+    column_of = {name: column for name, column in columns.items() if column is not None}
     for record in records:
         path = record.path
         seen.update(dict.fromkeys(record.fields))
@@ -193,12 +193,12 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
-        found = values_at(record.fields, named)
-        resolved.update(found)
-        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
+        values = values_at(record.fields, column_of)
+        resolved.update(values)
+        yield Record(record.path, record.line, fields | dict.fromkeys(columns) | values)
     if path is None:
         return
-    for name, column in named.items():
+    for name, column in column_of.items():
         if name not in resolved:
             raise _no_column(name, column, seen, path)
     if shape == "plain" and is_json:

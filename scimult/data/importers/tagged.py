@@ -191,9 +191,10 @@ class _Open:
         fields: dict[str, Any] = {}
         for tag, lines in self.texts.items():
             texts, noise = list(map(" ".join, lines)), layout.noise.get(tag)
-            kept = [noise.sub("", text) for text in texts] if noise else texts
-            kept = [text for text in map(str.strip, kept) if text]
-            fields[tag] = kept if len(kept) != 1 or tag in layout.lists else kept[0]
+            if noise:
+                texts = [noise.sub("", text) for text in texts]
+            texts = [text for text in map(str.strip, texts) if text]
+            fields[tag] = texts if len(texts) != 1 or tag in layout.lists else texts[0]
         return fields
 
 
@@ -240,11 +241,11 @@ def read_tagged(path: Path, rejects: Rejects, layout: Layout) -> Iterator[Record
 
 def _split(line: str, layout: Layout, record: _Open | None) -> tuple[str, str, bool]:
     """Return a line's tag, empty if it goes on with the one before; its text; if it is strict."""
-    found = layout.line.match(line)
-    is_strict = found is not None
+    match = layout.line.match(line)
+    is_strict = match is not None
     if layout.loose is not None and not is_strict and not (record and record.is_strict):
-        found = layout.loose.match(line)
-    return (found[1], (found[2] or "").strip(), is_strict) if found else ("", line.strip(), False)
+        match = layout.loose.match(line)
+    return (match[1], (match[2] or "").strip(), is_strict) if match else ("", line.strip(), False)
 
 
 def _starts(tag: str, layout: Layout, record: _Open | None, is_after_blank: bool) -> bool:
@@ -282,8 +283,8 @@ def paper_of(layout: Layout, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Convert texts by tag, or a row whose columns are tags, to our fields."""
 
     def texts(name: str) -> list[str]:
-        found = (_first(fields, tags) for tags in layout.fields.get(name, "").split(","))
-        lists = (value if isinstance(value, list) else [value] for value in found if value)
+        values = (_first(fields, tags) for tags in layout.fields.get(name, "").split(","))
+        lists = (value if isinstance(value, list) else [value] for value in values if value)
         return [text for texts in lists for text in texts]
 
     def several(name: str, end: str = ";") -> list[str]:
@@ -319,12 +320,12 @@ def _first(fields: Mapping[str, Any], names: str) -> Any:
     """Return the text or texts of the first of these tags, see ``Layout``, that has one."""
     for name in names.split():
         tags = name.split("+")
-        found = first(fields, name)
+        texts = first(fields, name)
         if len(tags) > 1:
-            found = []
+            texts = []
             for tag in fields:  # in the order of the file; some write all texts under each tag
                 if tag in tags:
-                    found += [text for text in fields[tag] if text not in found]
-        if found:
-            return found
+                    texts += [text for text in fields[tag] if text not in texts]
+        if texts:
+            return texts
     return None

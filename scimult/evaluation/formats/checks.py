@@ -134,29 +134,29 @@ class Source:
             If no query is left, or none has anything relevant.
         """
         judged_in = judged_in or self.paths[0]
-        asked = self._scorable(queries, judgments, judged_in)
+        ids = self._scorable(queries, judgments, judged_in)
         if listed is not None:
-            asked = self._with_listed_relevant(asked, judgments, listed, listed_in or judged_in)
-        without = sum(not _has_relevant(judgments[query]) for query in asked)
+            ids = self._with_listed_relevant(ids, judgments, listed, listed_in or judged_in)
+        without = sum(not _has_relevant(judgments[query]) for query in ids)
         blank = [document for document, text in documents.items() if not text.joined]
         documents = {**documents, **dict.fromkeys(blank, BLANK)}
         counted = {**(remarks or {}), NO_TEXT: len(blank), COUNTS_AS_0: without}
-        if without == len(asked):
+        if without == len(ids):
             fix = "check the judgments"
             raise DataError("no query has anything relevant", path=judged_in, fix=fix)
         rows = {document: row for row, document in enumerate(documents)}
         return Dataset(
             name=self.name,
             task=self.benchmark.task,
-            query_ids=asked,
-            queries=[queries[query] for query in asked],
+            query_ids=ids,
+            queries=[queries[query] for query in ids],
             candidate_ids=list(documents),
             candidates=list(documents.values()),
-            qrels=qrels_of([judgments[query] for query in asked], rows),
-            lists=None if listed is None else lists_of([listed[query] for query in asked], rows),
+            qrels=qrels_of([judgments[query] for query in ids], rows),
+            lists=None if listed is None else lists_of([listed[query] for query in ids], rows),
             files=self.paths,
             similarity=self.benchmark.similarity,
-            groups=[groups[query] for query in asked] if groups else [],
+            groups=[groups[query] for query in ids] if groups else [],
             remarks={caveat: count for caveat, count in counted.items() if count},
         )
 
@@ -182,9 +182,9 @@ class Source:
                     problem = "paper has a label that is not in the label file"
                     self.reject(problem, (identity, label), f"add it to {self.paths[1]}")
             judgments[identity] = dict.fromkeys((label for label in given if label in labels), 1)
-        asked = self._scorable(papers, judgments, self.paths[0])
+        ids = self._scorable(papers, judgments, self.paths[0])
         if self.benchmark.protocol == "classification_coarse":
-            asked = self._single_label(asked, judgments)
+            ids = self._single_label(ids, judgments)
         texts = [text for text, _ in labels.values()]
         if self.benchmark.label_text == "name":
             texts = [Text("label", text.title) for text in texts]
@@ -192,11 +192,11 @@ class Source:
         return Dataset(
             name=self.name,
             task=self.benchmark.task,
-            query_ids=asked,
-            queries=[papers[identity][0] for identity in asked],
+            query_ids=ids,
+            queries=[papers[identity][0] for identity in ids],
             candidate_ids=list(labels),
             candidates=texts,
-            qrels=qrels_of([judgments[identity] for identity in asked], rows),
+            qrels=qrels_of([judgments[identity] for identity in ids], rows),
             label_names=[names for _, names in labels.values()],
             files=list(files),
             similarity=self.benchmark.similarity,

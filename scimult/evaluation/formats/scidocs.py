@@ -80,26 +80,26 @@ def _read_clicks(source: Source, papers: Mapping[str, Text]) -> Dataset:
 
     def parse(record: Record) -> tuple[str, str, list[str], int]:
         query, clicked = record.identifier("query"), record.identifier("clicked")
-        shown = [paper.strip() for paper in record.text("shown").split(",") if paper.strip()]
-        if clicked not in shown:
+        candidates = [paper.strip() for paper in record.text("shown").split(",") if paper.strip()]
+        if clicked not in candidates:
             raise record.error("clicked paper was not shown", value=clicked, fix="correct the line")
-        if len(set(shown)) < len(shown):
-            raise record.error("a paper is shown twice", value=shown, fix="correct the line")
-        if len(shown) > len(propensities):
+        if len(set(candidates)) < len(candidates):
+            raise record.error("a paper is shown twice", value=candidates, fix="correct the line")
+        if len(candidates) > len(propensities):
             fix = f"there are {len(propensities)} propensity scores"
             problem = "more papers are shown than positions have scores"
-            raise record.error(problem, value=len(shown), fix=fix)
-        for paper in (query, *shown):
+            raise record.error(problem, value=len(candidates), fix=fix)
+        for paper in (query, *candidates):
             if paper not in papers:
                 fix = "add its text or remove the click"
                 raise record.error("paper has no text", value=paper, fix=fix)
-        return query, clicked, shown, record.line
+        return query, clicked, candidates, record.line
 
-    for query, clicked, shown, line in source.rejects.keep(clicks, parse):
+    for query, clicked, candidates, line in source.rejects.keep(clicks, parse):
         click = f"{query}@{line}"
         queries[click] = papers[query]
-        judgments[click] = {paper: int(paper == clicked) for paper in shown}
-        weights[click] = 1 / propensities[shown.index(clicked)]
+        judgments[click] = {paper: int(paper == clicked) for paper in candidates}
+        weights[click] = 1 / propensities[candidates.index(clicked)]
     documents = {
         paper: papers[paper] for paper in dict.fromkeys(p for j in judgments.values() for p in j)
     }

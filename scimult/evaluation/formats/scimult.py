@@ -115,14 +115,14 @@ def _read_links(source: Source) -> Dataset:
         problem = "link_retrieval in format 'scimult' needs the field of the links"
         raise ConfigError(problem, fix="name it under link")
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
-    asked = by_id(
+    entries = by_id(
         paths[-1],
         QUERY_ID if source.benchmark.queries else DOCUMENT_ID,
         lambda record: (_paper(record), record.identifiers(field)),
         rejects,
     )
-    queries = {identity: text for identity, (text, links) in asked.items() if links}
-    judgments = {identity: dict.fromkeys(asked[identity][1], 1) for identity in queries}
+    queries = {identity: text for identity, (text, links) in entries.items() if links}
+    judgments = {identity: dict.fromkeys(entries[identity][1], 1) for identity in queries}
     judgments = source.known_documents(judgments, documents, paths[-1])
     return source.ranked_set(queries, documents, judgments, judged_in=paths[-1])
 
@@ -135,10 +135,10 @@ def _read_lists(source: Source) -> Dataset:
     paths, rejects = source.paths, source.rejects
     documents = by_id(paths[0], DOCUMENT_ID, _paper, rejects)
     own_file = source.benchmark.queries is not None
-    asked = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _query, rejects)
-    asked = {identity: entry for identity, entry in asked.items() if entry[1] or own_file}
-    queries = {identity: text for identity, (text, _) in asked.items()}
-    judgments = {identity: scores for identity, (_, scores) in asked.items()}
+    entries = by_id(paths[-1], QUERY_ID if own_file else DOCUMENT_ID, _query, rejects)
+    entries = {identity: entry for identity, entry in entries.items() if entry[1] or own_file}
+    queries = {identity: text for identity, (text, _) in entries.items()}
+    judgments = {identity: scores for identity, (_, scores) in entries.items()}
     judgments = source.known_documents(judgments, documents, paths[-1])
     listed = judgments if source.benchmark.protocol == "rerank" else None
     return source.ranked_set(queries, documents, judgments, judged_in=paths[-1], listed=listed)

@@ -210,7 +210,7 @@ def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
         }
         for query, judged in soft.items()
     }
-    asked = source.keep(
+    query_ids = source.keep(
         merged,
         lambda query: None if merged[query] else "query has no judgment",
         "judge or remove the query",
@@ -219,21 +219,21 @@ def _reviewers(source: Source, documents: Mapping[str, Text]) -> Dataset:
     rows = {paper: row for row, paper in enumerate(documents)}
     reviewer_rows = {reviewer: row for row, reviewer in enumerate(members)}
     papers = Ragged.from_lists([rows[paper] for paper in owned] for owned in members.values())
-    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in asked]
-    nothing = Ragged.empty(len(asked))
+    lists = [sorted({rows[p] for r in merged[query] for p in members[r]}) for query in query_ids]
+    nothing = Ragged.empty(len(query_ids))
     return Dataset(
         name=source.name,
         task=source.benchmark.task,
-        query_ids=asked,
-        queries=[documents[query] for query in asked],
+        query_ids=query_ids,
+        queries=[documents[query] for query in query_ids],
         candidate_ids=list(documents),
         candidates=list(documents.values()),
-        qrels=qrels_of([{} for _ in asked], rows),
+        qrels=qrels_of([{} for _ in query_ids], rows),
         lists=Ragged.from_lists(lists) if lists else nothing,
         files=source.paths,
         similarity=source.benchmark.similarity,
         reviewers=Reviewers(
-            list(members), papers, qrels_of([merged[query] for query in asked], reviewer_rows)
+            list(members), papers, qrels_of([merged[query] for query in query_ids], reviewer_rows)
         ),
         remarks={**_judged_once("hard", hard, soft), **_judged_once("soft", soft, hard)},
     )

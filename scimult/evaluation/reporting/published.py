@@ -78,13 +78,13 @@ def beside_ours(results: Sequence[Result], papers: Sequence[Publication]) -> lis
 def _beside(
     table: PublishedTable, paper: Publication, suite: str, results: Sequence[Result]
 ) -> Table | None:
-    named = {
+    columns = {
         f"{name}/{metric}": f"{paper.same.get(f'{suite}:{name}', f'{suite}:{name}')}/{metric}"
         for result in results
         for name, entry in result.sets.items()
         for metric in entry.scores
     }
-    known = [(ours, theirs) for ours, theirs in named.items() if theirs in table.columns]
+    known = [(ours, theirs) for ours, theirs in columns.items() if theirs in table.columns]
     shared = dict(sorted(known, key=lambda pair: table.columns.index(pair[1])))
     other = [ours for ours, theirs in shared.items() if _differs(ours, theirs, paper, results)]
     comparable = {ours: theirs for ours, theirs in shared.items() if ours not in other}

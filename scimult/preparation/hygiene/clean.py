@@ -57,7 +57,7 @@ def clean(source: Path, target: Path, collected: Collected, config: HygieneConfi
         for role in config.decontaminate:
             removed_N |= rows_of[role]
     rows = RowMap(keeper_N, removed_N)
-    report["texts"] = {"read": len(store), "kept": int(rows.kept_N.sum())}
+    report["texts"] = {"read": len(store), "kept": int(rows.is_kept_N.sum())}
     compact_texts(source, target, rows)
     compact_metadata(source, target, rows)
     pairs, counts = compact_pairs(collected, rows, target)

@@ -43,7 +43,7 @@ class RowMap:
     removed_N: BoolArray
 
     @property
-    def kept_N(self) -> BoolArray:
+    def is_kept_N(self) -> BoolArray:
         """Which texts stay in the store."""
         gone = np.zeros(len(self.keeper_N), dtype=np.bool_)
         gone[self.keeper_N[self.removed_N]] = True
@@ -52,8 +52,8 @@ class RowMap:
     @property
     def new_rows_N(self) -> IntArray:
         """Row of each text's keeper after compaction; -1 if the group was removed."""
-        kept_N = self.kept_N
-        position_N = np.where(kept_N, np.cumsum(kept_N) - 1, -1)
+        is_kept_N = self.is_kept_N
+        position_N = np.where(is_kept_N, np.cumsum(is_kept_N) - 1, -1)
         return np.asarray(position_N[self.keeper_N], dtype=np.int64)
 
 
@@ -62,18 +62,18 @@ def compact_texts(source: Path, target: Path, rows: RowMap) -> None:
 
     Aliases map the id of every merged text to the row of its keeper.
     """
-    kept_N = rows.kept_N
+    is_kept_N = rows.is_kept_N
     table = open_arrow(source / TEXTS_FILE, "texts")
     start = 0
     with pa.ipc.new_file(str(target / TEXTS_FILE), SCHEMA) as writer:
         for batch in table.to_batches():
             stop = start + batch.num_rows
-            part = batch.filter(pa.array(kept_N[start:stop]))
+            part = batch.filter(pa.array(is_kept_N[start:stop]))
             if part.num_rows:
                 writer.write_batch(part)
             start = stop
     new_N = rows.new_rows_N
-    merged = np.flatnonzero((rows.keeper_N != np.arange(len(kept_N))) & (new_N >= 0))
+    merged = np.flatnonzero((rows.keeper_N != np.arange(len(is_kept_N))) & (new_N >= 0))
     ids = TextStore(table, source / TEXTS_FILE).ids_at(merged)
     columns = {"id": pa.array(ids, pa.string()), "row": pa.array(new_N[merged])}
     write_arrow(target / ALIASES_FILE, "aliases", columns)
@@ -84,19 +84,19 @@ def compact_metadata(source: Path, target: Path, rows: RowMap) -> None:
     table = open_metadata(source)
     old = table.column("row").to_numpy()
     new = rows.new_rows_N[old]
-    kept = rows.kept_N[old]
-    count = int(kept.sum())
+    is_kept = rows.is_kept_N[old]
+    count = int(is_kept.sum())
     if len(old) and not count:
         fix = "name other evaluation sets, or remove fewer roles with hygiene.decontaminate"
         raise DataError("cleaning removes every paper", fix=fix)
-    positions = np.where(new >= 0, new - new[kept].min(initial=len(rows.keeper_N)), -1)
-    columns = {"row": pa.array(new[kept])}
+    positions = np.where(new >= 0, new - new[is_kept].min(initial=len(rows.keeper_N)), -1)
+    columns = {"row": pa.array(new[is_kept])}
     for name in table.column_names[1:]:
         column = table.column(name).combine_chunks()
         if name == "labels":
             columns[name] = _merged_labels(column, positions, count)
         else:
-            columns[name] = column.take(pa.array(_first_filled(column, positions, kept, count)))
+            columns[name] = column.take(pa.array(_first_filled(column, positions, is_kept, count)))
     write_arrow(target / METADATA_FILE, "metadata", columns)
 
 
@@ -114,29 +114,27 @@ def compact_pairs(
         pairs, dropped = _move((part.queries, part.positives), new_N, scratch)
         counts.update({f"{part.task}: {reason}": number for reason, number in dropped.items()})
         parts.append(replace(part, queries=pairs[0], positives=pairs[1]))
-    citations, _ = _move(collected.citations, new_N, scratch)
-    shown, _ = _move(collected.shown, new_N, scratch)
     triples = new_N[collected.triples]
     triples = unique_rows([triples[(triples >= 0).all(axis=1)]])
     teacher = collected.teacher
     if teacher is not None:
         teacher, dropped = teacher.moved(new_N)
         counts.update(dropped)
-    targets = moved(collected.targets, new_N, rows.kept_N)
+    targets = moved(collected.targets, new_N, rows.is_kept_N)
     counts["targets removed or merged with a text"] = sum(
         len(before) - len(after) for before, after in zip(collected.targets, targets, strict=True)
     )
-    kept = replace(
+    remaining = replace(
         collected,
         parts=parts,
-        citations=citations,
-        shown=shown,
+        citations=_move(collected.citations, new_N, scratch)[0],
+        shown=_move(collected.shown, new_N, scratch)[0],
         triples=triples,
         teacher=teacher,
         # All papers of a source may have merged into those of another.
         targets=[file for file in targets if len(file)],
     )
-    return kept, counts
+    return remaining, counts
 
 
 def _move(columns: Columns, new_N: IntArray, scratch: Path) -> tuple[Columns, Counter[str]]:
@@ -163,14 +161,16 @@ def _merged_labels(labels: pa.LargeListArray, positions: IntArray, count: int) -
     return list_array(Ragged.from_pairs(owners[owners >= 0], lists.values[owners >= 0], count))
 
 
-def _first_filled(column: pa.Array, positions: IntArray, kept: BoolArray, count: int) -> IntArray:
+def _first_filled(
+    column: pa.Array, positions: IntArray, is_kept: BoolArray, count: int
+) -> IntArray:
     """Return the member whose value each group takes: the keeper's if filled, else the first."""
     if isinstance(column, pa.LargeListArray):
         filled = np.diff(column.offsets.to_numpy()) > 0
     else:
         filled = column.is_valid().to_numpy(zero_copy_only=False)
     # Sort by group; within a group, filled values first, then the keeper's, then the earliest.
-    order = np.lexsort((np.arange(len(positions)), ~kept, ~filled, positions))
+    order = np.lexsort((np.arange(len(positions)), ~is_kept, ~filled, positions))
     order = order[positions[order] >= 0]
     starts = np.r_[True, np.diff(positions[order]) != 0][: len(order)]
     assert int(starts.sum()) == count, "a group has no keeper"

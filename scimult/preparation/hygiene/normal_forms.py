@@ -42,8 +42,8 @@ def words(text: str) -> list[str]:
         return text.translate(_ASCII).split()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     bare = unicodedata.normalize("NFKC", with_marks(_DROPPED).sub("", decomposed))
-    found: list[str] = with_marks(_WORD).findall(bare.translate(FOLDED))
-    return found
+    runs: list[str] = with_marks(_WORD).findall(bare.translate(FOLDED))
+    return runs
 
 
 def title_key(title: str) -> str:

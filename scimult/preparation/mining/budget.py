@@ -47,14 +47,14 @@ def chosen_groups(pairs: PairFile, seed: int, below: int) -> PairFile:
     for start in range(0, len(pairs), _BLOCK):
         mask = key(seed, pairs.queries[start : start + _BLOCK]) < below
         blocks.append(start + np.flatnonzero(mask))
-    chosen = np.concatenate(blocks)
+    groups = np.concatenate(blocks)
     offsets = pairs.negatives.offsets
     return replace(
         pairs,
-        queries=pairs.queries[chosen],
-        positives=pairs.positives.take(chosen),
-        unsampled=pairs.unsampled.take(chosen),
-        negatives=Ragged(pairs.negatives.values, offsets_of(offsets[chosen + 1] - offsets[chosen])),
+        queries=pairs.queries[groups],
+        positives=pairs.positives.take(groups),
+        unsampled=pairs.unsampled.take(groups),
+        negatives=Ragged(pairs.negatives.values, offsets_of(offsets[groups + 1] - offsets[groups])),
     )
 
 

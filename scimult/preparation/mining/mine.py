@@ -176,8 +176,8 @@ def _warn_of_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:
     wanted = [share / sum(shares) for share in shares]
     if max(abs(a - b) for a, b in zip(wanted, entry.drawn.values(), strict=True)) > _TOLERANCE:
         draws = ", ".join(
-            f"{name} {drawn:.0%} ({share:.0%} configured)"
-            for (name, drawn), share in zip(entry.drawn.items(), wanted, strict=True)
+            f"{name} {actual:.0%} ({share:.0%} configured)"
+            for (name, actual), share in zip(entry.drawn.items(), wanted, strict=True)
         )
         why = "some pairs have no candidate of a rule, or one that several rules gave"
         warn(f"{entry.file}: shares of draws: {draws}; {why}")

@@ -146,13 +146,13 @@ def same_field(field: str, members: str, count: int, seed: int) -> str:
         ON members.value = chosen.value AND members.place = chosen.place"""
 
 
-def other_field(field: str, drawn: str) -> str:
-    """Return the plan of ``drawn`` candidates that have fields, but none of the query's (SPECTER2).
+def other_field(field: str, candidates: str) -> str:
+    """Return the plan of candidates that have fields, but none of the query's (SPECTER2).
 
-    Queries without a field get none.
+    ``candidates`` is the plan to select from. Queries without a field get none.
     """
     return f"""
-    WITH any_field AS ({drawn}),
+    WITH any_field AS ({candidates}),
     sharing AS (
         SELECT DISTINCT any_field.query, any_field.paper
         FROM any_field JOIN paper_{field} mine ON mine.paper = any_field.query

@@ -81,12 +81,12 @@ class Pools:
     """Hard negatives of ``G`` groups: sorted lists, empty where no rule has a candidate.
 
     Bit ``i`` of ``found_by`` is set, for each of ``negatives.values``, if rule ``i`` gave it.
-    ``found`` counts the candidates from each rule, by name, before merging.
+    ``counts`` counts the candidates from each rule, by name, before merging.
     """
 
     negatives: Ragged
     found_by: RuleBits
-    found: dict[str, int]
+    counts: dict[str, int]
 
 
 @dataclass
@@ -129,12 +129,12 @@ class BlockMiner:
             for first in range(start, stop, step)
         ]
         negatives, found_by = zip(*parts, strict=True)
-        found = {rule.name: count for rule, count in zip(self.rules, counts, strict=True)}
-        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), found)
+        counts_by_rule = {rule.name: count for rule, count in zip(self.rules, counts, strict=True)}
+        return Pools(Ragged.concatenate(negatives), np.concatenate(found_by), counts_by_rule)
 
     def _empty(self, groups: int) -> Pools:
-        found = {rule.name: 0 for rule in self.rules}
-        return Pools(Ragged.empty(groups), np.empty(0, self._bits), found)
+        counts = {rule.name: 0 for rule in self.rules}
+        return Pools(Ragged.empty(groups), np.empty(0, self._bits), counts)
 
     def _fetched(self, select: str, start: int, stop: int) -> tuple[Ragged, RuleBits]:
         """Return the sorted pools of some groups, and which rules gave each negative."""

@@ -67,8 +67,8 @@ class RankWindow(Generic[Queries]):
             numbers = np.flatnonzero(positions_in(groups.queries_G, self.askable)[1])
         if not len(numbers):
             return Ragged.empty(len(groups))
-        asked = groups.take(numbers)
-        distinct_Q, query_of_G = np.unique(asked.queries_G, return_inverse=True)
+        subset = groups.take(numbers)
+        distinct_Q, query_of_G = np.unique(subset.queries_G, return_inverse=True)
         own_Q, is_candidate = positions_in(distinct_Q, self.rows_C)
         ranking = self.index.search(
             self.represent(distinct_Q),
@@ -79,7 +79,7 @@ class RankWindow(Generic[Queries]):
         listed_GK = window_GK >= 0
         if self.margin is not None:
             scores_GK = ranking.scores_QK[query_of_G, self.ranks.start :]
-            listed_GK &= scores_GK <= self._lowest_positive(asked)[:, None] - self.margin
+            listed_GK &= scores_GK <= self._lowest_positive(subset)[:, None] - self.margin
         owners_P, _ = np.nonzero(listed_GK)
         return Ragged.from_pairs(numbers[owners_P], self.rows_C[window_GK[listed_GK]], len(groups))
 
@@ -108,8 +108,8 @@ def neighbour_pairs(
     """
     queries = np.unique(citations.queries)
     parts = list(Groups(queries, Ragged.empty(len(queries))).parts())
-    found = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
-    listed = Ragged.concatenate(found)
+    lists = [window.candidates(part) for part in progress(parts, "neighbours", unit="chunk")]
+    listed = Ragged.concatenate(lists)
     own, other = (
         component_C[np.searchsorted(window.rows_C, rows)]
         for rows in (queries[listed.owners], listed.values)

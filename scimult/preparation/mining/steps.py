@@ -81,18 +81,18 @@ class MiningSteps:
         """Return the bound below which the keys of a file's mined queries are."""
         return self._below.get(entry.file, ALL_KEYS)
 
-    def neighbours(self, entry: PairEntry, chosen: NeighbourConfig) -> Path:
+    def neighbours(self, entry: PairEntry, config: NeighbourConfig) -> Path:
         """Return a pair file with the neighbours of another file's queries (SciNCL)."""
 
         def make(folder: Path) -> None:
-            window = self._builder.citation_window(entry.namespace, range(*chosen.ranks))
+            window = self._builder.citation_window(entry.namespace, range(*config.ranks))
             component_C = self._builder.citation_components(entry.namespace)
             # A neighbour is one in both directions: it must not be trained in the other.
             barred = self._data.held_out() if entry.split == "train" else np.empty(0, np.int64)
             pairs = neighbour_pairs(self._data.open_pairs(entry), window, component_C, barred)
             write_pairs(folder / PAIRS_FILE, pairs)
 
-        inputs = {**self._inputs, "of": entry.file, **self._embedding(chosen)}
+        inputs = {**self._inputs, "of": entry.file, **self._embedding(config)}
         name = f"neighbours.{Path(entry.file).stem}"
         return self._steps.run(name, inputs, make).folder / PAIRS_FILE
 
@@ -107,9 +107,9 @@ class MiningSteps:
             mined = replace(
                 pairs,
                 negatives=pools.negatives,
-                rules=tuple(pools.found),
+                rules=tuple(pools.counts),
                 found_by=pools.found_by,
-                shares=tuple(shares) if pools.found else (),  # without pairs there are no rules
+                shares=tuple(shares) if pools.counts else (),  # without pairs there are no rules
             )
             if self.below(entry) < ALL_KEYS:
                 mined = chosen_groups(mined, self._config.seed, self.below(entry))
@@ -117,7 +117,7 @@ class MiningSteps:
             counts = MinedCounts(
                 with_negatives=int((mined.negatives.lengths > 0).sum()),
                 negatives=len(mined.negatives.values),
-                found=pools.found,
+                found=pools.counts,
                 drawn=drawn_by_rule(mined),
             )
             write_json(folder / COUNTS_FILE, counts.model_dump())
@@ -190,7 +190,7 @@ def mine_block(miner: BlockMiner, start: int, stop: int, folder: Path) -> None:
     np.save(folder / "values.npy", pools.negatives.values)
     np.save(folder / "lengths.npy", pools.negatives.lengths)
     np.save(folder / "found_by.npy", pools.found_by)
-    write_json(folder / COUNTS_FILE, pools.found)
+    write_json(folder / COUNTS_FILE, pools.counts)
 
 
 def _concatenated(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
@@ -205,8 +205,8 @@ def _concatenated(folders: Sequence[Path], groups: int, scratch: Path) -> Pools:
     values, found_by = mapped(arrays, scratch)
     assert len(values) == offsets[-1], "a block's values do not match its lengths"
     counts = [read_json(folder / COUNTS_FILE) for folder in folders]
-    found = {name: sum(count[name] for count in counts) for name in counts[0]}
-    return Pools(Ragged(values, offsets), found_by, found)
+    totals = {name: sum(count[name] for count in counts) for name in counts[0]}
+    return Pools(Ragged(values, offsets), found_by, totals)
 
 
 def data_state(data: PreparedData) -> str:

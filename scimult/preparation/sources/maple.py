@@ -178,8 +178,8 @@ def _write_labels(
     """Write the labels of a folder, or of the definition file, with their definitions."""
     columns = ("id", "name") if folder.endswith(MESH_SUFFIX) else ("id", "name", "depth")
     path = conversion.file(f"{folder}/labels.txt")
-    named = _named(path, raw, columns)
-    raw.counts[f"labels in {folder}"] = len(named)
+    labels = _named(path, raw, columns)
+    raw.counts[f"labels in {folder}"] = len(labels)
 
     def add(record: Record) -> None:
         label = record.identifier("id")
@@ -188,7 +188,7 @@ def _write_labels(
             raw.label(record, label, definition.name or record.text("name"), definition.text)
 
     unnamed = (Record(path, 1, {"id": label, "name": ""}) for label in definitions)
-    raw.each((named.get(r.fields["id"], r) for r in unnamed) if adopted else named.values(), add)
+    raw.each((labels.get(r.fields["id"], r) for r in unnamed) if adopted else labels.values(), add)
 
 
 def _convert_coarse(conversion: Conversion, options: MapleOptions, raw: RawSource) -> None:

@@ -80,10 +80,10 @@ def _convert(conversion: Conversion, options: UnarxiveOptions) -> None:
     by_source: dict[str, list[Objective]] = {"unarxive": [], "unarxive-doc2doc": []}
     for objective in dict.fromkeys(options.objectives):
         by_source["unarxive-doc2doc" if objective == "doc2doc" else "unarxive"].append(objective)
-    for name, chosen in by_source.items():
-        if chosen:
-            fill = partial(_fill, options, chosen, paths)
-            makes = [_MAKES[objective] for objective in chosen]
+    for name, objectives in by_source.items():
+        if objectives:
+            fill = partial(_fill, options, objectives, paths)
+            makes = [_MAKES[objective] for objective in objectives]
             conversion.write(name, paths, fill, makes, dangling=usual, namespace="unarxive")
 
 

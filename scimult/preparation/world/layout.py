@@ -89,7 +89,7 @@ def _files(world: World) -> Iterator[tuple[str, Rows]]:
     clicks = (
         (query.id, paper_id(row), int(row in query.clicked))
         for query in world.train_queries
-        for row in query.shown
+        for row in query.results
     )
     yield "train/clicks.tsv", (("query-id", "paper-id", "clicked"), *clicks)
 
@@ -108,8 +108,8 @@ def _files(world: World) -> Iterator[tuple[str, Rows]]:
     listed = sorted(set().union(*lists.values()))
     scored = [
         (paper_id(query), paper_id(row), int(is_cited))
-        for query, shown in lists.items()
-        for row, is_cited in sorted(shown.items())
+        for query, candidates in lists.items()
+        for row, is_cited in sorted(candidates.items())
     ]
     yield "eval/cite_rerank/corpus.jsonl", _corpus(world, listed)
     yield "eval/cite_rerank/queries.jsonl", (_query_paper(world, query) for query in lists)
@@ -128,8 +128,8 @@ def _citing_queries(world: World) -> list[int]:
     new, least = range(world.first_held_out, len(world.papers)), world.settings.rerank_cited
     rows = [row for row in new if len(world.references[row]) >= least]
     count = min(world.settings.eval_queries, len(rows))
-    drawn = stream(world.settings, "query papers").choice(rows, size=count, replace=False)
-    return sorted(drawn.tolist())
+    queries = stream(world.settings, "query papers").choice(rows, size=count, replace=False)
+    return sorted(queries.tolist())
 
 
 def _rerank_lists(world: World, queries: Iterable[int]) -> Iterator[tuple[int, dict[int, bool]]]:
@@ -144,9 +144,9 @@ def _rerank_lists(world: World, queries: Iterable[int]) -> Iterator[tuple[int, d
         cited = world.references[query]
         others = np.setdiff1d(np.flatnonzero(coarse[:query] == coarse[query]), cited)
         if len(others) >= settings.rerank_others:
-            shown = rng.choice(cited, settings.rerank_cited, replace=False).tolist()
+            relevant = rng.choice(cited, settings.rerank_cited, replace=False).tolist()
             distractors = rng.choice(others, settings.rerank_others, replace=False).tolist()
-            yield query, dict.fromkeys(shown, True) | dict.fromkeys(distractors, False)
+            yield query, dict.fromkeys(relevant, True) | dict.fromkeys(distractors, False)
 
 
 def _labelled_paper(world: World, row: int, level: int) -> dict[str, Any]:

@@ -65,8 +65,8 @@ class PaperMaker:
         """Return the papers of a world, oldest first."""
         years = np.arange(self._settings.first_year, self._settings.last_year + 1)
         weights = self._settings.yearly_growth ** np.arange(len(years))
-        drawn = self._rng.choice(years, size=self._settings.papers, p=weights / weights.sum())
-        return [self._paper(year) for year in sorted(drawn.tolist())]
+        paper_years = self._rng.choice(years, size=self._settings.papers, p=weights / weights.sum())
+        return [self._paper(year) for year in sorted(paper_years.tolist())]
 
     def _venue_names(self, middle: int) -> list[str]:
         kinds = self._rng.permutation(_VENUE_KINDS)[:_VENUES_PER_MIDDLE_FIELD]
@@ -101,8 +101,8 @@ class PaperMaker:
 
     def _draw(self, field: int, count: int) -> list[int]:
         own = self._tree.fields[field].concepts
-        drawn: list[int] = self._rng.choice(own, min(count, len(own)), replace=False).tolist()
-        return drawn
+        concepts: list[int] = self._rng.choice(own, min(count, len(own)), replace=False).tolist()
+        return concepts
 
     def _authors(self, fields: tuple[int, ...]) -> tuple[str, ...]:
         """Return 1 to 4 authors: the first from the main field, the rest from any field."""

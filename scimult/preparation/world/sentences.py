@@ -88,9 +88,9 @@ class Writer:
         order = [main, *(rest[i] for i in self._rng.permutation(len(rest))), second]
         sentences = []
         for start in range(0, len(order), 2):
-            named = [self._named(concept, forms[concept]) for concept in order[start : start + 2]]
-            templates = _SENTENCES if len(named) == 2 else _SINGLE_SENTENCES
-            sentences.append(self._fill(templates, named, jargon))
+            names = [self._named(concept, forms[concept]) for concept in order[start : start + 2]]
+            templates = _SENTENCES if len(names) == 2 else _SINGLE_SENTENCES
+            sentences.append(self._fill(templates, names, jargon))
         if self._rng.random() < _FIELD_NAMED:
             field = self._tree.fields[paper.fields[0]]
             sentences.append(_FIELD_SENTENCE.format(field=field.name))

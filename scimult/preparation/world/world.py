@@ -27,7 +27,7 @@ _MOST_CLICKS = 3
 class Query:
     """A request for papers about all of ``concepts``: one or two concepts of fine fields.
 
-    ``relevant`` are all papers that answer it, ``shown`` is the result list in order, and
+    ``relevant`` are all papers that answer it, ``results`` is the result list in order, and
     ``clicked`` are the opened results. All are rows of the world; the first and last are sorted.
     """
 
@@ -35,7 +35,7 @@ class Query:
     text: str
     concepts: tuple[int, ...]
     relevant: IntArray
-    shown: IntArray
+    results: IntArray
     clicked: IntArray
 
 
@@ -100,7 +100,8 @@ class _Searcher:
         writer: Writer,
         part: str,
     ) -> None:
-        self._shown, self._papers, self._writer, self._part = settings.shown, papers, writer, part
+        self._papers, self._writer, self._part = papers, writer, part
+        self._list_length = settings.shown
         self._rng = stream(settings, f"{part} queries")
         self._fine = tree.concepts_of(FINE)
         self._about: list[set[int]] = [set() for _ in tree.concepts]
@@ -137,7 +138,7 @@ class _Searcher:
         if len(concepts) == 1:
             related = {c for row in relevant for c in self._papers[row].concepts} & self._fine
         near = sorted(set.union(*(self._about[c] for c in related)) - set(relevant.tolist()))
-        missed = rng.choice(near, min(len(near), self._shown - clicks), replace=False)
-        shown = rng.permutation(np.concatenate([clicked, missed]).astype(np.int64))
+        missed = rng.choice(near, min(len(near), self._list_length - clicks), replace=False)
+        results = rng.permutation(np.concatenate([clicked, missed]).astype(np.int64))
         text = self._writer.query(concepts)
-        return Query(name, text, concepts, relevant, shown, np.sort(clicked))
+        return Query(name, text, concepts, relevant, results, np.sort(clicked))

@@ -113,7 +113,7 @@ def mined(
     return Pools(
         Ragged.concatenate([part.negatives for part in parts]),
         np.concatenate([part.found_by for part in parts]),
-        {name: sum(part.found[name] for part in parts) for name in parts[0].found},
+        {name: sum(part.counts[name] for part in parts) for name in parts[0].counts},
     )
 
 
@@ -278,7 +278,7 @@ def test_pools_of_two_rules(
         bits += [(row in kept[0]) + 2 * (row in kept[1]) for row in sorted(expected)]
         for place in range(2):
             found[str(place)] += len(kept[place])
-    assert pools.found == found
+    assert pools.counts == found
     assert pools.found_by.tolist() == bits
     assert pools.found_by.dtype == np.uint8
 

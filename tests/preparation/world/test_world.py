@@ -167,7 +167,7 @@ def test_a_result_list_holds_what_was_clicked_and_near_misses(world: World) -> N
         wanted = set(query.concepts)
         relevant = set(query.relevant.tolist())
         clicked = set(query.clicked.tolist())
-        shown = query.shown.tolist()
+        shown = query.results.tolist()
         assert 1 <= len(clicked) <= 3
         assert clicked <= relevant
         assert clicked <= set(shown)
