@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.timing import Clock, seconds_of
 from benchmarks.training import OurSteps, Setting
@@ -28,6 +28,8 @@ from scimult.training.engine import process_group
 from scimult.types import TokenIds
 
 _TIMEOUT_SECONDS = 600
+# Processes that share nothing with this one; tests have the server import what they need.
+_CLEAN = "forkserver"
 Ask = Callable[..., Any]
 
 
@@ -47,7 +49,7 @@ def on_ranks(setting: Setting, ranks: int, steps: int, precision: str) -> list[M
     """
     with tempfile.TemporaryDirectory() as folder:
         arguments = (setting, ranks, distributed.free_port(), steps, precision, folder)
-        spawn(_on_rank, args=arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
+        start_processes(_on_rank, arguments, ranks, start_method=_CLEAN)  # type: ignore[no-untyped-call]
         return [Measured(**read_json(Path(folder) / f"{rank}.json")) for rank in range(ranks)]
 
 
@@ -110,7 +112,7 @@ def own_process(make: Callable[[torch.device], Steps]) -> Iterator[Ask]:
     In a shared process, memory that one side gives back to the system would cost the next step of
     the other, which has to have it cleared anew.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context(_CLEAN)) as pool:
 
         def ask(function: Callable[..., Any], *arguments: object) -> Any:
             try:
