@@ -5,6 +5,8 @@ TRITON ?= triton==3.7.1
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+# Python compiles what is imported; compiling all that is installed takes nearly half of the set-up.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 
 .PHONY: demo check test slow lint docs build container clean
 
@@ -34,11 +36,11 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 docs: $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	$(BIN)/zensical build --strict
 
 build: $(READY)
-	$(BIN)/python -m pip install --quiet build
+	$(INSTALL) build
 	$(BIN)/python -m build
 
 container:
@@ -55,15 +57,14 @@ $(READY): setup.cfg pyproject.toml
 	  { echo 'error: $(PYTHON) cannot make a virtual environment. Fix: install its venv module' \
 	         '(Debian, Ubuntu: apt install python3-venv) or choose another with make PYTHON=...' >&2; \
 	    exit 1; }
-	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(INSTALL) --upgrade pip setuptools
+	$(INSTALL) $(TORCH) --editable '.[test]'
 	@touch $@
 
 # For the interpreter of GPU kernels. CUDA builds of torch bring theirs; where there is none, the tests of kernels skip.
 $(VENV)/.triton: $(READY)
 	-@{ $(BIN)/python -c 'import triton' 2>/dev/null || \
-	    $(BIN)/python -m pip install --quiet '$(TRITON); sys_platform == "linux"'; } && touch $@
+	    $(INSTALL) '$(TRITON); sys_platform == "linux"'; } && touch $@
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
