@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -130,12 +130,16 @@ class Outcome:
 
     @classmethod
     def of_columns(
-        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **others: Any
+        cls, columns: Mapping[str, Scores], weights_Q: Scores | None = None, **others: Any
     ) -> Outcome:
-        """Return the outcome whose scores are the means of these per-query columns."""
+        """Return the outcome whose scores are the means of per-query columns, maybe weighted."""
+        listed = {**columns} if weights_Q is None else {**columns, WEIGHT: weights_Q}
         return cls(
-            scores={name: float(columns[name].mean()) for name in metrics},
-            per_query={name: columns[name].tolist() for name in metrics},
+            scores={
+                name: float((column if weights_Q is None else weights_Q * column).mean())
+                for name, column in columns.items()
+            },
+            per_query={name: column.tolist() for name, column in listed.items()},
             **others,
         )
 
