@@ -21,12 +21,7 @@ from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
 from scimult.preparation.prepare import prepare
-from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_raw(tmp_path / "raw")
+from tests.raw_corpus import PAPERS, raw_config, write_jsonl
 
 
 def _replace_line(path: Path, line: int, content: bytes) -> None:

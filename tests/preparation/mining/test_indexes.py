@@ -22,7 +22,7 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index
 from scimult.types import FloatArray, IntArray, Text
 from tests.preparation.mining.test_dense import _Hashes
-from tests.raw_corpus import raw_config, write_raw
+from tests.raw_corpus import raw_config
 
 N = 60
 AMPLE = {
@@ -79,11 +79,10 @@ def test_few_candidates_are_searched_exactly(texts: TextStore, tmp_path: Path) -
 
 @pytest.mark.long
 def test_pools_of_an_ample_search_are_those_of_the_exact_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Papers with the same neighbours tie in the embedding, and rounding orders them.
     monkeypatch.setattr(rules, "citation_embedding", _without_ties)
-    root = write_raw(tmp_path / "raw")
     papers = [
         {"rule": "bm25", "ranks": [0, 5]},
         {"rule": "dense", "model": "m", "ranks": [1, 4]},

@@ -224,8 +224,7 @@ def _mine(root: Path, out: Path, kept: Path, blocks: int) -> None:
 
 
 @pytest.mark.ranks
-def test_killed_at_any_block_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_killed_at_any_block_it_ends_with_the_same_bytes(root: Path, tmp_path: Path) -> None:
 
     def build(name: str, blocks: int) -> int | None:
         arguments = (root, tmp_path / name, tmp_path / f"{name}.steps", blocks)
