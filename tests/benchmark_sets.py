@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from scimult.evaluation.benchmark import Benchmark
 from scimult.types import FloatArray, Role, Similarity, Text
+from tests.raw_corpus import write_jsonl
 
 CORPUS = [
     {"_id": "d1", "title": "Drawing large graphs", "text": "Layouts of graphs with many nodes."},
@@ -65,12 +65,6 @@ class WordEncoder:
             seed = zlib.crc32(word.strip(".").encode())
             total += np.random.default_rng(seed).normal(size=self.width).astype(np.float32)
         return total
-
-
-def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]], separator: str = "\t") -> None:

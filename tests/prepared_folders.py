@@ -47,6 +47,12 @@ def _spread(lists: pa.LargeListArray, values: pa.Array, rows: IntArray, count: i
     return Ragged.from_pairs(rows[compact.owners], compact.values, count)
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file of a folder, by its path in it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def citations(data: PreparedData) -> IntArray:
     """Return all citation edges as rows ``(citing, cited)``."""
     return _columns(data.folder / "citations.arrow", "citations")

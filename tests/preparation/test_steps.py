@@ -29,7 +29,7 @@ from scimult.locks import OLD, UNFINISHED, temporary_name
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
-from tests.prepared_folders import citations
+from tests.prepared_folders import citations, contents
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 
@@ -82,17 +82,14 @@ def test_what_a_killed_preparation_leaves_changes_nothing(
 ) -> None:
     config, out = raw_config(write_raw(tmp_path / "raw")), tmp_path / "out"
 
-    def contents() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
     build_dataset(config, out, steps=tmp_path / "elsewhere")
-    expected = contents()
+    expected = contents(out)
     shutil.rmtree(out)
     command = [sys.executable, "-c", _KILLED, str(tmp_path), str(write)]
     assert subprocess.run(command, cwd=repository, check=False).returncode == -9
     assert not out.exists()
     build_dataset(config, out, steps=tmp_path / "steps")
-    assert contents() == expected
+    assert contents(out) == expected
     assert not list(tmp_path.rglob("*.tmp"))
     assert not list(tmp_path.rglob("*.lock"))
 
