@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.suites import Suite
 from scimult.types import FloatArray, Role, Similarity, Text
 from tests.raw_corpus import write_jsonl
 
@@ -138,3 +139,12 @@ def benchmark(folder: str, task: str, protocol: Any, metrics: list[str]) -> Benc
         source="made for a test",
         licence="none",
     )
+
+
+EVERY_KIND = (write_fields, write_coarse, write_rerank, write_links, write_search)
+
+
+def made_suite(*made: Benchmark, name: str = "own", description: str = "Mine") -> Suite:
+    """Return a suite of benchmarks, which are called like their folders."""
+    benchmarks = {entry.folder: entry for entry in made}
+    return Suite(name=name, description=description, how_to_get="ask me", benchmarks=benchmarks)

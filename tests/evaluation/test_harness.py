@@ -22,6 +22,7 @@ from scimult.types import FloatArray, TextEncoder
 from tests.benchmark_sets import (
     WordEncoder,
     benchmark,
+    made_suite,
     write_coarse,
     write_jsonl,
     write_links,
@@ -61,12 +62,7 @@ def _write_labelled(folder: Path) -> Benchmark:
 
 def _load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
     made = [write(folder) for write in (write_search, write_links, write_coarse, _write_labelled)]
-    suite = Suite(
-        name="own",
-        description="mine",
-        how_to_get="ask me",
-        benchmarks={entry.folder: entry for entry in made},
-    )
+    suite = made_suite(*made)
     return suite, load_sets(suite, folder)
 
 
