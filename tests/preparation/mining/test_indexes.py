@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining import rules
 from scimult.preparation.mining.config import MiningConfig, SearchConfig
@@ -22,6 +22,7 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index
 from scimult.types import FloatArray, IntArray, Text
 from tests.preparation.mining.test_dense import _Hashes
+from tests.prepared_folders import write_texts
 from tests.raw_corpus import raw_config
 
 N = 60
@@ -33,11 +34,11 @@ AMPLE = {
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
-    folder = tmp_path_factory.mktemp("texts")
-    with TextStoreWriter(folder) as writer:
-        for row in range(N):
-            writer.add(f"a:{row:02}", Text("paper", f"word{row % 7} word{row % 5}", f"only{row}"))
-    return TextStore.open(folder)
+    texts = {
+        f"a:{row:02}": Text("paper", f"word{row % 7} word{row % 5}", f"only{row}")
+        for row in range(N)
+    }
+    return write_texts(tmp_path_factory.mktemp("texts"), texts)
 
 
 def test_an_index_is_reused_until_an_input_changes(texts: TextStore, tmp_path: Path) -> None:
