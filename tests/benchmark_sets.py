@@ -129,16 +129,12 @@ def write_coarse(folder: Path) -> Benchmark:
     return benchmark("coarse", "classification", "classification_coarse", ["macro_f1"])
 
 
-def benchmark(folder: str, task: str, protocol: Any, metrics: list[str]) -> Benchmark:
+def benchmark(
+    folder: str, task: str, protocol: str, metrics: list[str], **options: Any
+) -> Benchmark:
     """Return a benchmark without expected counts."""
-    return Benchmark(
-        task=task,
-        protocol=protocol,
-        folder=folder,
-        metrics=metrics,
-        source="made for a test",
-        licence="none",
-    )
+    needed = {"task": task, "protocol": protocol, "folder": folder, "metrics": metrics}
+    return Benchmark(**needed, source="made for a test", licence="none", **options)
 
 
 EVERY_KIND = (write_fields, write_coarse, write_rerank, write_links, write_search)
