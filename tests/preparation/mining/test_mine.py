@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from scimult.preparation.mining.citation_embedding import (
 )
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
-from scimult.types import FloatArray, Role, Similarity, Text
+from tests.preparation.mining.test_steps import _Lengths
 from tests.prepared_folders import Metadata
 from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
@@ -179,18 +178,6 @@ RULES = {
     ],
     "embedding": {"width": 4},
 }
-
-
-class _Lengths:
-    """Encodes a text by its length."""
-
-    name = fingerprint = "lengths"
-    similarity: Similarity = "l2"
-
-    def encode(
-        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
-    ) -> FloatArray:
-        return np.array([[len(text.title + text.body)] for text in texts], dtype=np.float32)
 
 
 @pytest.mark.long
