@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.suites import Suite
 from scimult.types import FloatArray, Role, Similarity, Text
+from tests.raw_corpus import write_jsonl
 
 CORPUS = [
     {"_id": "d1", "title": "Drawing large graphs", "text": "Layouts of graphs with many nodes."},
@@ -65,12 +66,6 @@ class WordEncoder:
             seed = zlib.crc32(word.strip(".").encode())
             total += np.random.default_rng(seed).normal(size=self.width).astype(np.float32)
         return total
-
-
-def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records as JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def write_rows(path: Path, rows: Iterable[Sequence[Any]], separator: str = "\t") -> None:
@@ -134,13 +129,18 @@ def write_coarse(folder: Path) -> Benchmark:
     return benchmark("coarse", "classification", "classification_coarse", ["macro_f1"])
 
 
-def benchmark(folder: str, task: str, protocol: Any, metrics: list[str]) -> Benchmark:
+def benchmark(
+    folder: str, task: str, protocol: str, metrics: list[str], **options: Any
+) -> Benchmark:
     """Return a benchmark without expected counts."""
-    return Benchmark(
-        task=task,
-        protocol=protocol,
-        folder=folder,
-        metrics=metrics,
-        source="made for a test",
-        licence="none",
-    )
+    needed = {"task": task, "protocol": protocol, "folder": folder, "metrics": metrics}
+    return Benchmark(**needed, source="made for a test", licence="none", **options)
+
+
+EVERY_KIND = (write_fields, write_coarse, write_rerank, write_links, write_search)
+
+
+def made_suite(*made: Benchmark, name: str = "own", description: str = "Mine") -> Suite:
+    """Return a suite of benchmarks, which are called like their folders."""
+    benchmarks = {entry.folder: entry for entry in made}
+    return Suite(name=name, description=description, how_to_get="ask me", benchmarks=benchmarks)

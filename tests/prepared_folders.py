@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pyarrow as pa
 from scimult.data.pairs import PairFile
 from scimult.data.prepared import PreparedData
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import open_arrow, open_metadata
+from scimult.data.text_store import TextStore, TextStoreWriter, open_arrow, open_metadata
 from scimult.preparation.metadata import NONE, read_years
-from scimult.types import IntArray
+from scimult.types import IntArray, Text
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,21 @@ def _spread(lists: pa.LargeListArray, values: pa.Array, rows: IntArray, count: i
     """Spread the lists of some rows over all ``count`` rows."""
     compact = Ragged(values.to_numpy().astype(np.int64), lists.offsets.to_numpy())
     return Ragged.from_pairs(rows[compact.owners], compact.values, count)
+
+
+def write_texts(folder: Path, texts: Mapping[str, Text]) -> TextStore:
+    """Write texts by their ids and open the store."""
+    folder.mkdir(exist_ok=True)
+    with TextStoreWriter(folder) as writer:
+        for identifier, text in texts.items():
+            writer.add(identifier, text)
+    return TextStore.open(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file of a folder, by its path in it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def citations(data: PreparedData) -> IntArray:

@@ -22,7 +22,7 @@ from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import METADATA_FILE, TextStore, numbers, open_arrow
 from scimult.data.token_store import TokenStore, build_token_store, read_meta
 from scimult.data.tokenization import TextTokenizer
-from scimult.errors import DataError, SciMultError
+from scimult.errors import DataError
 from scimult.files import FolderKind, recover_folder
 from scimult.locks import is_left
 from scimult.terminal import counted
@@ -173,17 +173,13 @@ class PreparedData:
             On every rank, if the build failed on the main rank.
         """
         folder = self.folder / TOKENS / tokenizer.fingerprint
-        problem: SciMultError | None = None
-        if distributed.is_main():
-            try:
-                # A store that exists but is damaged is an error.
-                if not folder.exists() or int(read_meta(folder)["max_length"]) < max_length:
-                    build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
-            except SciMultError as error:
-                problem = error
-        message = distributed.broadcast_object(None if problem is None else str(problem))
-        if message is not None:
-            raise problem or DataError(message)
+
+        def build() -> None:
+            # A store that exists but is damaged is an error.
+            if not folder.exists() or int(read_meta(folder)["max_length"]) < max_length:
+                build_token_store(self.texts, tokenizer, folder, max(max_length, 512))
+
+        distributed.on_main(build)
         return TokenStore.open(folder, texts=self.texts, max_length=max_length)
 
 

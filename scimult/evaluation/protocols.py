@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,20 +25,12 @@ SHOT = "+{}shot"
 class Protocol:
     """One way to score a system on a data set.
 
-    Attributes
-    ----------
-    module : {"rankings", "probes", "clustering"}
-        Module of ``scimult.evaluation`` with a function of the protocol's name, which takes the
-        benchmark, the data, and a ranker or, outside ``rankings``, embeddings. It is imported at
-        the first call: linear models and clustering take a second to import.
-    layouts : tuple of str
-        File layouts that it can read.
-    metrics : tuple of str
-        What it computes; empty: any ranking metric.
-    labels : bool
-        Whether candidates are labels.
-    rules : int
-        Increase it when the same vectors get other scores; see `rules_of`.
+    The ``module`` of ``scimult.evaluation`` has a function of the protocol's name, which takes the
+    benchmark, the data, and a ranker or, outside ``rankings``, embeddings. It is imported at the
+    first call: linear models and clustering take a second to import. ``layouts`` are those of files
+    that it can read, ``metrics`` what it computes, empty: any ranking metric; ``labels`` says
+    whether candidates are labels. Increase ``rules`` when the same vectors get other scores; see
+    `rules_of`.
     """
 
     module: Literal["rankings", "probes", "clustering"]
@@ -109,18 +101,11 @@ WEIGHT = "weight"
 class Outcome:
     """Scores of one system on one data set.
 
-    Attributes
-    ----------
-    scores : dict
-        Metric to its value over all queries.
-    per_query : dict
-        Column name to one value per query: every metric that is a mean over queries, ``weight``
-        where queries do not count the same, and the gold and predicted labels or numbers where
-        such are predicted.
-    rankings : dict
-        Kind of list (empty, or ``+names``) to the ranked lists.
-    details : dict
-        Further findings for readers: the chosen C, scores by group.
+    ``scores`` has each metric's value over all queries. ``per_query`` has columns of one value per
+    query: every metric that is a mean over queries, ``weight`` where queries do not count the same,
+    and the gold and predicted labels or numbers where such are predicted. ``rankings`` are ranked
+    lists by kind (empty, or ``+names``), ``details`` further findings for readers: the chosen C,
+    scores by group.
     """
 
     scores: dict[str, float]
@@ -130,12 +115,16 @@ class Outcome:
 
     @classmethod
     def of_columns(
-        cls, columns: Mapping[str, Scores], metrics: Sequence[str], **others: Any
+        cls, columns: Mapping[str, Scores], weights_Q: Scores | None = None, **others: Any
     ) -> Outcome:
-        """Return the outcome whose scores are the means of these per-query columns."""
+        """Return the outcome whose scores are the means of per-query columns, maybe weighted."""
+        listed = {**columns} if weights_Q is None else {**columns, WEIGHT: weights_Q}
         return cls(
-            scores={name: float(columns[name].mean()) for name in metrics},
-            per_query={name: columns[name].tolist() for name in metrics},
+            scores={
+                name: float((column if weights_Q is None else weights_Q * column).mean())
+                for name, column in columns.items()
+            },
+            per_query={name: column.tolist() for name, column in listed.items()},
             **others,
         )
 

@@ -14,7 +14,7 @@ from scimult.data.ragged import Ragged
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.metrics import Scores, compute, depth, judge, macro_f1
 from scimult.evaluation.name_matching import match_names, matched_first, words
-from scimult.evaluation.protocols import MACRO_F1, WEIGHT, WITH_NAMES, Outcome
+from scimult.evaluation.protocols import MACRO_F1, WITH_NAMES, Outcome
 from scimult.evaluation.systems import Ranker
 from scimult.evaluation.task_data import HARD, SOFT, Dataset
 from scimult.retrieval.runs import Qrels, Ranking, id_order, places_of, ranking_of_pairs
@@ -99,11 +99,7 @@ def recommendation(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) -> Ou
         "weighted_precision@1": 1.0 * (ranks_Q == 0),
     }
     columns = {name: known[name] for name in benchmark.metrics}
-    return Outcome(
-        scores={name: float(np.mean(weights_Q * column)) for name, column in columns.items()},
-        per_query={name: x.tolist() for name, x in {**columns, WEIGHT: weights_Q}.items()},
-        rankings={"": ranking},
-    )
+    return Outcome.of_columns(columns, weights_Q, rankings={"": ranking})
 
 
 def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]) -> Outcome:
@@ -112,19 +108,9 @@ def _scored(benchmark: Benchmark, dataset: Dataset, rankings: dict[str, Ranking]
     for kind, ranking in rankings.items():
         judged = judge(ranking, dataset.qrels)
         columns.update({name + kind: compute(name, judged) for name in benchmark.metrics})
-    per_query: dict[str, list[float] | list[str]] = {
-        name: scores_Q.tolist() for name, scores_Q in columns.items()
-    }
-    weights_Q = np.ones(len(dataset.query_ids))
-    if benchmark.average == "groups":
-        weights_Q = group_weights(dataset.groups)
-        per_query[WEIGHT] = weights_Q.tolist()
-    return Outcome(
-        scores={name: float(np.mean(weights_Q * scores_Q)) for name, scores_Q in columns.items()},
-        per_query=per_query,
-        rankings=rankings,
-        details=_by_group(dataset, columns),
-    )
+    weights_Q = group_weights(dataset.groups) if benchmark.average == "groups" else None
+    details = _by_group(dataset, columns)
+    return Outcome.of_columns(columns, weights_Q, rankings=rankings, details=details)
 
 
 def group_weights(groups: Sequence[str]) -> Scores:
@@ -170,7 +156,8 @@ def reviewer_matching(benchmark: Benchmark, dataset: Dataset, ranker: Ranker) ->
     both = [per_query[f"precision_{kind}"] for kind in kinds]
     per_query["mean_precision"] = np.mean(both, axis=0)
     at_cutoffs = {name: float(column.mean()) for name, column in per_query.items() if "@" in name}
-    return Outcome.of_columns(per_query, benchmark.metrics, details=at_cutoffs)
+    wanted = {name: per_query[name] for name in benchmark.metrics}
+    return Outcome.of_columns(wanted, details=at_cutoffs)
 
 
 def rank_reviewers(dataset: Dataset, papers: Ranking) -> Ranking:

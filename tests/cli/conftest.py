@@ -10,21 +10,14 @@ from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
 from scimult.evaluation.benchmark import Benchmark
-from tests.benchmark_sets import (
-    write_coarse,
-    write_fields,
-    write_links,
-    write_rerank,
-    write_search,
-)
+from tests.benchmark_sets import EVERY_KIND
 
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     """Write data of every protocol and a custom suite; return the suite's file."""
     data = tmp_path / "data"
-    made = [write(data) for write in (write_fields, write_coarse, write_rerank, write_links)]
-    made.append(write_search(data))
+    made = [write(data) for write in EVERY_KIND]
     tree = {
         "name": "own",
         "description": "Mine",

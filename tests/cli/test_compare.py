@@ -10,31 +10,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scimult.cli.main import app
-from scimult.evaluation.harness import evaluate, load_sets
-from scimult.evaluation.suites import Suite
-from scimult.evaluation.systems import BM25System, DenseSystem
-from tests.benchmark_sets import (
-    WordEncoder,
-    write_coarse,
-    write_fields,
-    write_links,
-    write_rerank,
-    write_search,
-)
+from tests.evaluation.reporting.scored import write_results
 
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Evaluate two systems on a set of every protocol."""
-    root = tmp_path_factory.mktemp("evaluated")
-    writers = (write_fields, write_coarse, write_rerank, write_links, write_search)
-    made = [write(root / "data") for write in writers]
-    benchmarks = {entry.folder: entry for entry in made}
-    suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
-    sets = load_sets(suite, root / "data")
-    for system in (BM25System(), DenseSystem(WordEncoder())):
-        evaluate(system, suite, sets, root / "out")
-    return root / "out"
+    return write_results(tmp_path_factory.mktemp("evaluated"), save_runs=False)[0]
 
 
 @pytest.fixture

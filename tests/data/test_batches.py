@@ -12,10 +12,10 @@ from scimult.data.batches import Batch, BatchBuilder, all_known_positives
 from scimult.data.pair_streams import NO_NEGATIVE, Rows
 from scimult.data.pairs import KnownPositives
 from scimult.data.sampler import PlannedPart
-from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.types import Text
 from tests.data.pair_files import pair_file
+from tests.prepared_folders import write_texts
 from tests.tiny import tiny_tokenizer
 
 TEXTS = 30
@@ -135,10 +135,8 @@ def test_drawn_papers_are_read_by_title_alone(tmp_path: Path) -> None:
     papers += [Text("paper", "graph paper"), Text("paper", "", "we study a model")]
     written = [*papers, *[Text("label", "graph", "a model of data")] * 9, Text("query", "graph")]
     assert len(written) == TEXTS
-    with TextStoreWriter(tmp_path) as writer:
-        for number, text in enumerate(written):
-            writer.add(str(number), text)
-    texts, tokenizer = TextStore.open(tmp_path), tiny_tokenizer()
+    texts = write_texts(tmp_path, {str(number): text for number, text in enumerate(written)})
+    tokenizer = tiny_tokenizer()
     tokens = build_token_store(texts, tokenizer, tmp_path / "tokens")
     drawn_N = texts.drawn_papers(0.6, seed=1)
     assert 0 < drawn_N[:18].sum() < 18

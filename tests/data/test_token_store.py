@@ -11,12 +11,13 @@ import pytest
 
 from scimult import files
 from scimult.data import token_store
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.data.token_store import TokenStore, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import ConfigError, DataError
 from scimult.files import read_json, write_json
 from scimult.types import Text
+from tests.prepared_folders import write_texts
 
 TEXTS = [
     Text("paper", f"Title {i}", "some words about graphs and proteins " * i) for i in range(12)
@@ -29,11 +30,7 @@ def tokenizer(minilm: Path) -> TextTokenizer:
 
 
 def _texts(folder: Path, texts: list[Text]) -> TextStore:
-    folder.mkdir(exist_ok=True)
-    with TextStoreWriter(folder) as writer:
-        for i, text in enumerate(texts):
-            writer.add(f"ns:{i}", text)
-    return TextStore.open(folder)
+    return write_texts(folder, {f"ns:{i}": text for i, text in enumerate(texts)})
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sklearn.cluster import AgglomerativeClustering
 
 from scimult.errors import DataError
-from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.clustering import author_clustering, b_cubed, write_official_input
 from scimult.evaluation.harness import LoadedSet, evaluate
 from scimult.evaluation.results import SetFacts
@@ -22,17 +21,10 @@ from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Signatures
 from scimult.types import FloatArray, Text
-from tests.benchmark_sets import WordEncoder
+from tests.benchmark_sets import WordEncoder, benchmark
 
-BENCHMARK = Benchmark(
-    task="link_prediction",
-    protocol="author_clustering",
-    format="s2and",
-    folder="s2and",
-    metrics=["b_cubed_f1", "b_cubed_precision", "b_cubed_recall"],
-    source="made for a test",
-    licence="none",
-)
+METRICS = ["b_cubed_f1", "b_cubed_precision", "b_cubed_recall"]
+BENCHMARK = benchmark("s2and", "link_prediction", "author_clustering", METRICS, format="s2and")
 CLUSTERS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12)
 
 

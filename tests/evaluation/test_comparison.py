@@ -16,9 +16,10 @@ from scimult.evaluation.comparison import Comparison, Difference, Settings, comp
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.leaderboard import differences
 from scimult.evaluation.resampling import holm
-from scimult.evaluation.results import Result, SetResult, load_results, save_result
+from scimult.evaluation.results import SetResult, load_results, save_result
 from scimult.files import sha256
 from scimult.table import to_markdown
+from tests.made_results import set_result, write_result
 
 RNG = np.random.default_rng(0)
 QUERIES = [f"q{row}" for row in range(40)]
@@ -37,18 +38,9 @@ PREDICTED = {
 TASKS = {"links": "link_prediction", "fields": "classification", "cisi": "search", "cacm": "search"}
 
 
-def _entry(name: str, metric: str, score: float, queries: int, **others: float) -> SetResult:
-    return SetResult(
-        task=TASKS[name],
-        protocol="search",
-        mode="default",
-        main_metric=metric,
-        counts={"queries": queries},
-        left_out={},
-        files={f"{name}.tsv": "0"},
-        scores={metric: score, **others},
-        seconds=1.0,
-    )
+def _entry(name: str, metric: str, queries: int, **scores: float) -> SetResult:
+    files, counts = {f"{name}.tsv": "0"}, {"queries": queries}
+    return set_result(metric, scores, task=TASKS[name], counts=counts, files=files)
 
 
 def _f1(gold: list[str], predicted: list[str]) -> float:
@@ -64,16 +56,12 @@ def _write(out: Path, system: str) -> None:
         write_per_query(
             out, system, name, QUERIES[: len(scores)], {k: v.tolist() for k, v in columns.items()}
         )
-        mean = float(scores.mean())
-        sets[name] = _entry(name, "map", mean, len(scores), mrr=float((scores**2).mean()))
+        means = {metric: float(column.mean()) for metric, column in columns.items()}
+        sets[name] = _entry(name, "map", len(scores), **means)
     predicted = PREDICTED[system]
     write_per_query(out, system, "fields", QUERIES, {"gold": GOLD, "predicted": predicted})
-    sets["fields"] = _entry("fields", "macro_f1", _f1(GOLD, predicted), 40)
-    suite = {"name": "own", "description": "Mine", "benchmarks": dict.fromkeys(TASKS)}
-    result = Result(
-        system=system, settings={}, suite=suite, sets=sets, averages={}, provenance={"date": system}
-    )
-    save_result(result, out)
+    sets["fields"] = _entry("fields", "macro_f1", 40, macro_f1=_f1(GOLD, predicted))
+    write_result(out, system, sets, TASKS, date=system)
 
 
 @pytest.fixture
@@ -269,7 +257,9 @@ def test_nothing_in_common(out: Path) -> None:
 def test_a_metric_without_scores_by_query_is_named_and_not_tested(out: Path) -> None:
     for result in load_results(out):
         if result.system in ("base", "good"):
-            tau = _entry("cisi", "kendall_tau", 0.5, 12).model_copy(update={"resampled": []})
+            tau = _entry("cisi", "kendall_tau", 12, kendall_tau=0.5).model_copy(
+                update={"resampled": []}
+            )
             save_result(result.model_copy(update={"sets": {**result.sets, "cisi": tau}}), out)
     comparison = _compare(out, ("good",))
     assert {row.name for row in comparison.rows} == {"links", "fields"}

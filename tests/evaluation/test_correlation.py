@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.evaluation.correlation import METHODS, Correlation, correlate, matrix
-from scimult.evaluation.results import Result, SetResult, save_result
+from tests.made_results import set_result, write_result
 
 LEVELS = st.integers(0, 4).map(lambda value: value / 4)
 SCORES = {"a": [0.1, 0.2, 0.4], "b": [0.2, 0.3, 0.1], "c": [0.3, 0.5, 0.4], "d": [0.4, 0.4, 0.4]}
@@ -74,26 +74,12 @@ def test_means_of_the_same_scores_in_another_order_are_ties() -> None:
 
 
 def _write(out: Path, systems: dict[str, list[float]], names: str = "xyz") -> None:
-    suite = {"name": "own", "description": "Mine", "benchmarks": dict.fromkeys(names)}
     for system, scores in systems.items():
         sets = {
-            name: SetResult(
-                task="search",
-                protocol="search",
-                mode="default",
-                main_metric="map",
-                counts={},
-                left_out={},
-                files={},
-                scores={"mrr": 1.0, "map": score},
-                seconds=1.0,
-            )
+            name: set_result("map", {"mrr": 1.0, "map": score})
             for name, score in zip(names, scores, strict=False)
         }
-        result = Result(
-            system=system, settings={}, suite=suite, sets=sets, averages={}, provenance={}
-        )
-        save_result(result, out)
+        write_result(out, system, sets, names)
 
 
 def test_the_verb_writes_every_method(tmp_path: Path) -> None:

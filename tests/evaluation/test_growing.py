@@ -26,7 +26,7 @@ from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.embeddings import write_embeddings
 from scimult.table import to_markdown
 from scimult.types import FloatArray, Role, Text
-from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
+from tests.benchmark_sets import WordEncoder, made_suite, write_coarse, write_links, write_search
 from tests.benchmark_sets import benchmark as made_up
 from tests.tiny import save_cross_encoder
 
@@ -36,8 +36,7 @@ Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 @pytest.fixture
 def prepared(tmp_path: Path) -> Prepared:
     made = [write(tmp_path / "data") for write in (write_search, write_links, write_coarse)]
-    benchmarks = {entry.folder: entry for entry in made}
-    suite = Suite(name="own", description="", how_to_get="ask me", benchmarks=benchmarks)
+    suite = made_suite(*made)
     return suite, load_sets(suite, tmp_path / "data"), tmp_path / "out"
 
 

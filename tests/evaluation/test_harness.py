@@ -22,6 +22,7 @@ from scimult.types import FloatArray, TextEncoder
 from tests.benchmark_sets import (
     WordEncoder,
     benchmark,
+    made_suite,
     write_coarse,
     write_jsonl,
     write_links,
@@ -48,25 +49,13 @@ def _write_labelled(folder: Path) -> Benchmark:
     write_jsonl(folder / "linear/papers.jsonl", papers)
     split = [(f"p{row}", "train" if row < 16 else "test") for row in range(24)]
     write_rows(folder / "linear/split.csv", [("id", "split"), *split], ",")
-    return Benchmark(
-        task="classification",
-        protocol="classification_linear",
-        folder="linear",
-        metrics=["macro_f1", "accuracy"],
-        probe=Probe(costs=[1.0, 10.0]),
-        source="made for a test",
-        licence="none",
-    )
+    metrics, probe = ["macro_f1", "accuracy"], Probe(costs=[1.0, 10.0])
+    return benchmark("linear", "classification", "classification_linear", metrics, probe=probe)
 
 
 def _load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
     made = [write(folder) for write in (write_search, write_links, write_coarse, _write_labelled)]
-    suite = Suite(
-        name="own",
-        description="mine",
-        how_to_get="ask me",
-        benchmarks={entry.folder: entry for entry in made},
-    )
+    suite = made_suite(*made)
     return suite, load_sets(suite, folder)
 
 
@@ -200,8 +189,7 @@ def test_a_table_next_to_named_judgments_is_no_other_split(tmp_path: Path) -> No
 
 
 def test_expected_counts_compare_what_is_given(tmp_path: Path) -> None:
-    made = benchmark("search", "search", "search", ["map"])
     write_search(tmp_path)
-    entry = Benchmark(**{**made.model_dump(), "expected": {"candidates": 5}})
+    entry = benchmark("search", "search", "search", ["map"], expected={"candidates": 5})
     suite = Suite(name="own", description="", how_to_get="", benchmarks={"search": entry})
     assert load_sets(suite, tmp_path)["search"].facts.counts["queries"] == 3

@@ -25,7 +25,7 @@ from scimult.evaluation.mteb_suite import (
     set_result,
 )
 from scimult.evaluation.rankings import rerank, search
-from scimult.evaluation.results import load_result
+from scimult.evaluation.results import Result, load_result
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset
 from scimult.inference import SciMult
@@ -48,6 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def model(folder: Path) -> SciMult:
     return SciMult.from_pretrained(folder, device="cpu")
+
+
+def _score(model: SciMult, folder: Path, *tasks: Any, out: str = "out", **options: Any) -> Result:
+    """Let MTEB score tasks below a folder, as the system ``tiny``."""
+    system = "tiny", {"fingerprint": model.fingerprint}
+    encoder = options.pop("encoder", None) or MtebEncoder(model)
+    return score(*system, encoder, tasks, folder / out, folder / "cache", **options)
 
 
 def _data(folder: Path, kind: str) -> tuple[Any, Dataset]:
@@ -127,9 +134,7 @@ def test_mteb_scores_our_model_as_our_harness_does(
     routes = {"LocalSearch": data.task}
     ours = ranks(made, data, DenseSystem(model).ranker(data)).scores
     task = ranking_task(data)()
-    encoder = MtebEncoder(model, routes)
-    system = "tiny", {"fingerprint": model.fingerprint}
-    found = score(*system, encoder, [task], tmp_path / "out", tmp_path / "cache")
+    found = _score(model, tmp_path, task, encoder=MtebEncoder(model, routes))
     entry = found.sets["LocalSearch"]
     for measure in entry.scores.keys() & ours.keys():
         assert entry.scores[measure] == pytest.approx(ours[measure], abs=HALF_A_DIGIT)
@@ -169,9 +174,8 @@ def test_rankings_of_mteb_give_our_scores_to_every_digit(tmp_path: Path, model: 
 def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model: SciMult) -> None:
     _, data = _data(tmp_path, "search")
     kind = ranking_task(data)
-    system = "tiny", {"fingerprint": model.fingerprint}
     out, cache = tmp_path / "out", tmp_path / "cache"
-    first = score(*system, MtebEncoder(model), [kind()], out, cache)
+    first = _score(model, tmp_path, kind())
     kept = mteb.ResultCache(cache_path=cache)
     meta = MtebEncoder(model).mteb_model_meta
     theirs = kept.load_task_result("LocalSearch", meta.name, meta.revision, raise_if_not_found=True)
@@ -179,10 +183,10 @@ def test_files_are_mtebs_and_a_second_run_encodes_nothing(tmp_path: Path, model:
     assert saved.scores["ndcg@10"] == pytest.approx(theirs.get_score(), abs=1e-12)
     assert saved.scores["ndcg@10"] == theirs.scores["test"][0]["main_score"]
     before = model.tokens_encoded
-    second = score(*system, MtebEncoder(model), [kind()], out, cache)
+    second = _score(model, tmp_path, kind())
     assert model.tokens_encoded == before
     assert second.sets["LocalSearch"].scores == first.sets["LocalSearch"].scores
-    score(*system, MtebEncoder(model), [kind()], out, cache, again=True)
+    _score(model, tmp_path, kind(), again=True)
     assert model.tokens_encoded > before
     with pytest.raises(ConfigError, match="differs in fingerprint"):
         score("tiny", {"fingerprint": "x"}, MtebEncoder(model), [kind()], out, cache)
@@ -195,11 +199,8 @@ def test_a_score_from_the_cache_is_of_the_same_set(
     _, data = _data(tmp_path, "search")
     empty = {**CORPUS[0], "title": "", "text": ""}
     monkeypatch.setattr("tests.local_mteb.CORPUS", [empty, *CORPUS[1:]])
-    kind, system = ranking_task(data), ("tiny", {"fingerprint": model.fingerprint})
-    encoded, cached = (
-        score(*system, MtebEncoder(model), [kind()], tmp_path / out, tmp_path / "cache")
-        for out in ("first", "second")
-    )
+    kind = ranking_task(data)
+    encoded, cached = (_score(model, tmp_path, kind(), out=out) for out in ("first", "second"))
     first, second = encoded.sets["LocalSearch"], cached.sets["LocalSearch"]
     assert first.facts == second.facts
     assert set(first.details.items()) - set(second.details.items()) == {
@@ -212,14 +213,12 @@ def test_scores_of_another_revision_of_the_data_are_not_kept(
 ) -> None:
     _, data = _data(tmp_path, "search")
     kind = ranking_task(data)
-    system = "tiny", {"fingerprint": model.fingerprint}
-    out, cache = tmp_path / "out", tmp_path / "cache"
-    score(*system, MtebEncoder(model), [kind()], out, cache)
+    _score(model, tmp_path, kind())
     changed = {"path": "local/LocalSearch", "revision": "2"}
     kind.metadata = kind.metadata.model_copy(update={"dataset": changed})
     for encoded in (True, False):
         before = model.tokens_encoded
-        found = score(*system, MtebEncoder(model), [kind()], out, cache)
+        found = _score(model, tmp_path, kind())
         assert (model.tokens_encoded > before) == encoded
         assert found.sets["LocalSearch"].files == {"local/LocalSearch": "2"}
 
@@ -227,8 +226,6 @@ def test_scores_of_another_revision_of_the_data_are_not_kept(
 def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model: SciMult) -> None:
     _, data = _data(tmp_path, "search")
     first, second = ranking_task(data), ranking_task(data, "LocalOther")
-    system = "tiny", {"fingerprint": model.fingerprint}
-    out, cache = tmp_path / "out", tmp_path / "cache"
     loads = second.load_data
 
     def is_killed(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -236,12 +233,12 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(tmp_path: Path, model
 
     second.load_data = is_killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        score(*system, MtebEncoder(model), [first(), second()], out, cache)
-    kept = load_result(out / "tiny" / "result.json")
+        _score(model, tmp_path, first(), second())
+    kept = load_result(tmp_path / "out" / "tiny" / "result.json")
     assert list(kept.sets) == ["LocalSearch"]
     second.load_data = loads  # type: ignore[method-assign]
     encoder = MtebEncoder(model)
-    found = score(*system, encoder, [first(), second()], out, cache)
+    found = _score(model, tmp_path, first(), second(), encoder=encoder)
     assert list(encoder.work) == ["LocalOther"]
     assert list(found.sets) == ["LocalSearch", "LocalOther"]
     assert found.sets["LocalSearch"].scores == kept.sets["LocalSearch"].scores

@@ -43,7 +43,7 @@ from scimult.evaluation.rankings import rerank, search
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset, PaperSet
 from scimult.types import FloatArray, Role, Text
-from tests.benchmark_sets import HEADER, write_jsonl, write_rows
+from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
 
 Grades = dict[str, dict[str, int]]
 Run = dict[str, dict[str, float]]
@@ -89,15 +89,7 @@ def _scored(entry: Benchmark, root: Path) -> Outcome:
 
 
 def _benchmark(protocol: str, metrics: list[str], **options: Any) -> Benchmark:
-    return Benchmark(
-        task="link_prediction",
-        protocol=protocol,
-        folder="set",
-        metrics=metrics,
-        source="made for a test",
-        licence="none",
-        **options,
-    )
+    return benchmark("set", "link_prediction", protocol, metrics, **options)
 
 
 @pytest.mark.parametrize("digits", [5, 2])

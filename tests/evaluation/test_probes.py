@@ -26,6 +26,7 @@ from scimult.evaluation.probes import classification_linear, indicators, regress
 from scimult.evaluation.published_svr import Numbers, PublishedSVR
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray, Text
+from tests.benchmark_sets import benchmark
 
 TRAIN, TEST, WIDTH = 90, 40, 6
 COSTS = [0.01, 1.0, 100.0]
@@ -48,15 +49,8 @@ def _papers(labels: list[list[str]], values: list[float]) -> PaperSet:
 
 def _benchmark(metrics: list[str], costs: Sequence[float] = COSTS, **probe: Any) -> Benchmark:
     protocol = "regression_linear" if metrics == ["kendall_tau"] else "classification_linear"
-    return Benchmark(
-        task="classification",
-        protocol=protocol,
-        folder="made",
-        metrics=metrics,
-        probe=Probe(costs=list(costs), **probe),
-        source="made for a test",
-        licence="none",
-    )
+    fitted = Probe(costs=list(costs), **probe)
+    return benchmark("made", "classification", protocol, metrics, probe=fitted)
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.repeated import Difference, Runs, SuiteFindings, compare_runs
 from scimult.evaluation.reporting.repeated import difference_table, tables_of, to_csv
-from scimult.evaluation.results import Result, SetResult, load_result, save_result
+from scimult.evaluation.results import load_result, save_result
+from tests.made_results import set_result, write_result
 
 QUERIES = {"cisi": 40, "cacm": 60, "links": 50, "one": 1, "five": 5}
 SUITES = {"first": ["cisi", "cacm"], "second": ["links"]}
@@ -36,27 +37,13 @@ def _write(folder: Path, suite: str, systems: list[str], file: str = "") -> Path
             scores = SCORES[system, name]
             ids = [f"q{row}" for row in range(len(scores))]
             write_per_query(folder, system, name, ids, {"ndcg@10": scores.tolist()})
-            sets[name] = SetResult(
-                task="search",
-                protocol="search",
-                mode="default",
-                main_metric="ndcg@10",
+            sets[name] = set_result(
+                "ndcg@10",
+                {"ndcg@10": float(scores.mean())},
                 counts={"queries": len(scores)},
-                left_out={},
                 files={f"{name}.tsv": file or name},
-                scores={"ndcg@10": float(scores.mean())},
-                seconds=1.0,
             )
-        described = {"name": suite, "description": "Made up", "benchmarks": dict.fromkeys(sets)}
-        result = Result(
-            system=system,
-            settings={},
-            suite=described,
-            sets=sets,
-            averages={},
-            provenance={"date": str(place)},
-        )
-        save_result(result, folder)
+        write_result(folder, system, sets, suite=suite, date=str(place))
     return folder
 
 

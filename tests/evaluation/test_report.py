@@ -25,13 +25,13 @@ from scimult.files import read_json, sha256
 from scimult.retrieval.runs import read_run
 from scimult.table import to_markdown, to_rich
 from tests.benchmark_sets import (
+    EVERY_KIND,
     PAPERS,
     WordEncoder,
-    write_coarse,
+    made_suite,
     write_fields,
     write_jsonl,
     write_links,
-    write_rerank,
     write_search,
 )
 
@@ -40,12 +40,8 @@ Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Prepared:
-    writers = (write_fields, write_coarse, write_rerank, write_links, write_search)
-    benchmarks = {}
-    for write in writers:
-        made = write(tmp_path / "data")
-        benchmarks[made.folder] = made
-    suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
+    made = [write(tmp_path / "data") for write in EVERY_KIND]
+    suite = made_suite(*made, name="tiny", description="Tests")
     return suite, load_sets(suite, tmp_path / "data"), tmp_path / "out"
 
 
@@ -211,8 +207,7 @@ def test_left_out_records_and_modes_are_noted(tmp_path: Path) -> None:
     unknown = [{**PAPERS[0], "labels": ["l1", "l9"]}, *PAPERS[1:]]
     write_jsonl(tmp_path / "fields/papers.jsonl", unknown)
     links = write_links(tmp_path).model_copy(update={"mode": "paper"})
-    benchmarks = {"fields": fields, "links": links}
-    suite = Suite(name="tiny", description="Tests", how_to_get="", benchmarks=benchmarks)
+    suite = made_suite(fields, links)
     sets = load_sets(suite, tmp_path, skip_bad=True)
     result = evaluate(BM25System(), suite, sets, tmp_path / "out")
     text = to_markdown(score_table(make_report([result])), level=1)

@@ -20,6 +20,7 @@ from scimult.evaluation.systems import BM25System
 from scimult.preparation.world import WorldSettings, make_world, write_world
 from scimult.tasks import catalogue, default_tasks
 from tests.benchmark_sets import write_search
+from tests.made_results import set_result
 
 OWN = """
 name: own
@@ -105,19 +106,8 @@ def _all(entry: Benchmark) -> list[str]:
 
 
 def _result(entry: Benchmark, scores: dict[str, float]) -> SetResult:
-    return SetResult(
-        task=entry.task,
-        protocol=entry.protocol,
-        mode=entry.mode,
-        main_metric=entry.main_metric,
-        columns=entry.columns,
-        group=entry.group,
-        counts={},
-        left_out={},
-        files={},
-        scores=scores,
-        seconds=0,
-    )
+    facts = entry.model_dump(include={"task", "protocol", "mode", "columns", "group"})
+    return set_result(entry.main_metric, scores, **facts)
 
 
 def test_an_override_of_a_set_that_the_suite_lacks_is_named() -> None:

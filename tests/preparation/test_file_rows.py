@@ -27,7 +27,7 @@ from scimult.preparation.mining.engine import Limits
 from scimult.preparation.source_tables import answer_rows, edge_rows
 from scimult.preparation.source_texts import text_rows
 from scimult.types import Kind
-from tests.raw_corpus import raw_config, write_jsonl, write_raw, write_tsv
+from tests.raw_corpus import raw_config, write_jsonl, write_tsv
 
 SETTINGS = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -134,8 +134,7 @@ def test_sql_reads_tables_as_python_does_or_leaves_them(
             assert found == by_python(engine, rows)
 
 
-def test_plainly_valid_rows_are_read_by_sql(engine: FileEngine, tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_plainly_valid_rows_are_read_by_sql(engine: FileEngine, root: Path) -> None:
     files = [
         text_rows(root / "papers.jsonl", "paper"),
         text_rows(root / "labels.jsonl", "label"),

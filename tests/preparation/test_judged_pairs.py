@@ -14,14 +14,8 @@ from tests.raw_corpus import (
     QUERIES,
     raw_config,
     write_jsonl,
-    write_raw,
     write_tsv,
 )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_raw(tmp_path / "raw")
 
 
 def test_judgments_are_positive_from_the_threshold_on(root: Path, tmp_path: Path) -> None:

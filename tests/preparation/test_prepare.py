@@ -34,11 +34,6 @@ from tests.raw_corpus import (
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_raw(tmp_path / "raw")
-
-
-@pytest.fixture
 def data(root: Path, tmp_path: Path) -> PreparedData:
     return build_dataset(raw_config(root, max_pairs_per_label="all"), tmp_path / "out")[0]
 

@@ -21,12 +21,8 @@ from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
 from scimult.preparation.prepare import prepare
-from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_raw(tmp_path / "raw")
+from tests.prepared_folders import contents
+from tests.raw_corpus import PAPERS, raw_config, write_jsonl
 
 
 def _replace_line(path: Path, line: int, content: bytes) -> None:
@@ -338,7 +334,7 @@ def test_a_full_disk_keeps_the_folder_that_was_there(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Path
 ) -> None:
     data = build_dataset(raw_config(root), tmp_path / "out")[0]
-    before = {path: path.read_bytes() for path in data.folder.rglob("*") if path.is_file()}
+    before = contents(data.folder)
     _disk_full_at(monkeypatch, r"search\.dev")
     with pytest.raises(StorageError, match="No space left"):
         build_dataset(raw_config(root, seed=3), data.folder)
@@ -347,7 +343,7 @@ def test_a_full_disk_keeps_the_folder_that_was_there(
     monkeypatch.setattr(TextTokenizer, "encode", _no_space)
     with pytest.raises(StorageError, match="No space left"):
         PreparedData.open(data.folder).tokens(TextTokenizer.from_folder(minilm))
-    assert {path: path.read_bytes() for path in data.folder.rglob("*") if path.is_file()} == before
+    assert contents(data.folder) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "raw"]
 
 
@@ -362,19 +358,6 @@ def _no_space(*_: object) -> None:
         ("p1\tp99\t1", "column 'paper-id' names an unknown paper (value: 'p99')"),
         ("p99\tp1\t1", "column 'query-id' names an unknown paper (value: 'p99')"),
         ("p1\tp2\tgood", "field 'score' is not a finite number (value: 'good')"),
-    ],
-)
-def test_bad_links(root: Path, tmp_path: Path, line: str, problem: str) -> None:
-    (root / "links.tsv").write_text(f"query-id\tpaper-id\tscore\np1\tp2\t1\n{line}\n")
-    source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
-    with pytest.raises(DataError) as caught:
-        build_dataset(raw_config(root, sources=[source]), tmp_path / "out")
-    assert f"links.tsv:3: {problem}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
         ("p1\tp2\t1\tp99", "column 'negative-id' names an unknown paper (value: 'p99')"),
         (
             "p1\tp2\t0\tp3",
@@ -384,9 +367,11 @@ def test_bad_links(root: Path, tmp_path: Path, line: str, problem: str) -> None:
         ("p1\tp2\t1\tp1", "hard negative is the query or the answer (value: 'p1')"),
     ],
 )
-def test_bad_hard_negatives_of_a_pair(root: Path, tmp_path: Path, line: str, problem: str) -> None:
-    header = "query-id\tpaper-id\tscore\tnegative-id"
-    (root / "links.tsv").write_text(f"{header}\np1\tp2\t1\t\n{line}\n")
+def test_bad_links_and_hard_negatives(root: Path, tmp_path: Path, line: str, problem: str) -> None:
+    good = ["query-id\tpaper-id\tscore", "p1\tp2\t1"]
+    if line.count("\t") == 3:
+        good = [f"{good[0]}\tnegative-id", f"{good[1]}\t"]
+    (root / "links.tsv").write_text("\n".join([*good, line, ""]))
     source = {"name": "judged", "papers": "papers.jsonl", "links": "links.tsv"}
     with pytest.raises(DataError) as caught:
         build_dataset(raw_config(root, sources=[source]), tmp_path / "out")

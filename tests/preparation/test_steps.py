@@ -20,7 +20,7 @@ from scimult.config import validate
 from scimult.data import token_store
 from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.data.token_store import TEXTS_PER_CHUNK, TokenStore, TokenWriter, build_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.errors import DataError
@@ -29,7 +29,7 @@ from scimult.locks import OLD, UNFINISHED, temporary_name
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.steps import Steps
 from scimult.types import Text
-from tests.prepared_folders import citations
+from tests.prepared_folders import citations, contents, write_texts
 from tests.raw_corpus import PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
 
@@ -82,17 +82,14 @@ def test_what_a_killed_preparation_leaves_changes_nothing(
 ) -> None:
     config, out = raw_config(write_raw(tmp_path / "raw")), tmp_path / "out"
 
-    def contents() -> dict[str, bytes]:
-        return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
     build_dataset(config, out, steps=tmp_path / "elsewhere")
-    expected = contents()
+    expected = contents(out)
     shutil.rmtree(out)
     command = [sys.executable, "-c", _KILLED, str(tmp_path), str(write)]
     assert subprocess.run(command, cwd=repository, check=False).returncode == -9
     assert not out.exists()
     build_dataset(config, out, steps=tmp_path / "steps")
-    assert contents() == expected
+    assert contents(out) == expected
     assert not list(tmp_path.rglob("*.tmp"))
     assert not list(tmp_path.rglob("*.lock"))
 
@@ -265,11 +262,11 @@ def test_changed_links_and_references_are_read_again(tmp_path: Path) -> None:
 @pytest.fixture
 def texts(tmp_path: Path) -> TextStore:
     """Write texts of four chunks."""
-    (tmp_path / "texts").mkdir()
-    with TextStoreWriter(tmp_path / "texts") as writer:
-        for number in range(3 * TEXTS_PER_CHUNK + 10):
-            writer.add(str(number), Text("paper", "word " * (number % 4 + 1), str(number)))
-    return TextStore.open(tmp_path / "texts")
+    texts = {
+        str(number): Text("paper", "word " * (number % 4 + 1), str(number))
+        for number in range(3 * TEXTS_PER_CHUNK + 10)
+    }
+    return write_texts(tmp_path / "texts", texts)
 
 
 def _content(folder: Path) -> tuple[bytes, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from scimult.data.prepared import PreparedData
 from scimult.data.targets import TargetFile
 from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
+from tests.raw_corpus import write_jsonl
 
 VENUES = ["b", "a", "b", "a", 7, 7, "", None]
 YEARS = [2000, 2004, 2010, 2001, 2002, 2005, None, 2008]
@@ -42,8 +42,7 @@ def prepare(
     skip_bad: bool = False,
     **settings: Any,
 ) -> PreparedData:
-    lines = "".join(json.dumps(row) + "\n" for row in rows or papers())
-    (folder / "papers.jsonl").write_text(lines)
+    write_jsonl(folder / "papers.jsonl", rows or papers())
     counts = "paper-id\tcitations\n" + "".join(f"p{i}\t{n}\n" for i, n in COUNTS.items())
     (folder / "counts.tsv").write_text(counts if table is None else table)
     source = {"name": "world", "papers": "papers.jsonl", "targets": list(targets)}
@@ -161,7 +160,7 @@ def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> 
     source = {"name": "world", "papers": "papers.jsonl", "targets": [COUNT, VENUE]}
     other = {**source, "name": "other", "papers": "others.jsonl", "targets": [VENUE]}
     others = [{**row, "id": f"o{i}", "place": "c"} for i, row in enumerate(rows)]
-    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    write_jsonl(tmp_path / "others.jsonl", others)
     tree = {"root": str(tmp_path), "sources": [source, other], "dev_fraction": 0.0}
     config = validate(DatasetConfig, tree | {"hygiene": {"duplicates": "merge"}})
     data = build_dataset(config, tmp_path / "both")[0]
@@ -170,7 +169,7 @@ def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> 
     # Only papers without a place of their own have that of their copies.
     assert found == {"world": by_paper(one, venues), "other": {"p6": {"c"}, "p7": {"c"}}}
     copies = [row for row in others if row["id"] not in ("o6", "o7")]
-    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copies))
+    write_jsonl(tmp_path / "others.jsonl", copies)
     entries = build_dataset(config, tmp_path / "copies")[0].manifest.targets
     assert {entry.source for entry in entries} == {"world"}, "nothing is left of the other's"
 
@@ -179,7 +178,7 @@ def test_a_paper_of_two_sources_has_the_target_of_the_earlier_one(tmp_path: Path
     own = [{**row, "place": "ab"[i % 2]} for i, row in enumerate(papers())]
     prepare(tmp_path, VENUE, rows=own)
     others = [{**row, "id": f"p{i}", "place": "c"} for i, row in enumerate(own[:2] * 4, start=5)]
-    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    write_jsonl(tmp_path / "others.jsonl", others)
     source = {"name": "world", "papers": "papers.jsonl", "targets": [VENUE]}
     other = {**source, "name": "other", "namespace": "world", "papers": "others.jsonl"}
     tree = {"root": str(tmp_path), "sources": [source, other], "dev_fraction": 0.0}
@@ -188,7 +187,7 @@ def test_a_paper_of_two_sources_has_the_target_of_the_earlier_one(tmp_path: Path
     assert first == {f"p{i}": {"ab"[i % 2]} for i in range(8)}
     assert second == {f"p{i}": {"c"} for i in range(8, 13)}
     # Of the other source's papers with class c, only one is its own.
-    (tmp_path / "others.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others[:4]))
+    write_jsonl(tmp_path / "others.jsonl", others[:4])
     with pytest.raises(DataError, match=r"only one paper has this class.*value: 'c'"):
         build_dataset(validate(DatasetConfig, tree), tmp_path / "lonely")
 

@@ -23,7 +23,7 @@ from scimult.preparation.vocabulary import (
 from scimult.preparation.world import WorldSettings, make_world
 from scimult.types import Text
 from tests.public import run
-from tests.raw_corpus import raw_config, write_jsonl, write_raw
+from tests.raw_corpus import raw_config, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +133,9 @@ def test_texts_without_a_word_are_refused() -> None:
         train_wordpiece(["", "  "], 100)
 
 
-def test_texts_of_files_and_of_a_prepared_folder(tmp_path: Path) -> None:
+def test_texts_of_files_and_of_a_prepared_folder(root: Path, tmp_path: Path) -> None:
     from scimult.preparation.dataset import build_dataset
 
-    root = write_raw(tmp_path / "raw")
     assert next(read_texts(root / "papers.jsonl")) == "Paper number 0 An abstract about topic 0."
     assert next(read_texts(root / "labels.jsonl")) == "Label 0 "
     assert next(read_texts(root / "queries.jsonl")) == "find topic 0"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.errors import DataError
 from scimult.retrieval import teacher_vectors
 from scimult.retrieval.embeddings import StoredEmbeddings, read_embeddings, read_vector_file
@@ -19,6 +19,7 @@ from scimult.retrieval.store import StoringEncoder
 from scimult.retrieval.teacher_vectors import TeacherVectors, write_encoded, write_imported
 from scimult.types import FloatArray, Kind, Role, Text
 from tests.benchmark_sets import WordEncoder
+from tests.prepared_folders import write_texts
 
 KINDS: tuple[Kind, ...] = ("paper", "label", "query")
 TEXTS = {f"s:{row}": Text(KINDS[row % 3], f"title {row}", "of a body") for row in range(25)}
@@ -27,14 +28,6 @@ TEXTS = {f"s:{row}": Text(KINDS[row % 3], f"title {row}", "of a body") for row i
 @pytest.fixture
 def texts(tmp_path: Path) -> TextStore:
     return write_texts(tmp_path / "prepared", TEXTS)
-
-
-def write_texts(folder: Path, texts: dict[str, Text]) -> TextStore:
-    folder.mkdir()
-    with TextStoreWriter(folder) as writer:
-        for name, text in texts.items():
-            writer.add(name, text)
-    return TextStore.open(folder)
 
 
 def teach(folder: Path, texts: TextStore, encoder: Any, **options: Any) -> TeacherVectors:

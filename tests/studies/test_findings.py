@@ -16,7 +16,7 @@ from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.repeated import Difference, SuiteFindings
 from scimult.evaluation.reporting.repeated import score_table
 from scimult.evaluation.resampling import holm
-from scimult.evaluation.results import Result, SetResult, load_result, save_result
+from scimult.evaluation.results import Result, load_result, save_result
 from scimult.evaluation.suites import Suite
 from scimult.studies import states, tables, work
 from scimult.studies.config import EvaluationConfig, MergeConfig, RunConfig, StudyConfig
@@ -27,6 +27,7 @@ from scimult.studies.work import Evaluating, Merging, drop_other_scores, scored_
 from scimult.training.config import PretrainConfig
 from scimult.training.stages import Stage
 from tests.benchmark_sets import benchmark
+from tests.made_results import set_result, write_result
 
 TASKS = {"cisi": "search", "cacm": "search", "links": "link_prediction", "years": "regression"}
 RNG = np.random.default_rng(0)
@@ -74,25 +75,17 @@ def _write(plan: Plan, names: list[str], untested: str = "") -> None:
             scores = SCORES[trial.run, trial.seed][name]
             queries = [f"q{row}" for row in range(50)]
             write_per_query(out, trial.key, name, queries, {"ndcg@10": scores.tolist()})
-            sets[name] = SetResult(
+            sets[name] = set_result(
+                "ndcg@10",
+                {"ndcg@10": float(scores.mean())},
                 task=TASKS[name],
-                protocol="search",
-                mode="default",
-                main_metric="ndcg@10",
                 counts={"queries": 50},
-                left_out={},
                 files={f"{name}.tsv": hashlib.sha256(name.encode()).hexdigest()},
-                scores={"ndcg@10": float(scores.mean())},
                 resampled=[] if name == untested else ["ndcg@10"],
-                seconds=1.0,
             )
         made = {name: benchmark(name, "search", "search", ["ndcg@10"]) for name in names}
         benchmarks = {name: entry.model_dump(mode="json") for name, entry in made.items()}
-        suite = {"name": "own", "description": "Mine", "benchmarks": benchmarks}
-        result = Result(
-            system=trial.key, settings={}, suite=suite, sets=sets, averages={}, provenance={}
-        )
-        save_result(result, out)
+        write_result(out, trial.key, sets, benchmarks)
 
 
 def _found(plan: Plan) -> SuiteFindings:

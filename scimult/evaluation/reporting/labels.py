@@ -28,14 +28,13 @@ def by_frequency(scored: ScoredSet) -> Table | None:
 def _classes(scored: ScoredSet) -> Table:
     tables = scored.tables
     gold = np.array(next(iter(tables.values())).column("gold"))
-    names = _label_names(scored)
     frequency = {name: int((gold == name).sum()) for name in dict.fromkeys(gold.tolist())}
     rows = []
     for name in sorted(frequency, key=lambda name: (-frequency[name], name)):
         scores = [
             class_f1(gold, np.array(table.column("predicted")), name) for table in tables.values()
         ]
-        title = names.get(name, name)
+        title = scored.titles.get(name, name)
         rows.append([label(title), number(frequency[name], "{:,}"), *percents(scores)])
     return Table(
         f"{scored.name}: F1 of each class",
@@ -82,12 +81,3 @@ def rarest_label(labels_P: IntArray, papers_P: IntArray) -> IntArray:
     rarest_Q = np.full(int(papers_P.max(initial=-1)) + 1, len(labels_P), dtype=np.int64)
     np.minimum.at(rarest_Q, papers_P, frequency_P)
     return rarest_Q
-
-
-def _label_names(scored: ScoredSet) -> dict[str, str]:
-    if scored.dataset is None:
-        return {}
-    return {
-        name: text.title
-        for name, text in zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True)
-    }

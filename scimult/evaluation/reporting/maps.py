@@ -157,10 +157,7 @@ def _fields(gold: list[str], scored: ScoredSet) -> tuple[list[str], list[int]]:
     common = [name for name, _ in sorted(Counter(gold).items(), key=lambda item: (-item[1], item))]
     frequent = common[:MOST_FIELDS]
     index = {name: i for i, name in enumerate(frequent)}
-    names = frequent
-    if scored.dataset:
-        titles = dict(zip(scored.dataset.candidate_ids, scored.dataset.candidates, strict=True))
-        names = [titles[name].title for name in frequent]
+    names = [scored.titles.get(name, name) for name in frequent]
     if len(common) > len(frequent):
         names = [*names, OTHER]
     return names, [index.get(name, len(frequent)) for name in gold]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,15 @@ class ScoredSet:
         """Weight of each query in the scores, 1 on average."""
         weights_Q1 = next(iter(self.tables.values())).weights
         return np.ones(len(self.query_ids)) if weights_Q1 is None else weights_Q1[:, 0]
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """Titles of the candidates by id; none without texts."""
+        data = self.dataset
+        if data is None:
+            return {}
+        ids = data.candidate_ids
+        return {name: text.title for name, text in zip(ids, data.candidates, strict=True)}
 
     @property
     def column(self) -> str:

@@ -5,7 +5,6 @@ Shape legend: N texts.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -17,6 +16,7 @@ from scimult.data.pairs import Split
 from scimult.data.text_store import TextStore
 from scimult.preparation.collected import RawPairs
 from scimult.preparation.hygiene.config import SplitConfig
+from scimult.preparation.hygiene.normal_forms import hash64
 from scimult.preparation.metadata import NONE
 from scimult.preparation.pair_columns import Columns
 from scimult.types import BoolArray, IntArray
@@ -88,11 +88,8 @@ def dev_mask(identifiers: Iterable[str], fraction: float, seed: int) -> BoolArra
     moves a query, and a query of two sources is in the same split of both.
     """
     limit = int(fraction * 2**64)
-    draws = (
-        hashlib.blake2b(f"{seed}:{identifier}".encode(), digest_size=8).digest()
-        for identifier in identifiers
-    )
-    return np.fromiter((int.from_bytes(draw, "big") < limit for draw in draws), dtype=np.bool_)
+    draws = (hash64(f"{seed}:{identifier}") for identifier in identifiers)
+    return np.fromiter((draw < limit for draw in draws), dtype=np.bool_)
 
 
 def _used_texts(

@@ -38,10 +38,7 @@ WORLD = FolderKind("a generated world and nothing else", _is_world)
 def write_world(world: World, folder: Path | str) -> dict[str, int]:
     """Write the training files, the evaluation sets and a manifest, all or nothing.
 
-    Returns
-    -------
-    counts : dict
-        Number of records of each file, by relative path.
+    Return the number of records of each file, by relative path.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from scimult.data.lines import Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.task_data import TaskData
-from tests.benchmark_sets import write_jsonl
+from tests.benchmark_sets import benchmark, write_jsonl
 
 PAPERS = {
     f"p{row}": {"title": f"About {word}", "abstract": None} for row, word in enumerate("abcde")
@@ -20,21 +20,13 @@ WORDS = ["graphs", "proteins", "water", "matrices", "nodes", "cells", "laws", "s
 
 def made_benchmark(layout: str, protocol: str, metrics: list[str], **options: Any) -> Benchmark:
     """Return a benchmark in the folder ``set``."""
-    made = {
-        "task": "link_prediction",
-        "protocol": protocol,
-        "format": layout,
-        "folder": "set",
-        "metrics": metrics,
-        "source": "made for a test",
-        "licence": "none",
-    }
-    return Benchmark(**{**made, **options})
+    options = {"task": "link_prediction", "format": layout, **options}
+    return benchmark("set", protocol=protocol, metrics=metrics, **options)
 
 
-def read(benchmark: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
+def read(entry: Benchmark, root: Path, rejects: Rejects | None = None) -> TaskData:
     """Return the benchmark's data."""
-    return read_dataset("set", benchmark, root, "ask the author", rejects or Rejects())
+    return read_dataset("set", entry, root, "ask the author", rejects or Rejects())
 
 
 def write_documents(folder: Path, count: int = 8) -> None:

@@ -22,6 +22,7 @@ from scimult.evaluation.suites import load_suite
 from scimult.evaluation.systems import DenseSystem
 from scimult.evaluation.task_data import Dataset
 from tests.benchmark_sets import WordEncoder, write_jsonl
+from tests.made_results import set_result
 
 FACETS = ("background", "method", "result")
 WORDS = "graphs proteins stars markets cells layouts folding water matrices kernels".split()
@@ -323,18 +324,7 @@ def test_the_science_suite_names_all_of_its_sets(tmp_path: Path) -> None:
 
 def test_macro_is_the_mean_over_groups() -> None:
     def entry(group: str | None, score: float) -> SetResult:
-        return SetResult(
-            task="search",
-            protocol="search",
-            mode="default",
-            main_metric="map",
-            group=group,
-            counts={},
-            left_out={},
-            files={},
-            scores={"map": score},
-            seconds=0,
-        )
+        return set_result("map", {"map": score}, group=group)
 
     sets = {"a": entry("x", 0.1), "b": entry("x", 0.3), "c": entry("y", 0.8)}
     found = averages(sets)

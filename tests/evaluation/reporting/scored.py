@@ -7,35 +7,21 @@ from pathlib import Path
 
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.harness import evaluate, load_sets
-from scimult.evaluation.suites import Suite
 from scimult.evaluation.systems import BM25System, DenseSystem
-from tests.benchmark_sets import (
-    WordEncoder,
-    write_coarse,
-    write_fields,
-    write_links,
-    write_rerank,
-    write_search,
-)
+from tests.benchmark_sets import EVERY_KIND, WordEncoder, made_suite
 
 
 def write_results(root: Path, *, save_runs: bool = True) -> tuple[Path, Path]:
     """Score BM25, then the encoder ``words``; return the folders of the results and the data."""
     data = root / "data"
-    writers = (write_fields, write_coarse, write_rerank, write_links, write_search)
-    made = [write(data) for write in writers]
+    made = [write(data) for write in EVERY_KIND]
     return score_all(root, made, save_runs=save_runs), data
 
 
 def score_all(root: Path, made: Sequence[Benchmark], *, save_runs: bool = True) -> Path:
     """Score BM25, then ``words``, on benchmarks whose data is below ``root``."""
     data, out = root / "data", root / "results"
-    suite = Suite(
-        name="tiny",
-        description="Tests",
-        how_to_get="",
-        benchmarks={entry.folder: entry for entry in made},
-    )
+    suite = made_suite(*made, name="tiny", description="Tests")
     sets = load_sets(suite, data)
     for system in (BM25System(), DenseSystem(WordEncoder())):
         evaluate(system, suite, sets, out, save_runs=save_runs)

@@ -51,10 +51,9 @@ def test_quantiles_are_values_of_the_data() -> None:
 
 
 @pytest.mark.long
-def test_languages_of_long_texts(tmp_path: Path) -> None:
+def test_languages_of_long_texts(root: Path, tmp_path: Path) -> None:
     german = "Wir untersuchen, wie sich die Temperatur auf das Wachstum der Pflanzen auswirkt, "
     english = "We study how temperature affects the growth of plants under different light, "
-    root = write_raw(tmp_path / "raw")
     papers = [
         dict(paper, abstract=(german if row < 5 else english) * 3)
         for row, paper in enumerate(PAPERS)
@@ -82,8 +81,7 @@ def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_a_card_of_a_folder_with_only_links(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_a_card_of_a_folder_with_only_links(root: Path, tmp_path: Path) -> None:
     papers = [{key: paper[key] for key in ("id", "title", "abstract")} for paper in PAPERS]
     write_jsonl(root / "papers.jsonl", papers)
     source = {"name": "links", "papers": "papers.jsonl", "citations": "citations.tsv"}
@@ -132,9 +130,8 @@ def test_examples_are_drawn_from_all_that_a_rule_gave(
 
 
 @pytest.mark.long
-def test_the_card_shows_negatives_on_request_and_escapes_them(tmp_path: Path) -> None:
+def test_the_card_shows_negatives_on_request_and_escapes_them(root: Path, tmp_path: Path) -> None:
     title = "A | pipe, *stars*, `code`, <b>tags</b>, [a](b), $x_1$ and\nlines"
-    root = write_raw(tmp_path / "raw")
     write_jsonl(root / "papers.jsonl", [dict(paper, title=title) for paper in PAPERS])
     data, _ = build_dataset(raw_config(root, mining=MIX), tmp_path / "out")
     path = tmp_path / "card.md"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pylatexenc.latexencode import UnicodeToLatexEncoder
 
 from scimult.data.importers.doi import short_doi
-from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.preparation.hygiene.config import HygieneConfig
 from scimult.preparation.hygiene.duplicates import (
     _keepers,
@@ -22,6 +21,7 @@ from scimult.preparation.hygiene.duplicates import (
 )
 from scimult.preparation.hygiene.normal_forms import FOLDED, title_key
 from scimult.types import IntArray, Text
+from tests.prepared_folders import write_texts
 
 ABSTRACT = " ".join(f"word{number}" for number in range(40))
 OTHER = " ".join(f"term{number}" for number in range(40))
@@ -31,11 +31,8 @@ TITLE = "A long enough title of a paper"
 def _find(
     folder: Path, texts: list[Text], dois: list[str | None] | None = None
 ) -> tuple[IntArray, Counter[str]]:
-    with TextStoreWriter(folder) as writer:
-        for number, text in enumerate(texts):
-            writer.add(f"t:{number}", text)
-    store, config = TextStore.open(folder), HygieneConfig(duplicates="merge")
-    return find_duplicates(store, dois or [None] * len(texts), config)
+    store = write_texts(folder, {f"t:{number}": text for number, text in enumerate(texts)})
+    return find_duplicates(store, dois or [None] * len(texts), HygieneConfig(duplicates="merge"))
 
 
 @pytest.mark.parametrize(

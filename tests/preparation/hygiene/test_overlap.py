@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from scimult.data.manifest import OverlapEntry
-from scimult.data.text_store import TextStore, TextStoreWriter
 from scimult.errors import DataError
 from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
 from scimult.preparation.hygiene.evaluation_sets import find_sets, read_set
@@ -16,6 +15,7 @@ from scimult.preparation.hygiene.minhash import NEIGHBOURS
 from scimult.preparation.hygiene.overlap import ROLES, find_overlap
 from scimult.types import BoolArray, Text
 from tests.benchmark_sets import write_fields, write_links, write_search
+from tests.prepared_folders import write_texts
 from tests.raw_corpus import write_jsonl, write_tsv
 
 ABSTRACT = " ".join(f"word{number}" for number in range(40))
@@ -40,11 +40,9 @@ def sets(tmp_path: Path) -> Path:
 def _overlap(
     folder: Path, sets: Path, texts: list[Text], doi: str | None = None
 ) -> tuple[list[OverlapEntry], dict[EvaluationRole, BoolArray]]:
-    with TextStoreWriter(folder) as writer:
-        for number, text in enumerate(texts):
-            writer.add(f"t:{number}", text)
+    store = write_texts(folder, {f"t:{number}": text for number, text in enumerate(texts)})
     dois = [doi, *[None] * (len(texts) - 1)]
-    return find_overlap(TextStore.open(folder), sets, dois, HygieneConfig())
+    return find_overlap(store, sets, dois, HygieneConfig())
 
 
 def test_matches_are_reported_by_role_and_way(sets: Path, tmp_path: Path) -> None:
@@ -87,9 +85,7 @@ def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> N
     other = Text("paper", "The answer of that question", ABSTRACT)
     config = HygieneConfig()
     config.near.threshold = 0.7
-    with TextStoreWriter(tmp_path) as writer:
-        writer.add("t:0", other)
-    found = find_overlap(TextStore.open(tmp_path), sets, [None], config)
+    found = find_overlap(write_texts(tmp_path, {"t:0": other}), sets, [None], config)
     assert found[0][0].ways == {"near": 1}
     assert found[1]["answer"].tolist() == [True]
 

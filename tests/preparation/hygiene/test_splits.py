@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scimult.config import validate
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError
 from scimult.preparation.collected import RawPairs
 from scimult.preparation.config import SourceConfig
@@ -19,6 +19,7 @@ from scimult.preparation.hygiene.config import SplitBy, SplitConfig
 from scimult.preparation.hygiene.splits import dev_texts, split_masks
 from scimult.preparation.pair_columns import unique_pairs
 from scimult.types import Text
+from tests.prepared_folders import write_texts
 
 LABELS, PAPERS, QUERIES = range(3), range(3, 23), range(23, 30)
 SOURCE = SourceConfig(name="s", papers="p", citations="c", labels="l", queries="q", clicks="k")
@@ -48,12 +49,9 @@ def _parts(draw: st.DrawFn) -> list[RawPairs]:
 
 @pytest.fixture(scope="module")
 def store() -> TextStore:
-    folder = Path(tempfile.mkdtemp())
-    with TextStoreWriter(folder) as writer:
-        for rows, kind in ((LABELS, "label"), (PAPERS, "paper"), (QUERIES, "query")):
-            for row in rows:
-                writer.add(f"{kind}:{row}", Text(kind, f"text {row}"))  # type: ignore[arg-type]
-    return TextStore.open(folder)
+    kinds = {"label": LABELS, "paper": PAPERS, "query": QUERIES}
+    texts = {f"{kind}:{row}": Text(kind, f"text {row}") for kind in kinds for row in kinds[kind]}  # type: ignore[arg-type]
+    return write_texts(Path(tempfile.mkdtemp()), texts)
 
 
 def _config(by: SplitBy) -> SplitConfig:

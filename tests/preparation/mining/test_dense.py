@@ -35,8 +35,9 @@ class _Hashes:
 
 @pytest.mark.long
 @pytest.mark.parametrize("keep", [True, False])
-def test_two_models_give_the_candidates_of_each_alone(tmp_path: Path, keep: bool) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_two_models_give_the_candidates_of_each_alone(
+    root: Path, tmp_path: Path, keep: bool
+) -> None:
 
     def pools(*models: str) -> list[set[int]]:
         rules = [{"rule": "dense", "model": model, "ranks": [0, 4]} for model in models]

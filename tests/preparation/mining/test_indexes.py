@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining import rules
 from scimult.preparation.mining.config import MiningConfig, SearchConfig
@@ -22,7 +22,8 @@ from scimult.retrieval.exact import ExactIndex
 from scimult.retrieval.pruned_bm25 import PrunedBM25Index
 from scimult.types import FloatArray, IntArray, Text
 from tests.preparation.mining.test_dense import _Hashes
-from tests.raw_corpus import raw_config, write_raw
+from tests.prepared_folders import write_texts
+from tests.raw_corpus import raw_config
 
 N = 60
 AMPLE = {
@@ -33,11 +34,11 @@ AMPLE = {
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
-    folder = tmp_path_factory.mktemp("texts")
-    with TextStoreWriter(folder) as writer:
-        for row in range(N):
-            writer.add(f"a:{row:02}", Text("paper", f"word{row % 7} word{row % 5}", f"only{row}"))
-    return TextStore.open(folder)
+    texts = {
+        f"a:{row:02}": Text("paper", f"word{row % 7} word{row % 5}", f"only{row}")
+        for row in range(N)
+    }
+    return write_texts(tmp_path_factory.mktemp("texts"), texts)
 
 
 def test_an_index_is_reused_until_an_input_changes(texts: TextStore, tmp_path: Path) -> None:
@@ -79,11 +80,10 @@ def test_few_candidates_are_searched_exactly(texts: TextStore, tmp_path: Path) -
 
 @pytest.mark.long
 def test_pools_of_an_ample_search_are_those_of_the_exact_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Papers with the same neighbours tie in the embedding, and rounding orders them.
     monkeypatch.setattr(rules, "citation_embedding", _without_ties)
-    root = write_raw(tmp_path / "raw")
     papers = [
         {"rule": "bm25", "ranks": [0, 5]},
         {"rule": "dense", "model": "m", "ranks": [1, 4]},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from scimult.preparation.mining.citation_embedding import (
 )
 from scimult.preparation.mining.config import MiningConfig
 from scimult.preparation.mining.mine import mine_again
-from scimult.types import FloatArray, Role, Similarity, Text
+from tests.preparation.mining.test_steps import _Lengths
 from tests.prepared_folders import Metadata
 from tests.raw_corpus import CITATIONS, PAPERS, raw_config, write_jsonl, write_raw, write_tsv
 
@@ -57,9 +56,8 @@ def test_link_prediction_negatives_follow_the_whole_graph(data: PreparedData) ->
 
 
 def test_rules_that_find_nothing_are_named_once_for_both_splits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = write_raw(tmp_path / "raw")
     write_jsonl(root / "papers.jsonl", [{**paper, "authors": []} for paper in PAPERS])
     build_dataset(raw_config(root), tmp_path / "out")
     lines = [
@@ -117,8 +115,7 @@ def test_mining_again_changes_the_negatives_alone(data: PreparedData) -> None:
 
 
 @pytest.mark.long
-def test_labels_of_another_label_space_are_no_candidates(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_labels_of_another_label_space_are_no_candidates(root: Path, tmp_path: Path) -> None:
     write_jsonl(root / "papers2.jsonl", PAPERS)
     write_jsonl(root / "labels2.jsonl", [{"id": f"l{i}", "name": f"Other {i}"} for i in range(5)])
     other = {"name": "other", "papers": "papers2.jsonl", "labels": "labels2.jsonl"}
@@ -133,8 +130,7 @@ def test_labels_of_another_label_space_are_no_candidates(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_rules_for_judged_links(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_rules_for_judged_links(root: Path, tmp_path: Path) -> None:
     judged = [("p0", "p7", 1), ("p0", "p8", 0), ("p0", "p9", 0), ("p1", "p9", 1)]
     write_tsv(root / "links.tsv", ("query-id", "paper-id", "score"), judged)
     tree = raw_config(root, dev_fraction=0).model_dump(exclude_unset=True)
@@ -182,18 +178,6 @@ RULES = {
     ],
     "embedding": {"width": 4},
 }
-
-
-class _Lengths:
-    """Encodes a text by its length."""
-
-    name = fingerprint = "lengths"
-    similarity: Similarity = "l2"
-
-    def encode(
-        self, texts: Sequence[Text], *, task: str, role: Role, show_progress: bool = False
-    ) -> FloatArray:
-        return np.array([[len(text.title + text.body)] for text in texts], dtype=np.float32)
 
 
 @pytest.mark.long
@@ -324,8 +308,7 @@ def test_no_neighbour_of_a_training_query_is_a_dev_query(data: PreparedData) -> 
     assert not np.isin(train.positives.values, mixed.held_out()).any()
 
 
-def test_papers_that_cite_the_query_are_no_negatives(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_papers_that_cite_the_query_are_no_negatives(root: Path, tmp_path: Path) -> None:
     # p3 cites the query p2, and is cited by its positive p1.
     write_tsv(
         root / "citations.tsv", ("citing", "cited"), [("p2", "p1"), ("p1", "p3"), ("p3", "p2")]
@@ -382,9 +365,8 @@ def test_a_folder_that_is_not_prepared(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neighbours_replace_no_other_source(tmp_path: Path) -> None:
+def test_neighbours_replace_no_other_source(root: Path, tmp_path: Path) -> None:
     """Both would be written to one file."""
-    root = write_raw(tmp_path / "raw")
     config = raw_config(root, mining={"neighbours": [{"source": "toy", "ranks": [2, 4]}]})
     other = config.sources[0].model_copy(update={"name": "toy-neighbours", "namespace": "toy"})
     config.sources.append(other)

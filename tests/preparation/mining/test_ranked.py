@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.ragged import Ragged
-from scimult.data.text_store import TextStore, TextStoreWriter
+from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.mining.dense import CrossEncoderVeto
 from scimult.preparation.mining.pools import Groups
@@ -20,6 +20,7 @@ from scimult.retrieval.bm25 import BM25Index
 from scimult.retrieval.cross_encoder import load_cross_encoder
 from scimult.retrieval.exact import ExactIndex
 from scimult.types import FloatArray, IntArray, Role, Similarity, Text
+from tests.prepared_folders import write_texts
 from tests.tiny import save_cross_encoder
 
 N = 12
@@ -68,12 +69,12 @@ def test_a_window_of_an_embedding(
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
-    folder = tmp_path_factory.mktemp("texts")
-    with TextStoreWriter(folder) as writer:
-        for row in range(N):
-            shared = " ".join(["graph"] * (row % 4))
-            writer.add(f"a:{row:02}", Text("paper", f"{shared} word{row % 3}", f"only{row}"))
-    return TextStore.open(folder)
+    shared = [" ".join(["graph"] * (row % 4)) for row in range(N)]
+    texts = {
+        f"a:{row:02}": Text("paper", f"{shared[row]} word{row % 3}", f"only{row}")
+        for row in range(N)
+    }
+    return write_texts(tmp_path_factory.mktemp("texts"), texts)
 
 
 def test_a_window_of_bm25_holds_the_next_best(texts: TextStore) -> None:

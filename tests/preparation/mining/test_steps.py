@@ -25,6 +25,7 @@ from scimult.preparation.mining.pools import BlockMiner
 from scimult.preparation.mining.steps import Shard
 from scimult.preparation.steps import Steps
 from scimult.types import FloatArray, Role, Similarity, Text
+from tests.prepared_folders import contents
 from tests.ranks import SERVER
 from tests.raw_corpus import CITATIONS, raw_config, write_raw, write_tsv
 
@@ -71,11 +72,6 @@ def _config(root: Path, **mining: Any) -> DatasetConfig:
     return raw_config(root, mining={**RULES, **mining})
 
 
-def _content(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("at", [0, 1, 4, 7])
 def test_interrupted_and_resumed_equals_uninterrupted(
@@ -99,7 +95,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     resumed, encoder.encoded = encoder.encoded, 0
     build_dataset(config, tmp_path / "whole", open_encoder=lambda rule: encoder)
     assert resumed <= encoder.encoded, "no text was encoded twice"
-    assert _content(out) == _content(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
     assert not list(steps.glob("*.blocks"))
 
 
@@ -115,7 +111,7 @@ def test_only_what_inputs_changed_is_mined_again(tmp_path: Path, mined: list[str
         names = {what.split(" ")[0] for what in mined}
         if names != everything:
             build_dataset(config, tmp_path / "new", **choices)
-            assert _content(tmp_path / "out") == _content(tmp_path / "new")
+            assert contents(tmp_path / "out") == contents(tmp_path / "new")
         return names
 
     citations = {"toy.link_prediction"}
@@ -155,11 +151,11 @@ def test_shards_together_are_the_whole(tmp_path: Path, mined: list[str]) -> None
     out, steps = tmp_path / "out", Steps(tmp_path / "steps")
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
     config = validate(MiningConfig, {"citations": ["co_cited", "random"], "max_negatives": 5})
-    before = _content(out)
+    before = contents(out)
     mined.clear()
     for index in (2, 0, 1):
         mine_shard(out, config, Shard(index, 3), steps)
-    assert _content(out) == before, "shards leave the folder alone"
+    assert contents(out) == before, "shards leave the folder alone"
     assert len(set(mined)) == len(mined), "no block is mined twice"
     (damaged,) = steps.folder.glob("mined.toy.link_prediction.train.blocks/7/values.npy")
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
@@ -168,7 +164,7 @@ def test_shards_together_are_the_whole(tmp_path: Path, mined: list[str]) -> None
     assert mined == ["toy.link_prediction train to 14"], "what does not agree is mined again"
     build_dataset(raw_config(tmp_path / "raw"), tmp_path / "whole")
     mine_again(tmp_path / "whole", config)
-    assert _content(out) == _content(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(ConfigError, match="neighbours"):
         mine_shard(out, validate(MiningConfig, RULES), Shard(0, 2), steps)
 
@@ -182,7 +178,7 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
     rules = {"citations": ["co_cited", "bm25", "random"], "labels": ["random"], "max_negatives": 5}
     mine_again(out, validate(MiningConfig, rules), steps=steps)
-    whole, content = PreparedData.open(out), _content(out)
+    whole, content = PreparedData.open(out), contents(out)
     files = {(pairs.name, pairs.split): pairs for s in SPLITS for pairs in whole.pairs(s)}
     config = validate(MiningConfig, {**rules, "max_groups": limit})
     mine_again(out, config, steps=steps)
@@ -204,7 +200,7 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
         with pytest.raises(DataError, match="holds only a part of its groups"):
             mine_shard(out, config, Shard(0, 2), steps)
     mine_again(out, validate(MiningConfig, rules), steps=steps)
-    assert _content(out) == content, "the other groups come back"
+    assert contents(out) == content, "the other groups come back"
 
 
 def _mine(root: Path, out: Path, kept: Path, blocks: int) -> None:
@@ -224,8 +220,7 @@ def _mine(root: Path, out: Path, kept: Path, blocks: int) -> None:
 
 
 @pytest.mark.ranks
-def test_killed_at_any_block_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    root = write_raw(tmp_path / "raw")
+def test_killed_at_any_block_it_ends_with_the_same_bytes(root: Path, tmp_path: Path) -> None:
 
     def build(name: str, blocks: int) -> int | None:
         arguments = (root, tmp_path / name, tmp_path / f"{name}.steps", blocks)
@@ -240,7 +235,7 @@ def test_killed_at_any_block_it_ends_with_the_same_bytes(tmp_path: Path) -> None
         assert build("killed", blocks) == -signal.SIGKILL
         assert not (tmp_path / "killed").exists()
     assert build("killed", -1) == 0
-    assert _content(tmp_path / "killed") == _content(tmp_path / "whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 def test_a_veto_depends_on_what_its_folder_holds(tmp_path: Path) -> None:

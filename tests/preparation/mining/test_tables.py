@@ -10,12 +10,13 @@ from scimult.errors import StorageError
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.mining.engine import Limits, open_duckdb
 from scimult.preparation.mining.tables import Tables
-from tests.raw_corpus import raw_config, write_raw, write_tsv
+from tests.raw_corpus import raw_config, write_tsv
 
 
-def test_sources_whose_names_differ_only_in_case_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_sources_whose_names_differ_only_in_case_have_tables_of_their_own(
+    root: Path, tmp_path: Path
+) -> None:
     """SQL does not tell names by case: a known answer of one would be a negative of the other."""
-    root = write_raw(tmp_path / "raw")
     linked = {"toy": [("p0", "p1", 1)], "Toy": [("p2", "p3", 1), ("p2", "p4", 1)]}
     tree = raw_config(root).model_dump(exclude_unset=True)
     tree["sources"] = []

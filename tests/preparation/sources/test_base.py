@@ -12,6 +12,7 @@ from scimult.errors import DataError
 from scimult.files import read_json, sha256
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.preparation.sources import SOURCES, Conversion, convert
+from tests.prepared_folders import contents
 from tests.public import write_files
 
 FOS = [{"doc_id": f"d{i}", "title": f"T{i}", "labels_text": ["Art"]} for i in range(3)]
@@ -45,13 +46,8 @@ def _again(tmp_path: Path, **more: Any) -> set[str]:
 
 def _content(folder: Path) -> dict[str, bytes]:
     """Return all files but ``sources.yaml``, which names the folder, and its checksum."""
-    files = (path for path in folder.rglob("*") if path.is_file())
     named = ("sources.yaml", "conversion.json")
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in files
-        if path.name not in named
-    }
+    return {name: data for name, data in contents(folder).items() if name not in named}
 
 
 @pytest.mark.long

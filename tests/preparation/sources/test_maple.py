@@ -9,6 +9,7 @@ import pytest
 
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
+from tests.data.importers.written import lines
 from tests.prepared_folders import Metadata, citations
 from tests.public import Content, run, table
 
@@ -53,13 +54,8 @@ MESH_XML = """<?xml version="1.0"?><DescriptorRecordSet>
 
 def _files(**papers: list[dict[str, Any]]) -> dict[str, Content]:
     """MAPLE calls its JSON lines ``papers.json``."""
-    import json
-
-    lines = {
-        f"{folder}/papers.json": "".join(json.dumps(paper) + "\n" for paper in rows)
-        for folder, rows in (PAPERS | papers).items()
-    }
-    return FILES | lines
+    rows = PAPERS | papers
+    return FILES | {f"{folder}/papers.json": lines(*rows[folder]) for folder in rows}
 
 
 def test_papers_labels_metadata_and_references(tmp_path: Path) -> None:

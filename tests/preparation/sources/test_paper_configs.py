@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,13 @@ import pytest
 from scimult.config import load_config
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from tests.conftest import REPOSITORY
+from tests.data.importers.written import lines
 from tests.public import Content, run, table
 
 
 def _text(number: int, **more: Any) -> dict[str, Any]:
     title, abstract = f"Study {number}", f"An abstract on topic {number % 5}. " * 5
     return {"corpus_id": number, "title": title, "abstract": abstract, **more}
-
-
-def _lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _maple(folder: Path) -> None:
@@ -40,7 +36,7 @@ def _maple(folder: Path) -> None:
     ]
     files: dict[str, Content] = {}
     for name in ("Art", "Bio_MeSH"):
-        files[f"{name}/papers.json"] = _lines(papers)
+        files[f"{name}/papers.json"] = lines(*papers)
         counted = () if name.endswith("_MeSH") else ("4",)
         files[f"{name}/labels.txt"] = table(
             *((f"L{number}", f"Topic {number}", *counted) for number in range(3))
@@ -107,7 +103,7 @@ def _unarxive(folder: Path) -> None:
     run(
         folder,
         "multi-objective-contexts",
-        {"collection.tsv": collection, "contexts.jsonl": _lines(contexts)},
+        {"collection.tsv": collection, "contexts.jsonl": lines(*contexts)},
     )
 
 
@@ -115,7 +111,7 @@ def _inpars(folder: Path) -> None:
     rows = [
         {"query": f"query {n}", "doc_id": f"d{n}", "doc_text": f"Document {n}."} for n in range(10)
     ]
-    run(folder, "inpars", {"queries.jsonl": _lines(rows)})
+    run(folder, "inpars", {"queries.jsonl": lines(*rows)})
 
 
 # Configuration to the folders of its raw data, and what writes each.

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
 from tests.data.importers import layouts
+from tests.data.importers.written import lines
 
 PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
 COMMANDS = re.findall(r"^scimult (prepare table .*)$", PAGE.read_text(encoding="utf-8"), re.M)
@@ -38,10 +39,6 @@ WORKS: list[dict[str, Any]] = [
 ]
 
 
-def _lines(*records: Any) -> str:
-    return "".join(json.dumps(record) + "\n" for record in records)
-
-
 def _crossref() -> str:
     cited = {**layouts.CROSSREF, "DOI": "10.5555/OLD", "title": ["Old"], "reference": []}
     untitled = {"DOI": "10.5555/untitled", "title": [], "issued": {"date-parts": [[None]]}}
@@ -58,17 +55,17 @@ def _downloads(folder: Path, edges: bool) -> None:
     keywords = [{**work, "keywords": [{"display_name": "mice"}]} for work in layouts.OPENALEX]
     untitled = {"id": "https://openalex.org/W9", "title": None, "display_name": None}
     files = {
-        "OPENALEX/works/updated_date=2024-01-01/part_000.gz": _lines(keywords[0], untitled),
-        "OPENALEX/works/updated_date=2024-01-02/part_000.gz": _lines(keywords[1]),
-        "S2AG/papers-0.gz": _lines(*layouts.S2AG_PAPERS),
-        "S2AG/abstracts-0.gz": _lines(*layouts.S2AG_ABSTRACTS),
-        "S2AG/citations-0.gz": _lines(*layouts.S2AG_CITATIONS),
-        "S2ORC/metadata_0.jsonl": _lines(layouts.S2ORC),
-        "S2ORC/metadata_1.jsonl": _lines({**layouts.S2ORC, "paper_id": "78"}),
+        "OPENALEX/works/updated_date=2024-01-01/part_000.gz": lines(keywords[0], untitled),
+        "OPENALEX/works/updated_date=2024-01-02/part_000.gz": lines(keywords[1]),
+        "S2AG/papers-0.gz": lines(*layouts.S2AG_PAPERS),
+        "S2AG/abstracts-0.gz": lines(*layouts.S2AG_ABSTRACTS),
+        "S2AG/citations-0.gz": lines(*layouts.S2AG_CITATIONS),
+        "S2ORC/metadata_0.jsonl": lines(layouts.S2ORC),
+        "S2ORC/metadata_1.jsonl": lines({**layouts.S2ORC, "paper_id": "78"}),
         "AMINER/dblp.v12.json": layouts.AMINER_V12,
         "CROSSREF/0.json.gz": _crossref(),
         "PUBMED/pubmed25n0001.xml.gz": layouts.PUBMED,
-        "ARXIV/arxiv-metadata-oai-snapshot.json": _lines(layouts.ARXIV),
+        "ARXIV/arxiv-metadata-oai-snapshot.json": lines(layouts.ARXIV),
         "LIBRARY/library.bib": layouts.BIBTEX,
         "LIBRARY/library.ris": layouts.RIS,
         "LIBRARY/library.csv": layouts.ZOTERO,
@@ -133,7 +130,7 @@ def test_the_python_of_the_page_runs(
 ) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     (tmp_path / "works").mkdir()
-    works = _lines(*layouts.OPENALEX).encode()
+    works = lines(*layouts.OPENALEX).encode()
     (tmp_path / "works" / "part.gz").write_bytes(gzip.compress(works))
     (tmp_path / "library.bib").write_text(layouts.BIBTEX)
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,13 @@ def _text(name: str) -> dict[str, Any]:
     return {"sha": f"{name * 3}", "corpus_id": None, "title": f"On {name}", "abstract": "Text."}
 
 
+def _triple(papers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return dict(zip(("query", "pos", "neg"), papers, strict=True))
+
+
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json", "train-00000-of-00001.parquet"])
 def test_triples_in_any_kind_of_file(tmp_path: Path, name: str) -> None:
-    triples = [
-        {"query": _text("a"), "pos": _text("b"), "neg": _text("c")},
-        {"query": _text("a"), "pos": _text("d"), "neg": _text("c")},
-    ]
+    triples = [_triple([*map(_text, names)]) for names in ("abc", "adc")]
     found = run(tmp_path, "specter", {name: triples})
     assert found.pairs("specter", "links") == [
         ("aaa", "bbb", "1", "ccc"),
@@ -138,10 +140,7 @@ def test_a_drawn_negative_was_released_with_its_positive(
     tmp_path: Path, source: str, duplicates: str
 ) -> None:
     """With several triples of one query, training draws exactly these over epochs."""
-    triples = [
-        {name: _text(i) for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
-        for triple in sorted(RELEASED)
-    ]
+    triples = [_triple([*map(_text, names)]) for names in sorted(RELEASED)]
     options: dict[str, Any]
     if source == "specter":
         found = run(tmp_path, source, {"train.jsonl": triples})
@@ -163,11 +162,7 @@ def test_a_drawn_negative_was_released_with_its_positive(
 
 
 def test_a_negative_that_is_in_its_own_pair_is_counted_and_left_out(tmp_path: Path) -> None:
-    names = [("a", "b", "b"), ("a", "c", "a"), ("a", "d", "c")]
-    triples = [
-        {name: _text(i) for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
-        for triple in names
-    ]
+    triples = [_triple([*map(_text, names)]) for names in ("abb", "aca", "adc")]
     found = run(tmp_path, "specter", {"train.jsonl": triples})
     assert found.counts("specter")["hard negatives that are in their own pair"] == 2
     # c is a positive of the query, too.
@@ -190,11 +185,7 @@ def test_a_negative_goes_with_the_texts_that_hygiene_removes_or_merges(tmp_path:
     texts = {name: _text(name) for name in "abcde"}
     texts["x"] = {**_text("x"), "title": "On d"}
     texts["y"] = {**_text("y"), "title": "On a"}
-    released = [("a", "x", "c"), ("a", "b", "y"), ("a", "e", "c")]
-    triples = [
-        {name: texts[i] for name, i in zip(("query", "pos", "neg"), triple, strict=True)}
-        for triple in [("d", "b", "c"), *released]
-    ]
+    triples = [_triple([texts[i] for i in names]) for names in ("dbc", "axc", "aby", "aec")]
     for triple in triples:
         for paper in triple.values():
             paper["abstract"] = f"A long enough abstract of the paper {paper['title']}. " * 9

@@ -23,6 +23,7 @@ from scimult.preparation.world import World, WorldSettings, make_world, write_wo
 from scimult.preparation.world.layout import MANIFEST, paper_id
 from scimult.types import FloatArray, Role, Similarity, Text
 from tests.conftest import REPOSITORY
+from tests.prepared_folders import contents
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +47,16 @@ def _table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
-def _content(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     for name in ("first", "again"):
         write_world(make_world(WorldSettings(papers=400, seed=3)), tmp_path / name)
-    assert _content(tmp_path / "first") == _content(tmp_path / "again")
+    assert contents(tmp_path / "first") == contents(tmp_path / "again")
 
 
 def test_manifest_tells_settings_counts_and_digests(world: World, folder: Path) -> None:
     manifest = read_json(folder / MANIFEST)
     assert WorldSettings(**manifest["settings"]) == world.settings
-    assert set(manifest["sha256"]) == set(_content(folder)) - {MANIFEST}
+    assert set(manifest["sha256"]) == set(contents(folder)) - {MANIFEST}
     for name, digest in manifest["sha256"].items():
         assert sha256(folder / name) == digest
         lines = (folder / name).read_text(encoding="utf-8").splitlines()
