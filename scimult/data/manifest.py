@@ -176,13 +176,31 @@ class HygieneReport(_Entry):
 class Manifest(_Entry):
     """The manifest of a prepared folder; see ``docs/formats.md``.
 
-    ``config`` is the resolved configuration of ``prepare``, ``mining`` that of the last mining,
-    empty before the first. ``tasks`` are those that some pair or target file trains; ``sources``,
-    ``pairs`` and ``targets`` come in configuration order. ``label_rows`` has the first row of the
-    labels of each namespace, and the row after the last. ``in_neither_split`` counts the pairs left
-    out because they would show training a text or pair of the dev split, by source and task, and
-    ``rejects`` the bad records left out, by reason. ``files`` has every Arrow file by its relative
-    path; ``fingerprint`` is a hash of them, which changes when texts or pairs do.
+    Parameters
+    ----------
+    config : dict
+        The resolved configuration of ``prepare``.
+    tasks : list of Task
+        Tasks that some pair or target file trains.
+    texts : int
+        Number of texts.
+    label_rows : dict
+        First row of the labels of each namespace, and the row after the last.
+    sources, pairs, targets : list
+        In configuration order.
+    in_neither_split : dict
+        Number of pairs left out because they would show training a text or pair of the dev split,
+        by source and task.
+    hygiene : HygieneReport
+        Empty if nothing was cleaned.
+    rejects : dict
+        Numbers of bad records left out, by reason.
+    mining : dict
+        The resolved configuration of the last mining; empty before the first.
+    files : dict
+        Every Arrow file, by its relative path.
+    fingerprint : str
+        Hash of ``files``: changes when texts or pairs do.
     """
 
     version: str = VERSION

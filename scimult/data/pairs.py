@@ -34,15 +34,29 @@ class PairFile:
     have one group per query. Link prediction has one per (query, positive), because its negatives
     depend on the positive (SciMult, section 3.4), as do sources with hard negatives per pair.
 
-    ``queries`` has shape ``(G,)``; ``positives``, ``negatives`` and ``unsampled`` are ``G`` lists
-    each. A list of ``negatives`` is empty if mining found none; ``unsampled`` are true positives
-    that down-sampling or the split left out: never drawn, but known. With a ``view``, for
-    self-supervision, each query is its own positive, cut in two ways (``data/views.py``).
-
-    ``rules`` are the mining rules that found the negatives, empty if unknown; bit ``i`` of
-    ``found_by`` is set, for each of ``negatives.values``, if ``rules[i]`` found it. ``shares`` are
-    the rules' relative frequencies among drawn negatives, empty if those of a group are drawn
-    uniformly. ``namespace`` (of the paper ids) and ``part`` come from the manifest, not the file.
+    Parameters
+    ----------
+    source, task, split : str
+        Where the pairs come from, the task they train, and ``train`` or ``dev``.
+    queries : IntArray
+        Query of each group, shape ``(G,)``.
+    positives, negatives : Ragged
+        ``G`` lists each; a list of ``negatives`` is empty if mining found none.
+    unsampled : Ragged, optional
+        True positives that down-sampling or the split left out: never drawn, but known.
+    view : str, optional
+        For self-supervision: each query is its own positive, cut in two ways (``data/views.py``).
+    rules : tuple of str
+        Mining rules that found the negatives; empty if unknown.
+    found_by : RuleBits, optional
+        For each of ``negatives.values``: bit ``i`` is set if ``rules[i]`` found it.
+    shares : tuple of float
+        Relative frequency of each rule among drawn negatives; empty if the negatives of a group
+        are drawn uniformly.
+    namespace : str
+        Namespace of the paper ids. This and ``part`` come from the manifest, not the file.
+    part : PairPart, optional
+        Origin of the pairs.
     """
 
     source: str

@@ -27,11 +27,23 @@ TargetKind = Literal["multi_class", "multi_label", "regression"]
 class TargetFile:
     """Papers of one source and split with the targets of one task.
 
-    ``kind`` decides the loss. ``rows`` are the papers' rows of the text store, ascending, shape
-    ``(T,)``. A regression has ``numbers``, as trained, shape ``(T,)``; other kinds have ``labels``,
-    ``T`` lists of class numbers, of length one for ``multi_class``, and the names of the
-    ``classes``, the same in all files of a task. ``namespace`` (of the paper ids) comes from the
-    manifest, not the file.
+    Parameters
+    ----------
+    source, task, split : str
+        Where the papers come from, the task they train, and ``train`` or ``dev``.
+    kind : TargetKind
+        Kind of target, which decides the loss.
+    rows : IntArray
+        Papers, as rows of the text store, ascending, shape ``(T,)``.
+    numbers : array of float
+        Regression targets, as trained, shape ``(T,)``; else empty.
+    labels : Ragged
+        Class numbers of each paper, ``T`` lists, of length one for ``multi_class``; empty for a
+        regression.
+    classes : tuple of str
+        Class names; the same in all files of a task.
+    namespace : str
+        Namespace of the paper ids, from the manifest rather than the file.
     """
 
     source: str

@@ -15,11 +15,17 @@ WAYS = {"doi": "DOI", "title": "title", "text": "all words", "near": "near-dupli
 class Contamination(StrictConfig):
     """Texts and pairs of a set that are also in a prepared folder.
 
-    ``fingerprint`` is the hash in the folder's manifest. ``texts``, ``found`` and ``ids`` have, by
-    role (``query``, ``answer``, ``candidate``), the numbers of the set's texts, of those equal to a
-    training text, and of those that share an id with one; ``ways`` has that of matches by ``doi``,
-    ``title``, ``text`` (all words) or ``near`` (duplicates). ``pairs`` are the relevant ones, and
-    ``pairs_found`` those trained on; None where a set has no pairs.
+    Attributes
+    ----------
+    folder, fingerprint : str
+        The prepared folder, and the hash in its manifest.
+    texts, found, ids : dict
+        By role (``query``, ``answer``, ``candidate``): the number of the set's texts, of those
+        equal to a training text, and of those that share an id with one.
+    ways : dict
+        Number of matches by ``doi``, ``title``, ``text`` (all words) or ``near`` (duplicates).
+    pairs, pairs_found : int, optional
+        Relevant pairs, and those trained on; None where a set has no pairs.
     """
 
     folder: str

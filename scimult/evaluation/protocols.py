@@ -25,12 +25,20 @@ SHOT = "+{}shot"
 class Protocol:
     """One way to score a system on a data set.
 
-    The ``module`` of ``scimult.evaluation`` has a function of the protocol's name, which takes the
-    benchmark, the data, and a ranker or, outside ``rankings``, embeddings. It is imported at the
-    first call: linear models and clustering take a second to import. ``layouts`` are those of files
-    that it can read, ``metrics`` what it computes, empty: any ranking metric; ``labels`` says
-    whether candidates are labels. Increase ``rules`` when the same vectors get other scores; see
-    `rules_of`.
+    Attributes
+    ----------
+    module : {"rankings", "probes", "clustering"}
+        Module of ``scimult.evaluation`` with a function of the protocol's name, which takes the
+        benchmark, the data, and a ranker or, outside ``rankings``, embeddings. It is imported at
+        the first call: linear models and clustering take a second to import.
+    layouts : tuple of str
+        File layouts that it can read.
+    metrics : tuple of str
+        What it computes; empty: any ranking metric.
+    labels : bool
+        Whether candidates are labels.
+    rules : int
+        Increase it when the same vectors get other scores; see `rules_of`.
     """
 
     module: Literal["rankings", "probes", "clustering"]
@@ -101,11 +109,18 @@ WEIGHT = "weight"
 class Outcome:
     """Scores of one system on one data set.
 
-    ``scores`` has each metric's value over all queries. ``per_query`` has columns of one value per
-    query: every metric that is a mean over queries, ``weight`` where queries do not count the same,
-    and the gold and predicted labels or numbers where such are predicted. ``rankings`` are ranked
-    lists by kind (empty, or ``+names``), ``details`` further findings for readers: the chosen C,
-    scores by group.
+    Attributes
+    ----------
+    scores : dict
+        Metric to its value over all queries.
+    per_query : dict
+        Column name to one value per query: every metric that is a mean over queries, ``weight``
+        where queries do not count the same, and the gold and predicted labels or numbers where
+        such are predicted.
+    rankings : dict
+        Kind of list (empty, or ``+names``) to the ranked lists.
+    details : dict
+        Further findings for readers: the chosen C, scores by group.
     """
 
     scores: dict[str, float]

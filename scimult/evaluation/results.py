@@ -62,15 +62,28 @@ class SetFacts(StrictConfig):
 class SetResult(SetFacts):
     """Scores of one system on one data set.
 
-    ``scores`` maps metrics to values in [0, 1], correlations in [-1, 1], and ``intervals`` to the
-    ends of bootstrap intervals, empty unless requested. ``seconds`` is the time to encode and rank;
-    ``cost``, as far as known: ``texts`` and ``tokens`` encoded, ``encode_seconds``, and
-    ``index_bytes`` that search keeps of the candidates. ``encoded_as`` is the task used for
-    encoding, where the suite gives a fallback, ``details`` are other findings of the protocol: the
-    chosen C, scores by group. ``provenance`` is that of the run that scored the set, if earlier
-    than the result's own. ``resampled`` are the metrics whose per-query scores can be resampled:
-    means over queries, and macro F1 of one label per paper; None in older results, where all can.
-    ``contamination`` is the set's overlap with the training data given to ``--audit``.
+    Attributes
+    ----------
+    scores : dict
+        Metric to its value in [0, 1]; correlations in [-1, 1].
+    seconds : float
+        Time to encode and rank.
+    intervals : dict
+        Metric to the ends of its bootstrap interval; empty unless requested.
+    cost : dict
+        The set's cost, as far as known: ``texts`` and ``tokens`` encoded, ``encode_seconds``, and
+        ``index_bytes`` that search keeps of the candidates.
+    encoded_as : str, optional
+        The task used for encoding, where the suite gives a fallback.
+    details : dict
+        Other findings of the protocol: the chosen C, scores by group.
+    provenance : dict, optional
+        Of the run that scored the set, if earlier than the result's own.
+    resampled : list of str, optional
+        Metrics whose per-query scores can be resampled: means over queries, and macro F1 of one
+        label per paper. None in older results, where all can.
+    contamination : Contamination, optional
+        The set's overlap with the training data given to ``--audit``.
     """
 
     scores: dict[str, Score]

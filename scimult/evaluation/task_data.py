@@ -52,14 +52,28 @@ class _Set:
 class Dataset(_Set):
     """Queries, candidates and judgments of one benchmark.
 
-    Papers to label are queries too; candidates are documents, papers or labels. ``qrels`` judge
-    every query over these candidates; ``lists`` are the candidate rows that each ranks, None: all.
-    ``label_names`` are all names of each label, empty unless candidates are labels, and ``matched``
-    the label rows whose name matches each paper, where the data lists them. ``similarity`` is
-    prescribed by the benchmark, None: the encoder's own. ``groups`` (fields of study) of the
-    queries are scored separately too, and may be empty; ``weights_Q`` are the queries' weights,
-    where they do not count the same. ``reviewers`` are the candidates' authors, where these are
-    ranked.
+    Attributes
+    ----------
+    query_ids, queries : list
+        Ids and texts of the Q queries (papers to label are queries too).
+    candidate_ids, candidates : list
+        Ids and texts of the C candidates (documents, papers or labels).
+    qrels : Qrels
+        Judgments of every query over these candidates.
+    lists : Ragged, optional
+        Candidate rows that each query ranks; None: all.
+    label_names : list of list of str
+        All names of each label; empty unless candidates are labels.
+    similarity : {"dot", "cosine", "l2"}, optional
+        Prescribed by the benchmark; None: the encoder's own.
+    groups : list of str
+        Group of each query (a field of study), scored separately too; may be empty.
+    weights_Q : array, optional
+        Weight of each query, where they do not count the same.
+    matched : Ragged, optional
+        Label rows whose name matches each paper, where the data lists them.
+    reviewers : Reviewers, optional
+        The candidates' authors, where these are ranked.
     """
 
     query_ids: list[str]

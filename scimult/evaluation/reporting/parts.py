@@ -21,11 +21,20 @@ from scimult.table import Table
 class Options:
     """Settings of a report.
 
-    ``data`` are folders of data sets, for texts; the first that has a set is read. The ``baseline``
-    is the system that others are compared with; by default the oldest result. ``maps`` has a
-    system's embeddings of the papers of a coarse classification set. ``examples`` is the number of
-    won and lost queries shown per data set and system. ``resamples``, ``seed`` and ``confidence``
-    are those of `scimult.evaluation.comparison.Settings`.
+    Attributes
+    ----------
+    data : sequence of Path
+        Folders of data sets, for texts; the first that has a set is read.
+    baseline : str, optional
+        The system that others are compared with; by default the oldest result.
+    maps : mapping
+        System to embeddings of the papers of a coarse classification set.
+    layout : {"tsne", "umap"}
+        Layout of the maps.
+    examples : int
+        Won and lost queries shown per data set and system.
+    resamples, seed, confidence
+        See `scimult.evaluation.comparison.Settings`.
     """
 
     data: Sequence[Path] = ()

@@ -58,12 +58,26 @@ class SourceOptions(StrictConfig):
 
 @dataclass(frozen=True)
 class PublicSource:
-    """One public data set or layout, with its name after ``scimult prepare``.
+    """One public data set or layout.
 
-    ``licence`` are its terms as its owners state them, ``files`` those it needs, relative to
-    ``--input``. ``convert`` reads them and writes raw sources; ``download`` returns the files that
-    given options need and that can be downloaded. ``published`` are counts, by source and name, to
-    compare with those of a conversion.
+    Parameters
+    ----------
+    name : str
+        Name on the command line, after ``scimult prepare``.
+    title : str
+        Short description.
+    url, licence : str
+        Where to get it, and its terms as its owners state them.
+    files : tuple of str
+        The files it needs, relative to ``--input``.
+    options : type
+        Class of its options.
+    convert : callable
+        Reads the public files and writes raw sources.
+    download : callable, optional
+        Returns the files that given options need and that can be downloaded.
+    published : mapping
+        Published counts, by source and name, to compare with those of a conversion.
     """
 
     name: str

@@ -38,7 +38,10 @@ WORLD = FolderKind("a generated world and nothing else", _is_world)
 def write_world(world: World, folder: Path | str) -> dict[str, int]:
     """Write the training files, the evaluation sets and a manifest, all or nothing.
 
-    Return the number of records of each file, by relative path.
+    Returns
+    -------
+    counts : dict
+        Number of records of each file, by relative path.
 
     Raises
     ------
