@@ -72,7 +72,6 @@ def test_split_tables_without_papers_are_refused(tmp_path: Path) -> None:
         ("a.xml", "<PubmedArticleSet><PubmedArticle>", {}, r"a.xml:1: XML file is cut off"),
         ("a.xml", "<html/>", {}, r"a.xml: XML file has no PubMed article"),
         ("a.jsonl", '{"id": 1, "title": "A"}\n', {"columns": {"title": "nope("}}, r"do not fit"),
-        ("a.bib", "@misc{a, title={A}, title={B}}\n", {}, r"a.bib:1: entry has a field twice"),
         ("a.csv", "id,title,title\n1,A,B\n", {}, r"a.csv:1: two columns.*\(value: 'title'\)"),
         ("a.csv", "sep=;\nid;title;id\n1;A;2\n", {}, r"a.csv:2: two columns.*\(value: 'id'\)"),
         ("a.csv", "1,My title\n2,Other\n", {}, r"a.csv: no column is called title or abstract"),
