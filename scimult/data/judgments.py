@@ -54,10 +54,13 @@ def grade_of(record: Record) -> int:
         If it is not a whole number of at most 64 bits.
     """
     score = record.fields.get(SCORE)
+    if isinstance(score, str) and _is_number(score) and not score.strip("+- ").isdecimal():
+        score = float(score)  # a table's "1.0"
     if not isinstance(score, float):
         return record.integer(SCORE)
     if not score.is_integer():
-        raise record.error("field 'score' is not whole", value=score, fix="use whole numbers")
+        fix = "use whole numbers, such as 0, 1 and 2"
+        raise record.error("field 'score' is not whole", value=score, fix=fix)
     return Record(record.path, record.line, {SCORE: int(score)}).integer(SCORE)
 
 
