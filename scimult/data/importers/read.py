@@ -16,7 +16,7 @@ from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
 from scimult.errors import DataError, one_of
-from scimult.progress import warn
+from scimult.progress import note, warn
 from scimult.terminal import listed
 
 Columns = Mapping[str, str | None]
@@ -170,6 +170,10 @@ def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
         from scimult.data.importers.bibtex import read_bibtex
 
         return read_bibtex(path, rejects)
+    if container == "atom":
+        from scimult.data.importers.atom import read_atom
+
+        return read_atom(path, rejects)
     return read_tagged(path, rejects, LAYOUTS[container])
 
 
@@ -183,7 +187,7 @@ def _renamed(
     """Yield records with our field names, from the format and then from ``columns``."""
     resolved: set[str] = set()
     seen: dict[str, None] = {}
-    path = None
+    path, left_out = None, 0
     named = {name: column for name, column in columns.items() if column is not None}
     for record in records:
         path = record.path
@@ -193,11 +197,16 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
+        if not fields:
+            left_out += 1
+            continue
         found = values_at(record.fields, named)
         resolved.update(found)
         yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
     if path is None:
         return
+    if left_out:
+        note(f"{path}: left out attachments, notes and annotations: {left_out:,}")
     for name, column in named.items():
         if name not in resolved:
             raise _no_column(name, column, seen, path)
