@@ -21,6 +21,7 @@ from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.doi import linked_doi, short_doi
+from scimult.data.importers.names import split_names
 from scimult.data.importers.paper import (
     first,
     first_name_first,
@@ -294,14 +295,8 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
     "venue": (
-        "venue",
-        "journal",
-        "publication title",
-        "source title",
-        "journal/book",
-        "container-title",
-        "booktitle",
-        "anthology title",
+        *("venue", "journal", "publication title", "source title", "journal/book"),
+        *("container-title", "booktitle", "anthology title"),
     ),
     "year": (
         *("year", "publication year", "publication_year", "published year", "pubyear"),
@@ -343,6 +338,8 @@ def plain(record: Fields) -> dict[str, Any]:
     elif isinstance(authors, str) and "gsrank" in lower:  # Publish or Perish: "J Doe, K Roe, ..."
         fields["authors"] = [name for name in authors.split(", ") if name not in ("...", "…")]
         fields["venue"] = fields["venue"] or lower.get("source")
+    elif isinstance(authors, str) and "item doi" in lower and ";" not in authors:
+        fields["authors"] = split_names(authors)  # SpringerLink
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields
