@@ -27,7 +27,7 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     ``.jsonl`` has ``query_id``, ``cand_id`` and ``score`` (SciRepEval). ``.qrel`` has four
     space-separated values (SciDocs, in TREC's order: query, iteration, document, relevance).
     Anything else is a table: BEIR's with a header, or else three columns in BEIR's order or four,
-    split at tabs or any number of spaces, in TREC's.
+    split at tabs or any number of spaces, in TREC's; ``.csv`` at commas or semicolons, too.
 
     Raises
     ------
@@ -38,10 +38,11 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     if name.endswith(".jsonl"):
         yield from _renamed(read_jsonl(path, rejects), LINES, rejects)
         return
-    separator, header = (None, HEADERLESS[4]) if name.endswith(".qrel") else _layout(path)
+    is_csv = name.endswith(".csv")
+    separator, header = (None, HEADERLESS[4]) if name.endswith(".qrel") else _layout(path, is_csv)
     columns = () if header else tuple(TABLE.values())
     options = {"columns": columns, "header": header}
-    rows = read_delimited(path, separator, rejects, **options, quoted=False)
+    rows = read_delimited(path, separator, rejects, **options, quoted=is_csv)
     yield from _renamed(rows, TABLE, rejects)
 
 
@@ -79,13 +80,15 @@ def _renamed(
         yield Record(row.path, row.line, fields)
 
 
-def _layout(path: Path) -> tuple[str | None, tuple[str, ...]]:
+def _layout(path: Path, is_csv: bool) -> tuple[str | None, tuple[str, ...]]:
     """Return the separator of a table (``None``: any spaces), its columns if it has no header."""
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
-    separator = "\t" if "\t" in first else None
+    marks = ("\t", ",", ";") if is_csv else ("\t",)
+    separator = next((mark for mark in marks if mark in first), None)
     values = first.split(separator)
     header = HEADERLESS.get(len(values), ())
-    return (separator, header) if header and _is_number(values[-1]) else ("\t", ())
+    is_bare = header and _is_number(values[-1])
+    return (separator, header) if is_bare else (separator or "\t", ())
 
 
 def _is_number(text: str) -> bool:

@@ -20,6 +20,9 @@ IDS = st.text("abq7-_.", min_size=1, max_size=4)
 PAIRS = st.dictionaries(st.tuples(IDS, IDS), st.integers(-1, 3), min_size=1, max_size=12)
 LAYOUTS = {
     "beir.tsv": ("query-id\tcorpus-id\tscore\n", "{q}\t{d}\t{s}\n"),
+    "beir.csv": ("query-id,corpus-id,score\n", "{q},{d},{s}\n"),
+    "quoted.csv": ('"query-id";"corpus-id";"score"\n', '"{q}";"{d}";{s}\n'),
+    "plain.csv": ("", "{q},{d},{s}\n"),
     "plain.tsv": ("", "{q}\t{d}\t{s}\n"),
     "trec.tsv": ("", "{q} 0 {d} {s}\n"),
     "trec_tabs.tsv": ("", "{q}\t0\t{d}\t{s}\n"),

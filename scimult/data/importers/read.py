@@ -10,11 +10,12 @@ from pathlib import Path
 
 from scimult.data.importers.columns import expressions_in, values_at
 from scimult.data.importers.files import Format, find_files, guess_format
-from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
+from scimult.data.importers.paper import FIELDS, NO_TEXT, ImportedPaper, id_of, make_paper
 from scimult.data.importers.shapes import SHAPES, has_column
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
+from scimult.data.tables import unsplit
 from scimult.errors import DataError, one_of
 from scimult.progress import note, warn
 from scimult.terminal import listed
@@ -135,7 +136,8 @@ def _check_columns(first: Record, columns: Columns, is_only_file: bool) -> None:
             "no column is called title or abstract",
             path=first.path,
             value=list(fields),
-            fix="name the column with the titles (--column title=NAME of scimult library, encode "
+            fix=unsplit(list(fields))
+            or "name the column with the titles (--column title=NAME of scimult library, encode "
             "and tagger; papers.columns.title=NAME of prepare table), or write column names on the "
             "first line",
         )
@@ -149,6 +151,14 @@ def _warn_of_unread(path: Path, names: Iterable[str], columns: Columns) -> None:
         if field not in columns and not has_column(names, field):
             problem = f"papers have no {field}, as no column is called so"
             warn(f"{path}: {problem}; if one holds it, give {field}=NAME ({listed(unread)})")
+
+
+def _no_text(record: Record) -> DataError:
+    """Return the error for a record without a field for a text, such as a list of papers."""
+    fix = (
+        "name the fields that hold them, write one paper per line, or leave it out with --skip-bad"
+    )
+    return record.error(NO_TEXT, value=list(record.fields), fix=fix)
 
 
 def _no_column(name: str, column: str, names: Iterable[str], path: Path) -> DataError:
@@ -201,6 +211,9 @@ def _renamed(
             left_out += 1
             continue
         found = values_at(record.fields, named)
+        if shape == "plain" and not found and not has_column(record.fields, "title", "abstract"):
+            rejects.reject(_no_text(record), id_of(Record(record.path, record.line, fields)))
+            continue
         resolved.update(found)
         yield Record(record.path, record.line, fields | dict.fromkeys(columns) | found)
     if path is None:
