@@ -210,9 +210,9 @@ def zotero(item: Fields) -> dict[str, Any]:
 
 def europe_pmc(paper: Fields) -> dict[str, Any]:
     """Convert a paper of Europe PMC; in its ``lite`` results authors are one text."""
-    authors = at(paper, "authorList.author") or ()
+    authors = _all(at(paper, "authorList.author"))
     names = (paper.get("authorString") or "").rstrip(".").split(", ")
-    mesh = at(paper, "meshHeadingList.meshHeading.descriptorName") or ()
+    mesh = _all(at(paper, "meshHeadingList.meshHeading.descriptorName"))
     return {
         "id": first(paper, "id", "pmid"),
         "title": paper.get("title"),
@@ -221,23 +221,26 @@ def europe_pmc(paper: Fields) -> dict[str, Any]:
         "venue": at(paper, "journalInfo.journal.title") or paper.get("journalTitle"),
         "year": year_in(first(paper, "pubYear", "firstPublicationDate")),
         "doi": paper.get("doi"),
-        "labels": [*mesh, *(at(paper, "keywordList.keyword") or ())],
+        "labels": mesh + _all(at(paper, "keywordList.keyword")),
     }
 
 
 def dblp(hit: Fields) -> dict[str, Any]:
     """Convert a hit of DBLP's search, which numbers people of one name and ends titles."""
     info = hit["info"]
-    authors, venue = at(info, "authors.author.text") or [], info.get("venue")
-    authors = authors if isinstance(authors, list) else [authors]
+    venue = info.get("venue")
     return {
         "id": info.get("key"),
         "title": (info.get("title") or "").removesuffix("."),
-        "authors": [_HOMONYM.sub("", name) for name in authors],
+        "authors": [_HOMONYM.sub("", name) for name in _all(at(info, "authors.author.text"))],
         "venue": venue[0] if isinstance(venue, list) else venue,
         "year": year_in(info.get("year")),
         "doi": info.get("doi"),
     }
+
+
+def _all(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def _creator(author: Fields) -> str | None:

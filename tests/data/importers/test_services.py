@@ -94,6 +94,7 @@ LITE = {
     "journalTitle": "Graphs",
     "pubYear": "2020",
     "firstPublicationDate": "2020-01-01",
+    "keywordList": {"keyword": "one"},  # as converters of XML write a list of one
 }
 DBLP: dict[str, Any] = {
     "@score": "4",
@@ -190,7 +191,7 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
             }
         ),
         "12345",
-        {"id": "PPR1", "authors": ["Li B", "Doe JA"], "venue": "Graphs", "labels": []},
+        {"id": "PPR1", "authors": ["Li B", "Doe JA"], "venue": "Graphs", "labels": ["one"]},
     ),
     "europe pmc lines": ("a.jsonl", lines(EUROPE_PMC, LITE), "12345", {"id": "PPR1"}),
     "dblp": (

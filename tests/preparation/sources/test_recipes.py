@@ -104,7 +104,7 @@ EXPECTED = {
     "bibtex": (2, 2, {"classification": 2}),
     "ris": (2, 2, {"classification": 2}),
     "zotero": (1, 2, {"classification": 2}),
-    "europepmc": (2, 2, {"classification": 2}),
+    "europepmc": (2, 3, {"classification": 3}),
     "feed": (2, 2, {"classification": 2}),
     "tables": (2, 2, {"classification": 3}),
     "sql": (3, 1, {"classification": 3, "link_prediction": 3}),
