@@ -23,6 +23,8 @@ from scimult.locks import (
     exclusive,
     left_by_writers,
     lock_name,
+    make_folder,
+    remove_if_empty,
     remove_leftovers,
     temporary_name,
 )
@@ -77,8 +79,9 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
         path = Path(os.path.realpath(path))
     temporary = temporary_name(path)
     living = None
+    new: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        new = make_folder(path.parent)
         remove_leftovers(path)
         living = create_living(temporary)
         yield temporary
@@ -96,6 +99,7 @@ def atomic_file(path: Path | str) -> Iterator[Path]:
             temporary.unlink()
         if living is not None:
             os.close(living)
+        remove_if_empty(*new)
 
 
 @contextmanager
@@ -124,7 +128,7 @@ def atomic_folder(path: Path | str, kind: FolderKind | None = None) -> Iterator[
     temporary = temporary_name(path)
     with ExitStack() as stack:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.callback(remove_if_empty, *make_folder(path.parent))
             stack.enter_context(exclusive(lock_name(path), given))
             _recover(path)
             check_replaceable(given, kind)
@@ -198,7 +202,7 @@ def check_own_file(path: Path, what: str, mark: bytes) -> None:
 def only_writer(folder: Path | str, out: Path | str | None = None) -> Iterator[None]:
     """Create ``folder`` and keep other processes from writing into it while the body runs.
 
-    A new folder that stays empty is removed again. For folders that grow in place;
+    New folders that stay empty are removed again. For folders that grow in place;
     ``atomic_folder`` locks by itself. Messages name ``out``, if given, instead of the folder.
 
     Raises
@@ -210,21 +214,12 @@ def only_writer(folder: Path | str, out: Path | str | None = None) -> Iterator[N
     named = folder if out is None else Path(out)
     with ExitStack() as stack:
         try:
-            is_new = not folder.exists()
             # Another process may create it meanwhile: the lock decides.
-            folder.mkdir(parents=True, exist_ok=True)
-            if is_new:
-                stack.callback(remove_if_empty, folder)
+            stack.callback(remove_if_empty, *make_folder(folder))
             stack.enter_context(exclusive(folder / ".lock", named))
         except OSError as error:
             raise storage_error(error, named) from error
         yield
-
-
-def remove_if_empty(folder: Path) -> None:
-    """Remove a folder, unless it holds something or is not there."""
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def folder_bytes(folder: Path | str) -> int:

@@ -158,6 +158,30 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         os.close(living)
 
 
+def make_folder(folder: Path) -> list[Path]:
+    """Create a folder with those above it; return the new ones, for `remove_if_empty`.
+
+    Raises
+    ------
+    OSError
+        If it cannot be created.
+    """
+    new = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        remove_if_empty(*new)
+        raise
+    return new
+
+
+def remove_if_empty(*folders: Path) -> None:
+    """Remove each folder, innermost first, unless it holds something or is not there."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def remove_if_dead(path: Path) -> None:
     """Remove a temporary file or folder unless a living process has locked it."""
     with suppress(OSError):

@@ -11,13 +11,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 
 from scimult.errors import StorageError
-from scimult.files import discard, only_writer, remove_if_empty, storage_error
+from scimult.files import discard, only_writer, storage_error
 from scimult.locks import (
     OLD,
     exclusive,
     left_by_writers,
     lock_name,
+    make_folder,
     remove_if_dead,
+    remove_if_empty,
     remove_leftovers,
 )
 
@@ -66,7 +68,7 @@ def only_call(out: Path) -> Iterator[None]:
     path = _named(out)
     with ExitStack() as locks:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            locks.callback(remove_if_empty, *make_folder(path.parent))
             locks.enter_context(exclusive(lock_name(path), out))
         except OSError as error:
             raise storage_error(error, out) from error

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scimult import files, locks
+from scimult.errors import StorageError
 from scimult.locks import (
     create_living,
     exclusive,
@@ -19,6 +23,9 @@ from scimult.locks import (
     scratch_folder,
     temporary_name,
 )
+from scimult.unfinished import only_call, unfinished
+
+WRITERS = (files.atomic_file, files.atomic_folder, files.only_writer, only_call, unfinished)
 
 
 @pytest.mark.long
@@ -84,3 +91,30 @@ def test_what_killed_processes_left_is_told_from_what_the_living_hold(tmp_path: 
         (tmp_path / name).touch()
         assert not is_left(tmp_path / name)
     assert not is_left(lock_name(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_refused_leaves_no_folder_above_its_output(
+    tmp_path: Path, writer: Callable[[Path], AbstractContextManager[Any]]
+) -> None:
+    out = tmp_path / "new" / "newer" / "out"
+    with pytest.raises(LookupError), writer(out):
+        assert out.parent.is_dir()
+        raise LookupError
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(LookupError), writer(out):
+        (tmp_path / "new" / "of_another").touch()
+        raise LookupError
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new", tmp_path / "new" / "of_another"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_folders_that_cannot_be_made_leave_none_above_them(
+    tmp_path: Path, writer: Callable[[Path], AbstractContextManager[Any]]
+) -> None:
+    with (
+        pytest.raises(StorageError, match="cannot write"),
+        writer(tmp_path / "a" / ("n" * 300) / "b"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -7,12 +7,26 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from scimult.config import StrictConfig
-from scimult.models.config import EncoderConfig
+from scimult.models.config import EncoderConfig, Pooling
 from scimult.tasks import Routing, Task, TaskSet, route_names, route_of
 from scimult.types import Role, Similarity
 
 FORMAT = "scimult-encoder"
 SHORTEST = 3
+
+
+class Overrides(StrictConfig):
+    """What a library or tagger keeps of the settings its model was opened with.
+
+    They are the options of `scimult.inference.SciMult.from_pretrained`.
+    """
+
+    pooling: Pooling | None = None
+    similarity: Similarity | None = None
+    normalise: bool | None = None
+    dims: int | None = None
+    name: str | None = None
+    tokenizer: str | None = None
 
 
 class PretrainedConfig(StrictConfig):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 KEY = "SCIMULT_API_KEY"
+# Columns of lists with texts of papers, and the most characters that a table shows of one.
+_TEXTS, _MOST_SHOWN = {"title", "paper", "evidence"}, 300
 
 
 def api_key(*, least: int, fix: str) -> str | None:
@@ -153,7 +155,15 @@ def show_list(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
             finite = {name: _finite(value) for name, value in row.items()}
             typer.echo(json.dumps(finite, ensure_ascii=False))
     elif rows:
-        print_records(rows, title)
+        print_records(
+            [{name: _short(name, cell) for name, cell in row.items()} for row in rows], title
+        )
+
+
+def _short(name: str, value: Any) -> Any:
+    """Return the cell of a column, cut if it is a long text: some titles hold a whole paper."""
+    is_long = name in _TEXTS and len(value or "") > _MOST_SHOWN
+    return f"{value[: _MOST_SHOWN - 1]}…" if is_long else value
 
 
 def _finite(value: Any) -> Any:

@@ -61,7 +61,8 @@ AnyPapers = Annotated[
     typer.Option(
         "--papers",
         help="File (.gz too), glob or folder of papers: JSON lines, CSV, Parquet, BibTeX, RIS, "
-        "EndNote, Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed.",
+        "EndNote, Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed, arXiv, "
+        "DBLP.",
         show_default=False,
     ),
 ]
@@ -108,7 +109,8 @@ Files = Annotated[
     typer.Option(
         "--papers",
         help="Files (.gz too), globs or folders: JSON lines, CSV, Parquet, BibTeX, RIS, EndNote, "
-        "Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed (repeatable).",
+        "Zotero, Web of Science, OpenAlex, Semantic Scholar, Crossref, PubMed, arXiv, DBLP "
+        "(repeatable).",
         show_default=False,
     ),
 ]

@@ -39,6 +39,15 @@ CROSSREF_PAGE = re.compile(
     r'"items"\s*:\s*\[',
     re.DOTALL,
 )
+# An answer of Europe PMC's search, of DBLP's, and Better BibTeX's export of a Zotero library, whose
+# collections list numbers of items.
+EUROPE_PMC_PAGE = re.compile(r'\s*\{.*?"resultList"\s*:\s*\{\s*"result"\s*:\s*\[', re.DOTALL)
+DBLP_PAGE = re.compile(r'\s*\{\s*"result"\s*:\s*\{.*?"hit"\s*:\s*\[', re.DOTALL)
+ZOTERO_PAGE = re.compile(
+    r'\s*\{\s*"(?:config|collections|version)"\s*:.*?"items"\s*:\s*\[(?=\s*\{)', re.DOTALL
+)
+_PAGES = (OPENALEX_PAGE, S2AG_PAGE, CROSSREF_PAGE, EUROPE_PMC_PAGE, DBLP_PAGE, ZOTERO_PAGE)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 # Binary files: first bytes, format, and fix.
 _BINARY = {
     b"\x1f\x8b": ("gzip", "end its name in .gz"),
@@ -72,6 +81,11 @@ IMPORTED: Mapping[str, TextFormat] = {
     ),
     "pubmed": TextFormat(
         "PubMed's XML", re.compile(r"\s*(?:<[?!][^>]*>\s*)*<Pubmed\w*Article"), (".xml",)
+    ),
+    "atom": TextFormat(
+        "an Atom feed, as of arXiv's API",
+        re.compile(r"\s*(?:<[?!][^>]*>\s*)*<feed\b[^>]*\bxmlns=.http://www\.w3\.org/2005/Atom"),
+        (".atom",),
     ),
 }
 """Formats of text that ``scimult prepare table`` converts."""
@@ -112,7 +126,7 @@ def json_form(path: Path, start: bytes) -> re.Pattern[str] | None:
     if text.startswith("["):
         return ARRAY if ARRAY.match(text) else None
     if text.startswith("{"):
-        for page in (OPENALEX_PAGE, S2AG_PAGE, CROSSREF_PAGE):
+        for page in _PAGES:
             if page.match(text):
                 return page
         if re.match(r'\{[ \t]*\r?\n\s*"', text):
@@ -143,7 +157,8 @@ def read_elements(text: TextIO, opening: re.Pattern[str]) -> Iterator[Any]:
     assert match is not None
     while match is not None:
         # A page's array is within objects, which end after it.
-        depth = match[0].count("{") - match[0].count("}")
+        head = _STRING.sub("", match[0])
+        depth = head.count("{") - head.count("}")
         buffer = buffer[match.end() :].lstrip()
         at = 0
         while buffer[at : at + 1] != "]":

@@ -27,7 +27,7 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     ``.jsonl`` has ``query_id``, ``cand_id`` and ``score`` (SciRepEval). ``.qrel`` has four
     space-separated values (SciDocs, in TREC's order: query, iteration, document, relevance).
     Anything else is a table: BEIR's with a header, or else three columns in BEIR's order or four,
-    split at tabs or any number of spaces, in TREC's.
+    split at tabs or any number of spaces, in TREC's; ``.csv`` at commas or semicolons, too.
 
     Raises
     ------
@@ -38,10 +38,11 @@ def read_judgments(path: Path, rejects: Rejects) -> Iterator[Record]:
     if name.endswith(".jsonl"):
         yield from _renamed(read_jsonl(path, rejects), LINES, rejects)
         return
-    separator, header = (None, HEADERLESS[4]) if name.endswith(".qrel") else _layout(path)
+    is_csv = name.endswith(".csv")
+    separator, header = (None, HEADERLESS[4]) if name.endswith(".qrel") else _layout(path, is_csv)
     columns = () if header else tuple(TABLE.values())
     options = {"columns": columns, "header": header}
-    rows = read_delimited(path, separator, rejects, **options, quoted=False)
+    rows = read_delimited(path, separator, rejects, **options, quoted=is_csv)
     yield from _renamed(rows, TABLE, rejects)
 
 
@@ -54,10 +55,13 @@ def grade_of(record: Record) -> int:
         If it is not a whole number of at most 64 bits.
     """
     score = record.fields.get(SCORE)
+    if isinstance(score, str) and _is_number(score) and not score.strip("+- ").isdecimal():
+        score = float(score)  # a table's "1.0"
     if not isinstance(score, float):
         return record.integer(SCORE)
     if not score.is_integer():
-        raise record.error("field 'score' is not whole", value=score, fix="use whole numbers")
+        fix = "use whole numbers, such as 0, 1 and 2"
+        raise record.error("field 'score' is not whole", value=score, fix=fix)
     return Record(record.path, record.line, {SCORE: int(score)}).integer(SCORE)
 
 
@@ -76,13 +80,15 @@ def _renamed(
         yield Record(row.path, row.line, fields)
 
 
-def _layout(path: Path) -> tuple[str | None, tuple[str, ...]]:
+def _layout(path: Path, is_csv: bool) -> tuple[str | None, tuple[str, ...]]:
     """Return the separator of a table (``None``: any spaces), its columns if it has no header."""
     first = next((line for _, line in read_lines(path, Rejects(skip_bad=True))), "")
-    separator = "\t" if "\t" in first else None
+    marks = ("\t", ",", ";") if is_csv else ("\t",)
+    separator = next((mark for mark in marks if mark in first), None)
     values = first.split(separator)
     header = HEADERLESS.get(len(values), ())
-    return (separator, header) if header and _is_number(values[-1]) else ("\t", ())
+    is_bare = header and _is_number(values[-1])
+    return (separator, header) if is_bare else (separator or "\t", ())
 
 
 def _is_number(text: str) -> bool:

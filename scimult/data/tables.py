@@ -25,6 +25,7 @@ _OTHER_MARKS = {
     "\t": "tabs: end its name in .tsv",
     ";": "semicolons: separate them by commas (.csv) or tabs (.tsv)",
     ",": "commas: end its name in .csv",
+    "|": "bars: separate them by commas (.csv) or tabs (.tsv)",
 }
 Line = tuple[int, str]
 
@@ -233,8 +234,12 @@ def check_columns(
         wanted, lacking = (", ".join(some).replace("|", " or ") for some in (columns, missing))
         problem = f"file lacks the column {lacking}"
         fix = f"start the file with a header line with {wanted}{suggest(missing[0], names)}"
-        unsplit = next((mark for mark in _OTHER_MARKS if mark in names[0]), None)
-        if unsplit is not None and len(names) == 1:
-            fix = f"its values are separated by {_OTHER_MARKS[unsplit]}"
+        fix = unsplit(names) or fix
         raise MissingColumnError(missing, problem, path=path, line=line, value=names, fix=fix)
     return names
+
+
+def unsplit(names: Sequence[str]) -> str | None:
+    """Return the fix for a table whose header was not split; None for another one."""
+    mark = next((mark for mark in _OTHER_MARKS if len(names) == 1 and mark in names[0]), None)
+    return f"its values are separated by {_OTHER_MARKS[mark]}" if mark else None

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scimult.errors import ConfigError, DataError, one_of
-from scimult.files import atomic_folder
+from scimult.errors import ConfigError, DataError, SciMultError, one_of
+from scimult.files import atomic_folder, only_writer
 from scimult.inference.origin import sides_are_one, space_of
 from scimult.library.manifest import TOKENIZER, VECTORS, Manifest, write_manifest
+from scimult.library.state import State
 from scimult.retrieval.shards import publish
 from scimult.retrieval.space import Precision, Space
 from scimult.tasks import ALL
@@ -149,3 +152,10 @@ def create_library(
             publish(temporary / VECTORS / manifest.vectors / f"{task}.{sides[task]}", space, [])
         model.save_tokenizer(temporary / VECTORS / manifest.vectors / TOKENIZER)
         write_manifest(temporary, manifest)
+
+
+def withdraw_library(folder: Path) -> None:
+    """Remove a library without papers, unless another process has begun to complete it."""
+    with suppress(SciMultError), only_writer(folder):
+        if not State(folder).live_N.any():
+            shutil.rmtree(folder)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from scimult.errors import DataError, SciMultError, one_of
+from scimult.errors import DataError, one_of
 from scimult.files import only_writer
 from scimult.library.approximate import IndexFacts, Kind
 from scimult.library.compaction import compact
 from scimult.library.drift import Adapter
 from scimult.library.encoded import PrecomputedVectors
-from scimult.library.encoding import create_library, open_other
+from scimult.library.encoding import create_library, open_other, withdraw_library
 from scimult.library.feeds import Feed
 from scimult.library.filters import Where
 from scimult.library.indexing import damaged_indexes, keep_up, make_index
@@ -28,6 +27,7 @@ from scimult.library.state import State, facts_of, finish_creation, summary
 from scimult.library.tagging import LabelIndex, tag_rows
 from scimult.library.tuning import Question, Tuned, tune_words
 from scimult.library.writing import Changes, Writer
+from scimult.locks import remove_if_empty
 from scimult.retrieval.space import Precision
 
 if TYPE_CHECKING:
@@ -116,17 +116,16 @@ class Library:
             If a paper is bad; the library is removed again if it kept no paper.
         """
         encoder = open_other(model, device, dtype, settings)
+        new = [folder for folder in Path(path).absolute().parents if not folder.exists()]
         create_library(Path(path), encoder, Path(model), settings or {}, tasks, precision)
         library = cls(path, device=device)
         library._loaded = encoder
         try:
             library.add(papers, vectors=vectors, show_progress=show_progress)
         except BaseException:
-            # Whatever ends this must not leave an empty library that refuses the next attempt,
-            # unless another process has begun to complete it.
-            with suppress(SciMultError), only_writer(path):
-                if not len(cls(path)):
-                    shutil.rmtree(path)
+            # Whatever ends this must not leave an empty library that refuses the next attempt.
+            withdraw_library(Path(path))
+            remove_if_empty(*new)
             raise
         return library
 

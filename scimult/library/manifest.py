@@ -12,6 +12,8 @@ import numpy as np
 
 from scimult import __version__
 from scimult.arrays import load_array
+from scimult.checkpoints.config import Overrides
+from scimult.config import StrictConfig, validate
 from scimult.errors import DataError
 from scimult.files import atomic_file, read_json, write_json
 from scimult.library.segments import ARROW_TYPES, Segment
@@ -28,6 +30,10 @@ _NAME = re.compile(r"\w[\w.-]*")
 
 Share = float | Literal["rank"]
 """Weight of BM25 next to vectors; or both by their ranks."""
+
+
+class _Model(StrictConfig):
+    settings: Overrides
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,7 @@ def _check(manifest: Manifest) -> None:
             raise ValueError(f"{number!r} is not a number of rows or bytes")
     if missing := {"path", "name", "dtype", "settings"} - manifest.model.keys():
         raise ValueError(f"its model has no {', '.join(sorted(missing))}")
-    if not isinstance(manifest.model["settings"], dict):
-        raise ValueError("its model's settings are no mapping")
+    validate(_Model, {"settings": manifest.model["settings"]})
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

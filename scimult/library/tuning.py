@@ -55,6 +55,18 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
     StorageError
         If another process is writing.
     """
+    with only_writer(state.folder):  # a second one is refused before it has worked for nothing
+        manifest = State(state.folder).manifest
+        if manifest.vectors != state.manifest.vectors:
+            fix = "open the library again, or refresh it, and repeat"
+            raise DataError("the library has another model now", path=state.folder, fix=fix)
+        tuned = _tuned(state, opened, task, questions)
+        shares, rules = {**manifest.words, task: tuned.share}, {**manifest.words_rules, task: RULES}
+        write_manifest(state.folder, manifest.changed(words=shares, words_rules=rules))
+    return tuned
+
+
+def _tuned(state: State, opened: Opened, task: str, questions: Iterable[Question]) -> Tuned:
     given = [(one.words, _rows(state, one.ids), len(set(one.ids))) for one in questions]
     known = [one for one in given if len(one[1]) and one[0].strip()]
     if len(known) < LEAST:
@@ -83,13 +95,6 @@ def tune_words(state: State, opened: Opened, task: str, questions: Iterable[Ques
         ]
         scores[share] = float(compute(f"ndcg@{_K}", judge(_ranking(lists), qrels)).mean())
     best = max(scores, key=lambda share: scores[share])
-    with only_writer(state.folder):
-        manifest = State(state.folder).manifest
-        if manifest.vectors != state.manifest.vectors:
-            fix = "open the library again, or refresh it, and repeat"
-            raise DataError("the library has another model now", path=state.folder, fix=fix)
-        shares, rules = {**manifest.words, task: best}, {**manifest.words_rules, task: RULES}
-        write_manifest(state.folder, manifest.changed(words=shares, words_rules=rules))
     return Tuned(best, scores, len(known))
 
 

@@ -38,6 +38,10 @@ class Curve:
     logits: list[float]
     probabilities: list[float]
 
+    def __post_init__(self) -> None:
+        if len(self.logits) != len(self.probabilities):
+            raise ValueError("a curve has as many logits as probabilities")
+
     def __call__(self, logits: NDArray[Any]) -> Numbers:
         """Return the probabilities of log odds of any shape."""
         plain: Numbers = _logistic(np.asarray(logits, dtype=np.float64))

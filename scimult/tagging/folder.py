@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from scimult.arrays import load_arrays
-from scimult.errors import DataError
+from scimult.checkpoints.config import Overrides
+from scimult.config import StrictConfig, validate
+from scimult.errors import ConfigError, DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
-from scimult.tagging.calibration import Calibration, Curve, Suggestions
-from scimult.tagging.fusion import Fusion, Weights
+from scimult.tagging.calibration import Calibration, Suggestions
+from scimult.tagging.fusion import Fusion
 from scimult.tagging.incoming import Hashes, text_hashes
 from scimult.tagging.reading import read_vocabulary, write_vocabulary
 from scimult.tagging.sets import Hierarchy
@@ -25,7 +27,7 @@ from scimult.tagging.words import (
     unpacked,
 )
 from scimult.terminal import counted
-from scimult.types import FloatArray
+from scimult.types import FloatArray, Similarity
 
 FORMAT, VERSION = "scimult-tagger", 1
 # Increase this when suggestions for held-out papers are measured in another way: those of older
@@ -42,6 +44,29 @@ TAGGER = FolderKind(
         and holds_only(folder, (FILE, VOCABULARY, _LABELS, _PAPERS, _SUGGESTIONS, _LINEAR, *_WORDS))
     ),
 )
+
+
+class _Model(StrictConfig):
+    path: str | None = None
+    dtype: str
+    settings: Overrides
+    task: str
+    # Taggers of earlier versions stored it only if it was not the model's own.
+    similarity: Similarity | None = None
+    fingerprint: str
+
+
+class _Content(StrictConfig):
+    """What ``tagger.json`` holds, which people edit."""
+
+    format: str
+    version: int
+    measured: int = 0
+    model: _Model
+    hierarchy: Hierarchy
+    fusion: Fusion
+    calibration: Calibration | None
+    facts: dict[str, int | float | list[int]]
 
 
 @dataclass(frozen=True)
@@ -147,7 +172,13 @@ def _read(folder: Path) -> TaggerState:
         fix = "use the scimult version that wrote it, or train the tagger again"
         raise DataError(problem, path=folder, value=value, fix=fix)
     try:
-        return _load(folder, content)
+        checked = validate(_Content, content)
+    except ConfigError as error:
+        fix = "correct the file, copy it again, or train the tagger again"
+        problem = f"tagger is damaged: {error.problem}"
+        raise DataError(problem, path=folder / FILE, fix=fix) from error
+    try:
+        return _load(folder, checked)
     except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
@@ -155,31 +186,27 @@ def _read(folder: Path) -> TaggerState:
         raise DataError(f"tagger is damaged: {error}", path=folder, fix=fix) from error
 
 
-def _load(folder: Path, content: dict[str, Any]) -> TaggerState:
+def _load(folder: Path, content: _Content) -> TaggerState:
     labels = load_arrays(folder / _LABELS)
     papers = load_arrays(folder / _PAPERS) if (folder / _PAPERS).is_file() else {}
-    curves, model = content["calibration"], content["model"]
-    if missing := {"dtype", "settings", "fingerprint"} - model.keys():
-        raise ValueError(f"its model has no {', '.join(sorted(missing))}")
-    if not isinstance(model["settings"], dict):
-        raise ValueError("its model's settings are no mapping")
     vocabulary = read_vocabulary(folder / VOCABULARY)
     if len(vocabulary) != len(labels["labels"]):
         counts = f"{counted(len(vocabulary), 'concept')}, {len(labels['labels']):,} embeddings"
         raise ValueError(f"{VOCABULARY} is not that of its training ({counts})")
+    calibration = content.calibration
     return TaggerState(
         vocabulary,
         labels["labels"],
         labels["mean"],
-        Fusion(**{name: Weights(**one) for name, one in content["fusion"].items()}),
-        content["hierarchy"],
-        model,
+        content.fusion,
+        content.hierarchy,
+        content.model.model_dump(exclude_unset=True),
         learned=_load_learned(folder, papers) if papers else None,
-        calibration=curves and Calibration(**{name: Curve(**one) for name, one in curves.items()}),
-        suggestions=curves and Suggestions(**load_arrays(folder / _SUGGESTIONS)),
-        facts=content["facts"],
+        calibration=calibration,
+        suggestions=Suggestions(**load_arrays(folder / _SUGGESTIONS)) if calibration else None,
+        facts=content.facts,
         texts=papers.get("texts", text_hashes(())),  # taggers of earlier versions have none
-        is_outdated=content.get("measured") != _MEASURED,
+        is_outdated=content.measured != _MEASURED,
     )
 
 

@@ -39,10 +39,6 @@ class Weights:
     bias: float
     weights: dict[str, float]
 
-    def __post_init__(self) -> None:
-        if not all(isinstance(one, (int, float)) for one in (self.bias, *self.weights.values())):
-            raise TypeError("a weight of a source is no number")
-
     def of(self, sources: tuple[str, ...]) -> FloatArray:
         """Return the weights of sources, in their order."""
         weights_S: FloatArray = np.array(

@@ -218,8 +218,8 @@ class Tagger:
         return cls(state, encoder)
 
     def __repr__(self) -> str:
-        facts = self.facts
-        learned = f"{facts['papers']:,} tagged papers" if self.is_calibrated else "no tagged papers"
+        papers = self.facts.get("papers", 0)
+        learned = f"{papers:,} tagged papers" if self.is_calibrated else "no tagged papers"
         concepts = counted(len(self.vocabulary), "concept")
         return f"Tagger({concepts}, {learned}, by {self.model.name!r})"
 

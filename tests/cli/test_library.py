@@ -104,7 +104,7 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     "bad",
     [
         "@article{a1, title={}}",  # no text
-        "@article{a1, title={Deep}, title={Nets}}",
+        "@article{a1, title={Deep} year={2019}}",
         r"@article{a1, title={\sqrt}}",
     ],
 )

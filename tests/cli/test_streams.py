@@ -118,4 +118,4 @@ def test_folders_whose_names_have_no_encoding(
     assert result.exit_code == 1
     assert result.stderr.startswith("error: text has no valid encoding")
     assert result.stderr.count("\n") == 1
-    assert os.listdir(out) == []
+    assert sorted(os.listdir()) == ["model", "papers.jsonl"]

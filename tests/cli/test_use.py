@@ -60,6 +60,17 @@ def _error(result: Any) -> str:
     return str(result.stderr)
 
 
+def test_a_table_cuts_titles_that_hold_a_whole_paper(model: Path, folder: Path) -> None:
+    """One filled six thousand lines of a terminal."""
+    whole = "word " * 2000
+    _write(folder / "papers.jsonl", [{"id": "p1", "title": whole}, {"id": "p2", "title": "Short"}])
+    given = ["word", "--model", model, "--papers", folder / "papers.jsonl"]
+    table = _run("search", *given).stdout
+    assert table.count("word") < 80
+    assert "…" in table
+    assert whole.strip() in {row["title"] for row in _rows(_run("search", *given, "--json"))}
+
+
 @pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
 def test_search_ranks_by_the_models_similarity(model: Path, folder: Path, dtype: str) -> None:
     options = ["--model", model, "--papers", folder, "--dtype", dtype, "--json"]

@@ -20,12 +20,18 @@ IDS = st.text("abq7-_.", min_size=1, max_size=4)
 PAIRS = st.dictionaries(st.tuples(IDS, IDS), st.integers(-1, 3), min_size=1, max_size=12)
 LAYOUTS = {
     "beir.tsv": ("query-id\tcorpus-id\tscore\n", "{q}\t{d}\t{s}\n"),
+    "beir.csv": ("query-id,corpus-id,score\n", "{q},{d},{s}\n"),
+    "quoted.csv": ('"query-id";"corpus-id";"score"\n', '"{q}";"{d}";{s}\n'),
+    "plain.csv": ("", "{q},{d},{s}\n"),
     "plain.tsv": ("", "{q}\t{d}\t{s}\n"),
     "trec.tsv": ("", "{q} 0 {d} {s}\n"),
     "trec_tabs.tsv": ("", "{q}\t0\t{d}\t{s}\n"),
     "trec_aligned.tsv": ("", "{q}   0  {d}  {s} \n"),
     "test.qrel": ("", "{q} 0 {d} {s}\n"),
     "spaced.qrel": ("", "{q}  0 {d} {s} \n"),
+    # As pandas writes a column with an empty value.
+    "beir_floats.tsv": ("query-id\tcorpus-id\tscore\n", "{q}\t{d}\t{s}.0\n"),
+    "trec_floats.tsv": ("", "{q} 0 {d} {s}.00\n"),
 }
 
 
@@ -60,6 +66,8 @@ def test_every_layout_says_the_same(tmp_path: Path, pairs: Pairs) -> None:
         ("a.tsv", "query-id\tcorpus-id\tscore\nq\td\n", "a.tsv:2: wrong number of values"),
         ("a.qrel", "q 0 d 1\nq 0 d\n", "a.qrel:2: wrong number of values"),
         ("a.qrel", "q 0 d 1\nq 0 e high\n", "a.qrel:2: field 'score' is not an integer"),
+        ("a.qrel", "q 0 d nan\n", "a.qrel:1: field 'score' is not an integer"),
+        ("a.qrel", "q 0 d 1\nq 0 e 0.5\n", "a.qrel:2: field 'score' is not whole"),
         ("a.jsonl", '{"query_id": "q", "cand_id": "d", "score": 0.5}\n', "'score' is not whole"),
         ("a.jsonl", '{"query_id": "q", "cand_id": "d", "score": 1e300}\n', "not a 64-bit integer"),
         ("a.jsonl", '{"query_id": "q", "score": 1}\n', "missing field 'cand_id'.*add 'cand_id'"),

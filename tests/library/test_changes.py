@@ -197,13 +197,15 @@ def test_a_failing_reader_leaves_no_empty_library(tmp_path: Path, model_folder: 
         yield {}
 
     with pytest.raises(RuntimeError, match="connection"):
-        Library.create(tmp_path / "library", papers(), model=model_folder, dtype="float32")
-    assert not (tmp_path / "library").exists()
+        Library.create(tmp_path / "new" / "library", papers(), model=model_folder, dtype="float32")
+    assert not list(tmp_path.iterdir())
     with pytest.raises(UnknownNameError, match="unknown precision"):
-        Library.create(tmp_path / "library", [paper(1)], model=model_folder, precision="float8")  # type: ignore[arg-type]
+        Library.create(
+            tmp_path / "new" / "library", [paper(1)], model=model_folder, precision="float8"
+        )  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="tasks is a string.*'search'.*pass a list"):
-        Library.create(tmp_path / "library", [paper(1)], model=model_folder, tasks="search")
-    assert not (tmp_path / "library").exists()
+        Library.create(tmp_path / "new" / "library", [paper(1)], model=model_folder, tasks="search")
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_per_cent_new_papers_cost_one_per_cent(make: Make, model: SciMult) -> None:

@@ -17,6 +17,8 @@ from tests.library.conftest import PAPERS, made
 
 _INJECTED = "BIGINT AS x WHERE FALSE); COPY (SELECT 1) TO 'made.csv'; --"
 
+_MODEL = {"path": "m", "name": "m", "dtype": "float32"}
+
 
 @pytest.fixture(scope="module")
 def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,7 +44,8 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"version": 99}, "library of another version.*99"),
         ({"model": {}}, "its model has no dtype, name, path, settings"),
         ({"model": []}, "damaged"),
-        ({"model": {"path": "m", "name": "m", "dtype": "float32", "settings": 1}}, "settings"),
+        ({"model": {**_MODEL, "settings": 1}}, "settings: Input should be a mapping"),
+        ({"model": {**_MODEL, "settings": {"poling": "cls"}}}, "settings.poling: unknown key"),
     ],
 )
 def test_a_manifest_names_no_other_files(

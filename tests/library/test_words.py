@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import pytrec_eval
 
-from scimult.errors import ConfigError, DataError
+from scimult.errors import BusyError, ConfigError, DataError
+from scimult.files import only_writer
 from scimult.inference import SciMult
 from scimult.library import Library, fusing, searching
 from scimult.library.fusing import RULES
@@ -166,6 +167,15 @@ def test_the_share_of_words_is_chosen_on_queries(make: Callable[..., Library]) -
     library.migrate(newer, dtype="float32")
     with pytest.raises(ConfigError, match="no BM25 share has been tuned"):
         library.search("graph", words="tuned")
+
+
+def test_a_second_tuning_is_refused_before_it_begins(make: Callable[..., Library]) -> None:
+    """The later one won in silence."""
+    library = make(PAPERS[:12], tasks=["search"])
+    questions = iter([Question("graph", ["p001"])] * 10)
+    with only_writer(library.path), pytest.raises(BusyError, match="another process is writing"):
+        library.tune_words(questions)
+    assert library.tune_words(questions).queries == 10
 
 
 def test_a_share_that_an_earlier_version_tuned_is_told(

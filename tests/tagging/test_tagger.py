@@ -265,15 +265,6 @@ def test_another_model_and_damage_are_reported(
         Tagger.open(copy, model=model)
     kept = json.loads((copy / "tagger.json").read_text())
     (copy / "vocabulary.jsonl").write_text("".join(lines))
-    for part, value in (
-        ("model", {"path": "m"}),
-        ("model", {**kept["model"], "settings": "x"}),
-        ("fusion", "x"),
-        ("fusion", {**kept["fusion"], "seen": {"bias": 0.0, "weights": {"label": [1]}}}),
-    ):
-        (copy / "tagger.json").write_text(json.dumps({**kept, part: value}))
-        with pytest.raises(DataError, match="tagger is damaged"):
-            Tagger.open(copy, model=model)
     absent = {key: value for key, value in kept.items() if key != "version"}
     (copy / "tagger.json").write_text(json.dumps(absent))
     with pytest.raises(DataError, match="another version"):

@@ -1,8 +1,8 @@
 """Read users' paper files: one reader for every format.
 
 ``read_papers`` reads JSON lines, CSV, TSV and Parquet with any column names, BibTeX, RIS,
-.nbib, .enw, Web of Science, Zotero's CSV, OpenAlex, Semantic Scholar, Crossref, AMiner, arXiv,
-PubMed and prepared folders.
+.nbib, .enw, Web of Science, Zotero, OpenAlex, Semantic Scholar, Crossref, AMiner, arXiv, PubMed,
+Europe PMC, DBLP and prepared folders.
 """
 
 from scimult.data.importers.files import FORMATS, find_files, guess_format

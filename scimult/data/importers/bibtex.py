@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,11 @@ from scimult.data.importers.latex import BRACES, latex_decoder
 from scimult.data.importers.paper import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
+from scimult.progress import warn
+from scimult.terminal import counted, listed
 
 if TYPE_CHECKING:
-    from bibtexparser.model import Block, Entry
+    from bibtexparser.model import Block, Entry, Field
 
 _VENUES = ("journal", "journaltitle", "booktitle", "school", "institution")
 _DATES = ("year", "date")
@@ -69,10 +72,11 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
     # Its middleware for strings knows no "#": values are resolved here.
     library = parse_string(_NO_KEY.sub(r"\1,", text), parse_stack=[])
     # Properties of ``library`` search all blocks at every use.
-    blocks = [_block(block) for block in library.blocks]
+    blocks = _known_keys(library.blocks)
     _refuse_failed(blocks, path, rejects)
     strings = _strings(blocks)
     entries = [block for block in blocks if isinstance(block, Entry)]
+    _warn_of_extra_fields(entries, path)
     data = _Data({entry.key.lower(): entry for entry in entries if entry.key}, strings)
     decode = latex_decoder()
     for entry in entries:
@@ -96,19 +100,44 @@ def read_bibtex(path: Path, rejects: Rejects) -> Iterator[Record]:
         rejects.reject(empty_file(path, "BibTeX entry"))
 
 
-def _block(block: Block) -> Block:
-    """Return a block, or the entry in one that counts as a copy because it has no key either."""
-    from bibtexparser.model import DuplicateBlockKeyBlock
+def _known_keys(blocks: Iterable[Block]) -> list[Block]:
+    """Return blocks, with the entries in those that failed for a field twice, or for no key.
 
-    if isinstance(block, DuplicateBlockKeyBlock) and not block.key:
-        return block.ignore_error_block or block
-    return block
+    A key that occurs twice stays an error, also of an entry that has a field twice.
+    """
+    from bibtexparser.library import Library
+    from bibtexparser.model import DuplicateBlockKeyBlock, DuplicateFieldKeyBlock
+
+    library = Library()
+    for block in blocks:
+        if isinstance(block, DuplicateFieldKeyBlock):
+            block = block.ignore_error_block or block
+        library.add(block, fail_on_duplicate_key=False)
+    known = []
+    for block in library.blocks:
+        if isinstance(block, DuplicateBlockKeyBlock) and not block.key:
+            block = block.ignore_error_block or block
+        known.append(block)
+    return known
+
+
+def _warn_of_extra_fields(entries: Iterable[Entry], path: Path) -> None:
+    """Warn of the first entry that has a field twice; as in BibTeX, the first one counts."""
+    repeats = []
+    for entry in entries:
+        counts = Counter(map(_name, entry.fields))
+        if extra := [name for name, count in counts.items() if count > 1]:
+            repeats.append(((entry.start_line or 0) + 1, extra))
+    if repeats:
+        line, names = repeats[0]
+        more = f"; so it is in {counted(len(repeats) - 1, 'more entry')}" if repeats[1:] else ""
+        rule = "the first value counts, as in BibTeX"
+        warn(f"{path}:{line}: entry has {listed(names)} twice; {rule}{more}")
 
 
 def _refuse_failed(blocks: Sequence[Block], path: Path, rejects: Rejects) -> None:
     from bibtexparser.model import (
         DuplicateBlockKeyBlock,
-        DuplicateFieldKeyBlock,
         ImplicitComment,
         ParsingFailedBlock,
     )
@@ -125,9 +154,6 @@ def _refuse_failed(blocks: Sequence[Block], path: Path, rejects: Rejects) -> Non
                 problem = "key occurs twice in one file"
                 fix = "give one of them another key, or leave it out with --skip-bad"
                 value: Any = block.key
-            elif isinstance(block, DuplicateFieldKeyBlock):
-                problem, fix = "entry has a field twice", "remove one of them"
-                value = ", ".join(sorted(block.duplicate_keys))
             else:
                 problem, fix = _INVALID
                 error = getattr(block, "error", None)
@@ -259,10 +285,15 @@ class _Data:
         return fields
 
     def _fields(self, entry: Entry) -> dict[str, str]:
-        # A comment may stand above a field. The key, which may also be a field to sort by, is last.
-        names = (field.key.rpartition("\n")[2].strip().lower() for field in entry.fields)
-        values = (_joined(str(field.value), self._strings) for field in entry.fields)
-        return {**dict(zip(names, values, strict=True)), "key": entry.key}
+        fields: dict[str, str] = {}
+        for field in entry.fields:
+            fields.setdefault(_name(field), _joined(str(field.value), self._strings))
+        return {**fields, "key": entry.key}  # which may also be a field to sort by
+
+
+def _name(field: Field) -> str:
+    """Return a field's name; a comment may stand above it."""
+    return field.key.rpartition("\n")[2].strip().lower()
 
 
 def _bibtex_paper(fields: Mapping[str, str], decode: Callable[[str], str]) -> dict[str, Any]:

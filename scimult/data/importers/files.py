@@ -35,12 +35,14 @@ FORMATS: dict[str, Format] = {
     "bibtex": Format("bibtex", ""),
     **{name: Format(name, name) for name in ("ris", "nbib", "enw")},
     "wos": Format("", "wos"),
-    "zotero": Format("csv", "plain"),
+    "zotero": Format("", ""),
     "openalex": Format("", "openalex"),
     "s2ag": Format("", "s2ag"),
     "crossref": Format("", "crossref"),
     "aminer": Format("", "aminer"),
     "arxiv": Format("", "arxiv"),
+    "europepmc": Format("", "europepmc"),
+    "dblp": Format("", "dblp"),
     "pubmed": Format("pubmed", ""),
     "prepared": Format("prepared", ""),
 }
@@ -111,6 +113,8 @@ def _container(path: Path) -> str:
     if path.is_dir():
         return "prepared"
     by_name = _SUFFIXES.get(Path(unpacked_name(path)).suffix.lower())
+    if by_name == "pubmed" and IMPORTED["atom"].start.match(_text(read_start(path))):
+        return "atom"
     if by_name is not None:
         return by_name
     start = read_start(path)
@@ -119,7 +123,7 @@ def _container(path: Path) -> str:
     if start.startswith(b"PAR1"):
         return "parquet"
     refuse_binary(path, start)
-    text = start.decode("utf-8-sig", errors="replace")
+    text = _text(start)
     for container, kind in IMPORTED.items():
         if kind.start.match(text):
             return container
@@ -140,7 +144,11 @@ def _shape(path: Path, container: str) -> str | None:
 
 def _header(start: bytes) -> str:
     """Return the first line."""
-    return re.split("[\r\n]", start.decode("utf-8-sig", errors="replace"), maxsplit=1)[0]
+    return re.split("[\r\n]", _text(start), maxsplit=1)[0]
+
+
+def _text(start: bytes) -> str:
+    return start.decode("utf-8-sig", errors="replace")
 
 
 def read_start(path: Path) -> bytes:

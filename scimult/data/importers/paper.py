@@ -29,6 +29,7 @@ FIELDS = (
     "references",
     "labels",
 )
+NO_TEXT = "title and abstract are both empty"
 _KEYWORD_END = re.compile("[;,]")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _NO_YEAR = re.compile(
@@ -168,7 +169,7 @@ def make_paper(record: Record, separator: str = ";", *, has_text: bool = True) -
     )
     if has_text and not title and not abstract:
         raise record.error(
-            "title and abstract are both empty",
+            NO_TEXT,
             value=fields.get("id"),
             fix="give it a text, name the columns that hold one, or leave it out with --skip-bad",
         )

@@ -76,7 +76,7 @@ def _read_articles(path: Path, rejects: Rejects) -> Iterator[Record]:
         rejects.refuse(problem, path, number + 1, value=str(error), fix=fix)
         return
     if is_empty:
-        fix = "use PubMed's XML, whose articles are <PubmedArticle>"
+        fix = "use PubMed's XML, whose articles are <PubmedArticle>; export others as RIS or BibTeX"
         rejects.refuse("XML file has no PubMed article", path, fix=fix)
 
 

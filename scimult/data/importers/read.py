@@ -10,13 +10,14 @@ from pathlib import Path
 
 from scimult.data.importers.columns import expressions_in, values_at
 from scimult.data.importers.files import Format, find_files, guess_format
-from scimult.data.importers.paper import FIELDS, ImportedPaper, id_of, make_paper
+from scimult.data.importers.paper import FIELDS, NO_TEXT, ImportedPaper, id_of, make_paper
 from scimult.data.importers.shapes import SHAPES, has_column
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
+from scimult.data.tables import unsplit
 from scimult.errors import DataError, one_of
-from scimult.progress import warn
+from scimult.progress import note, warn
 from scimult.terminal import listed
 
 Columns = Mapping[str, str | None]
@@ -135,7 +136,8 @@ def _check_columns(first: Record, columns: Columns, is_only_file: bool) -> None:
             "no column is called title or abstract",
             path=first.path,
             value=list(fields),
-            fix="name the column with the titles (--column title=NAME of scimult library, encode "
+            fix=unsplit(list(fields))
+            or "name the column with the titles (--column title=NAME of scimult library, encode "
             "and tagger; papers.columns.title=NAME of prepare table), or write column names on the "
             "first line",
         )
@@ -149,6 +151,14 @@ def _warn_of_unread(path: Path, names: Iterable[str], columns: Columns) -> None:
         if field not in columns and not has_column(names, field):
             problem = f"papers have no {field}, as no column is called so"
             warn(f"{path}: {problem}; if one holds it, give {field}=NAME ({listed(unread)})")
+
+
+def _no_text(record: Record) -> DataError:
+    """Return the error for a record without a field for a text, such as a list of papers."""
+    fix = (
+        "name the fields that hold them, write one paper per line, or leave it out with --skip-bad"
+    )
+    return record.error(NO_TEXT, value=list(record.fields), fix=fix)
 
 
 def _no_column(name: str, column: str, names: Iterable[str], path: Path) -> DataError:
@@ -170,6 +180,10 @@ def _records(path: Path, rejects: Rejects, container: str) -> Iterator[Record]:
         from scimult.data.importers.bibtex import read_bibtex
 
         return read_bibtex(path, rejects)
+    if container == "atom":
+        from scimult.data.importers.atom import read_atom
+
+        return read_atom(path, rejects)
     return read_tagged(path, rejects, LAYOUTS[container])
 
 
@@ -183,7 +197,7 @@ def _renamed(
     """Yield records with our field names, from the format and then from ``columns``."""
     resolved: set[str] = set()
     seen: dict[str, None] = {}
-    path = None
+    path, left_out = None, 0
     column_of = {name: column for name, column in columns.items() if column is not None}
     for record in records:
         path = record.path
@@ -193,11 +207,19 @@ def _renamed(
         except DataError as error:
             rejects.reject(error)
             continue
+        if not fields:
+            left_out += 1
+            continue
         values = values_at(record.fields, column_of)
+        if shape == "plain" and not values and not has_column(record.fields, "title", "abstract"):
+            rejects.reject(_no_text(record), id_of(Record(record.path, record.line, fields)))
+            continue
         resolved.update(values)
         yield Record(record.path, record.line, fields | dict.fromkeys(columns) | values)
     if path is None:
         return
+    if left_out:
+        note(f"{path}: left out attachments, notes and annotations: {left_out:,}")
     for name, column in column_of.items():
         if name not in resolved:
             raise _no_column(name, column, seen, path)

@@ -5,20 +5,23 @@ Dumps have years such as -1, 0 and 9999: those that cannot be years are unknown.
 References, checked against the layouts of November 2026: OpenAlex works
 (https://docs.openalex.org), Semantic Scholar's API, datasets and S2ORC
 (https://api.semanticscholar.org), AMiner's DBLP citation network v10 to v14
-(https://www.aminer.org/citation), Crossref's REST API and CSL JSON, unarXive 2022.
+(https://www.aminer.org/citation), Crossref's REST API and CSL JSON, unarXive 2022, Zotero's API v3
+(https://www.zotero.org/support/dev/web_api), Europe PMC's (https://europepmc.org/RestfulWebService)
+and DBLP's (https://dblp.org/faq/13501473).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import partial
 from html import unescape
 from itertools import chain
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
-from scimult.data.importers.doi import short_doi
+from scimult.data.importers.doi import linked_doi, short_doi
+from scimult.data.importers.names import split_names
 from scimult.data.importers.paper import (
     first,
     first_name_first,
@@ -37,6 +40,14 @@ _VERSION = re.compile(r"v\d+$")
 _HEADING = re.compile(
     r"^((?:\s*<[^<>/]*>)*?)\s*<([\w:]+)>\s*(?:abstract|summary)[.:]?\s*</\2>", re.IGNORECASE
 )
+# Zotero's attachments have titles, such as "Full Text PDF", too.
+_NO_WORKS = {"attachment", "note", "annotation"}
+_ZOTERO_VENUES = (
+    *("publicationTitle", "proceedingsTitle", "bookTitle", "conferenceName", "university"),
+    *("institution", "repository", "websiteTitle"),
+)
+_EXTRA_DOI = re.compile(r"^doi:\s*(\S+)", re.IGNORECASE | re.MULTILINE)
+_HOMONYM = re.compile(r" \d{4}$")
 _OPENALEX_ID = re.compile(r"https?://(?:api\.)?openalex\.org/(?:works/)?", re.I)
 
 
@@ -176,6 +187,67 @@ def cited_arxiv_ids(paper: Fields) -> dict[str, list[str]]:
     return ids
 
 
+def zotero(item: Fields) -> dict[str, Any]:
+    """Convert an item of Zotero's API or of Better BibTeX's JSON; empty for what is no work."""
+    item = first(item, "data") or item
+    if item.get("itemType") in _NO_WORKS:
+        return {}
+    creators, tags = item.get("creators") or [], item.get("tags") or []
+    doi = _EXTRA_DOI.search(item.get("extra") or "")
+    return {
+        "id": first(item, "key", "citationKey", "itemID"),
+        "title": item.get("title"),
+        "abstract": item.get("abstractNote"),
+        "authors": list(map(_creator, [c for c in creators if c.get("creatorType") == "author"]))
+        or list(map(_creator, creators)),
+        "venue": first(item, *_ZOTERO_VENUES),
+        "year": year_in(item.get("date")),
+        "doi": item.get("DOI") or (doi[1] if doi else linked_doi(item.get("url") or "")),
+        # Where there are none by hand, those that a database gave, as from Zotero's CSV.
+        "labels": at([tag for tag in tags if not tag.get("type")] or tags, "tag"),
+    }
+
+
+def europe_pmc(paper: Fields) -> dict[str, Any]:
+    """Convert a paper of Europe PMC; in its ``lite`` results authors are one text."""
+    authors = _all(at(paper, "authorList.author"))
+    names = (paper.get("authorString") or "").rstrip(".").split(", ")
+    mesh = _all(at(paper, "meshHeadingList.meshHeading.descriptorName"))
+    return {
+        "id": first(paper, "id", "pmid"),
+        "title": paper.get("title"),
+        "abstract": paper.get("abstractText"),
+        "authors": list(map(_creator, authors)) or names,
+        "venue": at(paper, "journalInfo.journal.title") or paper.get("journalTitle"),
+        "year": year_in(first(paper, "pubYear", "firstPublicationDate")),
+        "doi": paper.get("doi"),
+        "labels": mesh + _all(at(paper, "keywordList.keyword")),
+    }
+
+
+def dblp(hit: Fields) -> dict[str, Any]:
+    """Convert a hit of DBLP's search, which numbers people of one name and ends titles."""
+    info = hit["info"]
+    venue = info.get("venue")
+    return {
+        "id": info.get("key"),
+        "title": (info.get("title") or "").removesuffix("."),
+        "authors": [_HOMONYM.sub("", name) for name in _all(at(info, "authors.author.text"))],
+        "venue": venue[0] if isinstance(venue, list) else venue,
+        "year": year_in(info.get("year")),
+        "doi": info.get("doi"),
+    }
+
+
+def _all(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def _creator(author: Fields) -> str | None:
+    name = " ".join(filter(None, (author.get("firstName"), author.get("lastName"))))
+    return first(author, "name", "collectiveName") or name or author.get("fullName")
+
+
 def at(value: Any, path: str) -> Any:
     """Return the value at a dotted path, or a list of values if lists are on the way.
 
@@ -226,14 +298,8 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
     "authors": ("author full names", "authors", "author", "author/s"),
     "venue": (
-        "venue",
-        "journal",
-        "publication title",
-        "source title",
-        "journal/book",
-        "container-title",
-        "booktitle",
-        "anthology title",
+        *("venue", "journal", "publication title", "source title", "journal/book"),
+        *("container-title", "booktitle", "anthology title"),
     ),
     "year": (
         *("year", "publication year", "publication_year", "published year", "pubyear"),
@@ -275,6 +341,8 @@ def plain(record: Fields) -> dict[str, Any]:
     elif isinstance(authors, str) and "gsrank" in lower:  # Publish or Perish: "J Doe, K Roe, ..."
         fields["authors"] = [name for name in authors.split(", ") if name not in ("...", "…")]
         fields["venue"] = fields["venue"] or lower.get("source")
+    elif isinstance(authors, str) and "item doi" in lower and ";" not in authors:
+        fields["authors"] = split_names(authors)  # SpringerLink
     if not isinstance(fields["references"], list):
         fields["references"] = None
     return fields
@@ -292,30 +360,40 @@ SHAPES: Mapping[str, Shape] = {
     "aminer": aminer,
     "crossref": crossref,
     "arxiv": arxiv,
+    "zotero": zotero,
+    "europepmc": europe_pmc,
+    "dblp": dblp,
     "plain": plain,
     **{name: partial(paper_of, layout) for name, layout in LAYOUTS.items()},
 }
 
 
+# Names of fields that tell a shape.
+_TELLING: Mapping[str, Set[str]] = {
+    "zotero": {"itemType"},
+    "openalex": {"referenced_works", "abstract_inverted_index", "authorships"},
+    "s2ag": {
+        *("corpusid", "corpusId", "paperId", "citingcorpusid", "externalIds"),
+        *("outbound_citations", "outCitations", "citedPaper", "citingPaper"),
+    },
+    "aminer": {"indexed_abstract", "n_citation"},
+    "europepmc": {"authorString", "firstPublicationDate"},
+    "crossref": {"container-title", "issued"},
+    "arxiv": {"bib_entries", "authors_parsed"},
+}
+
+
 def guess_shape(fields: Fields) -> str | None:
     """Return the name of a record's shape; ``None`` if it is unknown."""
-    names = fields.keys()
-    message = fields.get("message")
+    inner = {name: value for name, value in fields.items() if isinstance(value, Mapping)}
     identifier = fields.get("id")
-    if isinstance(message, Mapping) and "DOI" in message:
+    if "DOI" in inner.get("message", ()):
         return "crossref"
+    if "itemType" in inner.get("data", ()):
+        return "zotero"
+    if "info" in inner and "@id" in fields:
+        return "dblp"
     if isinstance(identifier, str) and _OPENALEX_ID.match(identifier):
         return "openalex"
-    if names & {"referenced_works", "abstract_inverted_index", "authorships"}:
-        return "openalex"
-    if names & {"corpusid", "corpusId", "paperId", "citingcorpusid"}:
-        return "s2ag"
-    if names & {"outbound_citations", "outCitations", "externalIds", "citedPaper", "citingPaper"}:
-        return "s2ag"
-    if names & {"indexed_abstract", "n_citation"}:
-        return "aminer"
-    if names & {"container-title", "issued"} or isinstance(fields.get("title"), list):
-        return "crossref"
-    if "bib_entries" in names or "authors_parsed" in names:
-        return "arxiv"
-    return None
+    told = (shape for shape, names in _TELLING.items() if names & fields.keys())
+    return next(told, "crossref" if isinstance(fields.get("title"), list) else None)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from scimult.data.judgments import SCORE, grade_of
 from scimult.data.lines import Record
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError
@@ -146,11 +147,11 @@ def _read_lists(source: Source) -> Dataset:
 
 def _query(record: Record) -> tuple[Text, dict[str, int]]:
     """Return a query, as a text or a paper, and its graded documents."""
-    scores = record.fields.get("score")
+    scores = record.fields.get(SCORE)
     if not isinstance(scores, dict):
         raise record.error("query has no scores", value=scores, fix='write {"id": grade, ...}')
-    graded = {str(key): Record(record.path, record.line, {"score": scores[key]}) for key in scores}
-    grades = {key: entry.integer("score") for key, entry in graded.items()}
+    graded = {str(key): Record(record.path, record.line, {SCORE: scores[key]}) for key in scores}
+    grades = {key: grade_of(entry) for key, entry in graded.items()}
     if "query" not in record.fields:
         return _paper(record), grades
     return request(record, "query"), grades

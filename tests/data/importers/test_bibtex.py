@@ -77,6 +77,32 @@ def test_a_paper_has_the_venue_and_year_of_its_proceedings(tmp_path: Path) -> No
     assert (child.title, child.doi, child.labels, child.authors) == ("A", "", [], ["Ann Lee"])
 
 
+def test_of_a_field_that_an_entry_has_twice_the_first_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BibTeX warns and ignores "extra" fields, whose names have no case."""
+    text = """@misc{a, title = {A}}
+@misc{b, title = {B},
+  Title = {Other}, year = 2001, year = 2002}
+@misc{c, title = {C}, note = {one}, note = {two}, note = {three}}
+"""
+    path = written(tmp_path, "a.bib", text)
+    assert [(paper.title, paper.year) for paper in read(path)] == [
+        ("A", None),
+        ("B", 2001),
+        ("C", None),
+    ]
+    kept = "the first value counts, as in BibTeX; so it is in 1 more entry"
+    assert caplog.messages == [f"{path}:2: entry has title, year twice; {kept}"]
+
+
+def test_an_entry_with_a_field_twice_still_has_a_key_of_its_own(tmp_path: Path) -> None:
+    for first, second in (("year = 1, year = 2", "year = 1"), ("year = 1", "year = 1, year = 2")):
+        text = f"@misc{{a, title = {{A}}, {first}}}\n@misc{{a, title = {{B}}, {second}}}\n"
+        with pytest.raises(DataError, match=r"a\.bib:2: key occurs twice"):
+            read(written(tmp_path, "a.bib", text))
+
+
 def test_entries_that_are_no_papers_give_theirs_to_papers(tmp_path: Path) -> None:
     text = """@xdata{ACL, booktitle = {Proc. of Tests}, doi = {10.1000/1}, xdata = {year, acl}}
 @xdata{year, date = {2019-07}, title = {Of the data}}

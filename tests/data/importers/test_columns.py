@@ -161,6 +161,23 @@ def test_columns_of_springerlink_are_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "names",
+    [
+        ["Ana Núñez"],
+        ["Ana Núñez", "Bo Li", "Jürgen van Damme", "X. (Lu) Zhang", "Álvaro Öz"],
+        ["Yann LeCun", "Ann McDonald", "Bo MacKay Smith", "Ed DeVito", "J. FitzGerald"],
+        ["Thi Le", "Ann Lee", "Jo Van", "La Na", "DeAnn Smith"],
+        ["LaToya Jones", "Bo Li", "McKenzie Roe", "LaToya Jones", "Mac Ford"],
+    ],
+)
+def test_authors_of_springerlink_run_together(tmp_path: Path, names: list[str]) -> None:
+    """So they are in its files, one of which is in r0light/cna-quality-model."""
+    text = f"Item Title,Item DOI,Authors\nA,10.1007/a,{''.join(names)}\n"
+    (paper,) = read(written(tmp_path, "a.csv", text))
+    assert paper.authors == names
+
+
+@pytest.mark.parametrize(
     ("name", "content"),
     [
         ("a.csv", "id,title,Kurz\n1,A,Of it\n"),

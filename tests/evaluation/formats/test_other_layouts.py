@@ -200,7 +200,7 @@ def test_a_paper_without_a_line_of_matches(released: Path) -> None:
 
 def test_released_links_patients_and_lists(tmp_path: Path) -> None:
     papers = [
-        {"paper": "1", "title": "a", "abstract": "", "cite": ["2"], "score": {"2": 5, "3": 1}},
+        {"paper": "1", "title": "a", "abstract": "", "cite": ["2"], "score": {"2": 5, "3": 1.0}},
         {"paper": "2", "title": "b", "abstract": "", "cite": [], "score": {}},
         {"paper": "3", "title": "c", "abstract": "", "cite": ["1", "2"], "score": {}},
     ]

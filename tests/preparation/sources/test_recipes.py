@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
-from tests.data.importers import layouts
+from tests.data.importers import layouts, test_services
 from tests.data.importers.written import lines
 
 PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
@@ -72,6 +72,8 @@ def _downloads(folder: Path, edges: bool) -> None:
         "LIBRARY/pubmed.nbib": layouts.NBIB,
         "LIBRARY/scholar.enw": layouts.ENW,
         "LIBRARY/savedrecs (1).txt": layouts.WOS,
+        "ANSWERS/search.json": test_services.CASES["europe pmc"][1],
+        "ANSWERS/feed.xml": test_services.FEED,
         "TABLES/scopus.csv": SCOPUS,
     }
     for name, text in files.items():
@@ -99,6 +101,8 @@ EXPECTED = {
     "bibtex": (2, 2, {"classification": 2}),
     "ris": (2, 2, {"classification": 2}),
     "zotero": (1, 2, {"classification": 2}),
+    "europepmc": (2, 3, {"classification": 3}),
+    "feed": (2, 2, {"classification": 2}),
     "tables": (2, 2, {"classification": 3}),
     "sql": (3, 1, {"classification": 3, "link_prediction": 3}),
     "edges": (3, 0, {"link_prediction": 3}),
