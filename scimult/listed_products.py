@@ -72,7 +72,7 @@ def largest_products(x_ND: FloatArray, y_MD: FloatArray, k: int) -> tuple[FloatA
     """
     values_MK = np.empty((len(y_MD), k), dtype=np.float32)
     rows_MK = np.empty((len(y_MD), k), dtype=np.int64)
-    with _faiss() as library:
+    with faiss_with_our_threads() as library:
         x, y, values, rows = map(library.swig_ptr, (x_ND, y_MD, values_MK, rows_MK))
         sizes = x_ND.shape[1], len(y_MD), len(x_ND), k
         library.knn_inner_product(y, x, *sizes, values, rows)
@@ -87,14 +87,14 @@ def _products_at(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) 
 def _products_by_faiss(x_ND: Tensor, y_MD: Tensor, rows_P: Tensor, columns_P: Tensor) -> Tensor:
     products_P = torch.empty(len(rows_P), dtype=torch.float32)
     read = [x.contiguous() for x in (x_ND, rows_P, y_MD, columns_P)]
-    with _faiss() as library:
+    with faiss_with_our_threads() as library:
         pointers = [library.swig_ptr(x.numpy()) for x in (*read, products_P)]
         library.pairwise_indexed_inner_product(x_ND.shape[1], len(products_P), *pointers)
     return products_P
 
 
 @contextmanager
-def _faiss() -> Iterator[Any]:
+def faiss_with_our_threads() -> Iterator[Any]:
     """Give faiss torch's number of threads inside the block."""
     library = _library()
     before = library.omp_get_max_threads()

@@ -7,7 +7,7 @@ results of a query are kept as integers that encode score and id order
 
 Where the machine multiplies int8 or bfloat16 faster, a first pass multiplies rounded vectors and
 keeps every candidate that the error of these products cannot rule out
-(`scimult.retrieval.rounded`); only those are multiplied in float32. No candidate is lost: the
+(`scimult.retrieval.rounded`, for a few queries `byte_scan`); only those are multiplied in float32. No candidate is lost: the
 lists are those of float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,
@@ -33,6 +33,7 @@ from scimult.heap import keep_freed_memory
 from scimult.listed_products import may_use_faiss
 from scimult.products import FEW, multiplies_bytes
 from scimult.progress import bar
+from scimult.retrieval.byte_scan import ByteScan
 from scimult.retrieval.copies import Copies, equal_rows
 from scimult.retrieval.few_candidates import (
     MOST_CANDIDATES,
@@ -56,6 +57,9 @@ from scimult.retrieval.vectors import Vectors, check_array
 from scimult.types import FloatArray, IntArray, Similarity
 
 FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
+
+FEW_SEARCHES = 32
+"""Queries, a few at a time, after which a copy in bytes is made; as many more make up for it."""
 
 # Queries searched together in one pass over the candidates.
 _QUERIES = 1 << 14
@@ -92,7 +96,9 @@ class ExactIndex:
         copy of the candidates a quarter or half the size of float32; ``float32`` makes one pass;
         ``auto`` makes two where such products are fast and the candidates are in the device's
         memory and many: 8,192, and for each result 160 with 65,536 numbers for bfloat16 (16,000 of
-        width 768 for the best 100), 200 with 262,144 for int8 (34,000); on a GPU 131,072 numbers.
+        width 768 for the best 100), 200 with 262,144 for int8 (34,000); on a GPU 131,072 numbers. After
+        32 queries of up to four at a time among 16,777,216 numbers, dot product or cosine, such take
+        a pass over bytes, too (`scimult.retrieval.byte_scan`).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; default: what suits the device.
 
@@ -141,6 +147,7 @@ class ExactIndex:
         # Then another way is not taken because it is faster.
         self._as_told = first_pass in ("int8", "bfloat16") or block_rows is not None
         self._built_nearest: Nearest | None = None
+        self._single_queries = 0
 
     def search(
         self,
@@ -169,20 +176,37 @@ class ExactIndex:
         """
         check_array(queries_QD, "query embeddings")
         k = min(check_length(k), len(self.ids))
-        if exclude_Q is None and k:
+        scan = self._scan_for(len(queries_QD), k)
+        if scan is None and exclude_Q is None and k:
             ranking = self._by_faiss(queries_QD, k)
             if ranking is not None:
                 return ranking
         queries = self._vectors.queries(queries_QD)
         check_excluded(exclude_Q, len(queries))
         with without_autocast(self.device):
-            at_once = self._at_once(len(queries), k)
+            at_once = scan or self._at_once(len(queries), k)
             if at_once is not None:
                 ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
                 if ranking is not None:
                     return ranking
             excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
             return self._in_passes(queries, k, excluded_Q, show_progress=show_progress)
+
+    def _scan_for(self, queries: int, k: int) -> ByteScan | None:
+        """Return the candidates in bytes for few queries, once there were some such searches."""
+        may = self._first_pass == "auto" and not self._as_told and self.similarity != "l2"
+        if not (may and self._on_host and k and ByteScan.suits(self._vectors, queries, k)):
+            return None
+        if self._few is not None:
+            return None
+        self._single_queries += queries
+        if self._single_queries <= FEW_SEARCHES or not self._scan.is_useful:
+            return None
+        return self._scan
+
+    @cached_property
+    def _scan(self) -> ByteScan:
+        return ByteScan(self._vectors, self.place_C)
 
     def _by_faiss(self, queries_QD: FloatArray, k: int) -> Ranking | None:
         """Return what faiss finds for few usual queries; None where it cannot tell or is slow."""

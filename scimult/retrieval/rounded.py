@@ -15,16 +15,21 @@ from torch import Tensor
 from scimult.products import ByteMatrix
 from scimult.retrieval.vectors import Block, Vectors
 
+SINGLE = 2.0**-24
+"""Unit roundoff of float32."""
+
+LARGEST = 126.5
+"""The largest number of a code; rounding up after a dither of half a step stays below 128."""
+
+SURE = 9.6
+"""Standard deviations that one in 10^19 sub-Gaussian numbers exceeds: 2 exp(-9.6² / 2)."""
+
 _BLOCK = 1 << 12
-# Unit roundoffs of bfloat16 and float32.
-_HALF, _SINGLE = 2.0**-8, 2.0**-24
+# Unit roundoff of bfloat16.
+_HALF = 2.0**-8
 # Squares below this one's may be lost from a float32 sum.
 _LOST = 2.0**-63
-# The largest number of a code; rounding up after a dither of half a step stays below 128.
-_LARGEST = 126.5
 _DITHER = 20230912
-# Standard deviations that fewer than one in 10^19 sub-Gaussian numbers exceed: 2 exp(-9.6² / 2).
-_SURE = 9.6
 # At most one in this many candidates is kept.
 _MOST_KEPT = 64
 
@@ -120,7 +125,7 @@ class HalfVectors(Rounded):
         length = error = torch.zeros((), dtype=torch.float32, device=vectors.device)
         biases_C = length.new_empty(len(rounded_CD))
         lost = length.new_empty(min(_BLOCK, len(rounded_CD)), vectors.shape[1])
-        for rows, vectors_BD, bias_B in _blocks(vectors):
+        for rows, vectors_BD, bias_B in vectors_by_block(vectors):
             rounded_BD = rounded_CD[rows].copy_(vectors_BD)
             lost_BD = lost[: len(rounded_BD)].copy_(rounded_BD).sub_(vectors_BD)
             error = torch.maximum(error, lengths_of(lost_BD).max())
@@ -152,9 +157,9 @@ class HalfVectors(Rounded):
         lost_Q = lengths_of(queries_QD - queries_QD.bfloat16().float())
         length = self.length + self.error
         products_Q = (lengths_Q + lost_Q) * length
-        error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * _SINGLE * products_Q
+        error_Q = lengths_Q * self.error + lost_Q * length + 4 * width * SINGLE * products_Q
         if self.bias_C is not None:
-            error_Q += _HALF * products_Q + 4 * _SINGLE * (products_Q + self.bias)
+            error_Q += _HALF * products_Q + 4 * SINGLE * (products_Q + self.bias)
         # Lengths are rounded too, and the hardware may flush the smallest numbers to zero.
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + length)
         return bound_Q
@@ -207,12 +212,12 @@ class ByteVectors(Rounded):
         """Round all candidates, on a host."""
         count, width = vectors.shape
         codes_CD = torch.empty(count, width, dtype=torch.uint8)
-        centre_D, dither_D = vectors.sample().mean(dim=0), _dither(width, 0)
+        centre_D, dither_D = vectors.sample().mean(dim=0), dither(width, 0)
         direction_D = torch.nn.functional.normalize(centre_D, dim=0)
         # A small tensor kept from each block would sit in the gap that the next block needs.
         steps_C, along_C, biases_C = torch.empty(3, count, dtype=torch.float32)
         length = spread = torch.zeros((), dtype=torch.float32)
-        for rows, vectors_BD, bias_B in _blocks(vectors):
+        for rows, vectors_BD, bias_B in vectors_by_block(vectors):
             x_BD = vectors_BD - centre_D
             steps_B = _steps(x_BD)
             length = torch.maximum(length, lengths_of(vectors_BD).max())
@@ -238,7 +243,7 @@ class ByteVectors(Rounded):
         """Return the queries as integers, with the term that removes the candidates' dither."""
         along_Q, across_QD = self._split(queries_QD)
         steps_Q = _steps(across_QD)
-        codes_QD = _rounded(across_QD, steps_Q, _dither(queries_QD.shape[1], 1))
+        codes_QD = _rounded(across_QD, steps_Q, dither(queries_QD.shape[1], 1))
         bias_Q = -steps_Q * (codes_QD @ self.dither_D)
         return CodedQueries(ByteMatrix.of(codes_QD.to(torch.int8), steps_Q, bias_Q), along_Q)
 
@@ -254,9 +259,9 @@ class ByteVectors(Rounded):
         candidates_Q = self.steps_C.max() * lengths_of(across_QD) / 12**0.5
         queries_Q = _steps(across_QD) * self.spread / 2
         products_Q = lengths_Q * (self.length + self.spread)
-        error_Q = _SURE * torch.hypot(candidates_Q, queries_Q) + 4 * width * _SINGLE * products_Q
+        error_Q = SURE * torch.hypot(candidates_Q, queries_Q) + 4 * width * SINGLE * products_Q
         if self.bias_C is not None:
-            error_Q += 4 * _SINGLE * (products_Q + self.bias_C.abs().max())
+            error_Q += 4 * SINGLE * (products_Q + self.bias_C.abs().max())
         bound_Q: Tensor = 1.001 * error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
 
@@ -300,10 +305,10 @@ class SingleVectors(Rounded):
     def error_at(self, lengths_Q: Tensor) -> Tensor:
         """Bound the same for queries of these lengths."""
         width = self.vectors.shape[1]
-        error_Q: Tensor = 4 * width * _SINGLE * lengths_Q * self.length
+        error_Q: Tensor = 4 * width * SINGLE * lengths_Q * self.length
         if self.vectors.block(0, 1).bias_B is not None:
             # A bias is half a squared length, and the sum is rounded.
-            error_Q = error_Q + 4 * _SINGLE * self.length * (lengths_Q + self.length)
+            error_Q = error_Q + 4 * SINGLE * self.length * (lengths_Q + self.length)
         bound_Q: Tensor = error_Q + width * 2.0**-120 * (1 + lengths_Q + self.length)
         return bound_Q
 
@@ -314,22 +319,23 @@ def lengths_of(x_ND: Tensor) -> Tensor:
     return lengths_N
 
 
-def _blocks(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+def vectors_by_block(vectors: Vectors) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    """Yield rows, and their vectors and biases."""
     for first in range(0, vectors.shape[0], _BLOCK):
         rows = slice(first, min(first + _BLOCK, vectors.shape[0]))
         block = vectors.block(rows.start, rows.stop)
         yield rows, block.scaled_BD, block.bias_B
 
 
-def _dither(width: int, stream: int) -> Tensor:
+def dither(width: int, stream: int) -> Tensor:
     """Return numbers in [-1/2, 1/2) independent of any data and the same in every run."""
     generator = torch.Generator().manual_seed(_DITHER + stream)
     return torch.rand(width, generator=generator, dtype=torch.float32) - 0.5
 
 
 def _steps(x_ND: Tensor) -> Tensor:
-    """Return each row's step, which scales its largest number to ``_LARGEST``."""
-    steps_N = x_ND.abs().amax(dim=1) / _LARGEST
+    """Return each row's step, which scales its largest number to ``LARGEST``."""
+    steps_N = x_ND.abs().amax(dim=1) / LARGEST
     # Rows of zeros, or of numbers too small for a step.
     return torch.where(steps_N < torch.finfo(torch.float32).tiny, 1.0, steps_N)
 

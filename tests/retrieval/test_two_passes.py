@@ -284,7 +284,7 @@ def test_errors_of_bytes_have_the_spread_that_the_bound_is_made_of(
         off.append(_scores(coded, q_QD) + coded.shift_of(q_QD)[:, None] - wanted_QC)
     deviation_QC = torch.stack(off).double().std(dim=0)
     assert (torch.stack(off).double().mean(dim=0).abs() < 5 * deviation_QC / 300**0.5).all()
-    allowed_Q = (coded.error_of(q_QD) / rounded._SURE).double()
+    allowed_Q = (coded.error_of(q_QD) / rounded.SURE).double()
     assert (deviation_QC <= 1.16 * allowed_Q[:, None]).all()
     assert float((deviation_QC / allowed_Q[:, None]).max()) > 0.5
 
