@@ -7,8 +7,8 @@ results of a query are kept as integers that encode score and id order
 
 Where the machine multiplies int8 or bfloat16 faster, a first pass multiplies rounded vectors and
 keeps every candidate that the error of these products cannot rule out
-(`scimult.retrieval.rounded`, for a few queries `byte_scan`); only those are multiplied in float32. No candidate is lost: the
-lists are those of float32 products alone.
+(`scimult.retrieval.rounded`, for a few queries `scimult.retrieval.byte_scan`); only those are
+multiplied in float32. No candidate is lost: the lists are those of float32 products alone.
 
 Shape legend: Q queries, C candidates, D width, K results per query, B candidates of one block,
 W candidates of a query that are multiplied in float32, P listed (query, candidate) pairs.
