@@ -96,9 +96,9 @@ class ExactIndex:
         copy of the candidates a quarter or half the size of float32; ``float32`` makes one pass;
         ``auto`` makes two where such products are fast and the candidates are in the device's
         memory and many: 8,192, and for each result 160 with 65,536 numbers for bfloat16 (16,000 of
-        width 768 for the best 100), 200 with 262,144 for int8 (34,000); on a GPU 131,072 numbers. After
-        32 queries of up to four at a time among 16,777,216 numbers, dot product or cosine, such take
-        a pass over bytes, too (`scimult.retrieval.byte_scan`).
+        width 768 for the best 100), 200 with 262,144 for int8 (34,000); on a GPU 131,072 numbers.
+        After 32 queries, up to four at a time, by dot product or cosine among 16,777,216 numbers,
+        such read bytes in a first pass, too (`scimult.retrieval.byte_scan`).
     query_rows, block_rows : int, optional
         Size of the buffer of scores; default: what suits the device.
 
