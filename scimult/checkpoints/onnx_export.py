@@ -72,7 +72,7 @@ def export_onnx(
     Raises
     ------
     ConfigError
-        If the extra ``onnx`` is not installed.
+        If the extra ``onnx`` is not installed, or its packages do not fit each other.
     CheckpointError
         If the model cannot be folded, or the graph's embeddings differ.
     StorageError
@@ -115,23 +115,32 @@ def export_onnx(
 
 def _write_graph(embedder: _Embedder, path: Path, vocabulary: int) -> None:
     ids_BL, mask_BL = _example(3, 7, vocabulary)
-    rows, tokens = torch.export.Dim("rows"), torch.export.Dim("tokens")
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        level = logging.getLogger("torch.onnx").level
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        torch.onnx.export(
-            embedder,
-            (ids_BL, mask_BL),
-            str(path),
-            input_names=list(_INPUTS),
-            output_names=["sentence_embedding"],
-            dynamic_shapes={name: {0: rows, 1: tokens} for name in _INPUTS},
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
-        logging.getLogger("torch.onnx").setLevel(level)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                embedder,
+                (ids_BL, mask_BL),
+                str(path),
+                input_names=list(_INPUTS),
+                output_names=["sentence_embedding"],
+                dynamic_shapes={name: {0: "rows", 1: "tokens"} for name in _INPUTS},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except OSError:
+        raise
+    # torch, onnxscript and onnx-ir have each errors of their own for versions that do not match.
+    except Exception as error:
+        problem = f"torch {torch.__version__} cannot write the graph ({type(error).__name__})"
+        fix = "pip install --upgrade 'scimult[onnx]'"
+        raise ConfigError(problem, fix=fix) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _compare(embedder: _Embedder, path: Path, max_length: int) -> float | None:

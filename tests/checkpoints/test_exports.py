@@ -209,6 +209,22 @@ def test_onnx_that_computes_something_else_is_not_written(
         export_onnx(tmp_path / "o", model, None)
 
 
+def test_an_export_that_torch_cannot_do_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So onnxscript 0.5 to 0.6 failed with newer onnx-ir, and torch 2.6 with any."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to convert")
+
+    model = load_pretrained(save_tiny_model(tmp_path / "m", variant="vanilla"))
+    monkeypatch.setattr(torch.onnx, "export", fails)
+    problem = r"torch .* cannot write the graph \(RuntimeError\).*upgrade 'scimult\[onnx\]'"
+    with pytest.raises(ConfigError, match=problem):
+        export_onnx(tmp_path / "o", model, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
 @pytest.mark.parametrize(
     ("section", "name"),
     [(PretrainedConfig, "max_length"), (EncoderConfig, "max_positions"), (ExpertLayout, "blocks")],
