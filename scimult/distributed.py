@@ -248,7 +248,7 @@ def gather_rows(x_ND: Tensor, sizes_W: Sequence[int]) -> tuple[Tensor, int]:
         return x_ND, 0
     assert len(sizes_W) == world_size()
     assert sizes_W[rank()] == len(x_ND)
-    gathered: Tensor = _GatherRows.apply(x_ND, sizes_W)  # type: ignore[no-untyped-call]
+    gathered: Tensor = _GatherRows.apply(x_ND, sizes_W)  # type: ignore[no-untyped-call,unused-ignore]
     return gathered, sum(sizes_W[: rank()])
 
 

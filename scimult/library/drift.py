@@ -99,7 +99,7 @@ def fit_adapter(new_NM: FloatArray, old_ND: FloatArray, similarity: Similarity) 
     return max(scored, key=lambda adapter: adapter.recall)
 
 
-def procrustes(new_NM: FloatArray, old_ND: FloatArray) -> Matrix:
+def procrustes(new_NM: FloatArray | Matrix, old_ND: FloatArray | Matrix) -> Matrix:
     """Return the matrix of orthonormal rows or columns that maps new vectors closest to old."""
     product_MD = new_NM.astype(np.float64).T @ old_ND.astype(np.float64)
     left, _, right = np.linalg.svd(product_MD, full_matrices=False)
@@ -112,8 +112,7 @@ def ridge(new_NM: FloatArray, old_ND: FloatArray, shrinkage: float) -> Matrix:
     x, y = new_NM.astype(np.float64), old_ND.astype(np.float64)
     gram_MM = x.T @ x
     gram_MM += shrinkage * np.trace(gram_MM) / len(gram_MM) * np.eye(len(gram_MM))
-    matrix_MD: Matrix = np.linalg.solve(gram_MM, x.T @ y)
-    return matrix_MD
+    return np.linalg.solve(gram_MM, x.T @ y).astype(np.float64, copy=False)
 
 
 def of_rank(matrix_MD: Matrix, new_NM: FloatArray, rank: int) -> Matrix:

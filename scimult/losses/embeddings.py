@@ -87,12 +87,12 @@ def fitted_projection(student_ND: FloatArray, teacher_NE: FloatArray) -> Tensor:
     would first bend the model towards chance; fitting the map to the model first preserves what it
     knows (Kumar et al., 2022, "Fine-Tuning can Distort Pretrained Features").
     """
-    student_ND, teacher_NE = (
+    units_ND, goals_NE = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         for x in (student_ND.astype(np.float64), teacher_NE.astype(np.float64))
     )
-    gram_DD = student_ND.T @ student_ND
+    gram_DD = units_ND.T @ units_ND
     width = len(gram_DD)
     ridge = _RIDGE * np.trace(gram_DD) / width
-    weight_DE = np.linalg.solve(gram_DD + ridge * np.eye(width), student_ND.T @ teacher_NE)
+    weight_DE = np.linalg.solve(gram_DD + ridge * np.eye(width), units_ND.T @ goals_NE)
     return torch.from_numpy(np.ascontiguousarray(weight_DE.T, dtype=np.float32))

@@ -108,8 +108,8 @@ class _Programme:
         low, high = np.inf, -np.inf
         for _, block in blocks_of(scores_SR):
             finite = block[np.isfinite(block)]
-            low, high = min(low, finite.min(initial=low)), max(high, finite.max(initial=high))
-        self._low, self._spread = float(low), float(high - low) if high > low else 1.0
+            low, high = float(finite.min(initial=low)), float(finite.max(initial=high))
+        self._low, self._spread = low, high - low if high > low else 1.0
         # Cost of an unfilled slot. Only the last value exceeds what exchanges along any chain of
         # pairs could gain; such large costs are slow and inexact, and seldom needed.
         self._penalty = 5.0

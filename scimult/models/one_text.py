@@ -130,14 +130,17 @@ def _normalise(x_TD: FloatArray, config: EncoderConfig, weights: Weights, name: 
     """Apply LayerNorm (Ba et al., 2016)."""
     x_TD = x_TD - x_TD.mean(axis=1, keepdims=True)
     variance_T1 = np.square(x_TD).mean(axis=1, keepdims=True)
-    x_TD = x_TD / np.sqrt(variance_T1 + np.float32(config.norm_eps))
-    normed_TD: FloatArray = x_TD * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    deviation_T1: FloatArray = np.sqrt(variance_T1 + np.float32(config.norm_eps))
+    normed_TD: FloatArray = (
+        x_TD / deviation_T1 * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+    )
     return normed_TD
 
 
 def _softmax(scores_HTT: FloatArray) -> FloatArray:
-    powers_HTT = np.exp(scores_HTT - scores_HTT.max(axis=-1, keepdims=True))
-    shares_HTT: FloatArray = powers_HTT / powers_HTT.sum(axis=-1, keepdims=True)
+    powers_HTT: FloatArray = np.exp(scores_HTT - scores_HTT.max(axis=-1, keepdims=True))
+    sums_HT1: FloatArray = powers_HTT.sum(axis=-1, keepdims=True)
+    shares_HTT: FloatArray = powers_HTT / sums_HT1
     return shares_HTT
 
 

@@ -133,7 +133,7 @@ def attend_short(qkv_T3HK: Tensor, rows: Tables, dropout: float = 0.0) -> Tensor
     dropout : float
         Dropout probability on the attention weights.
     """
-    output_THK: Tensor = _ShortAttention.apply(qkv_T3HK, rows, dropout)  # type: ignore[no-untyped-call]
+    output_THK: Tensor = _ShortAttention.apply(qkv_T3HK, rows, dropout)  # type: ignore[no-untyped-call,unused-ignore]
     return output_THK
 
 

@@ -163,7 +163,8 @@ def unit_rows(embeddings_ND: FloatArray) -> FloatArray:
         largest_N1 = np.abs(x_ND[odd_N]).max(axis=1, keepdims=True, initial=0)
         x_ND[odd_N] /= np.where(largest_N1 > 0, largest_N1, 1)
         lengths_N1[odd_N] = np.linalg.norm(x_ND[odd_N], axis=1, keepdims=True)
-    scaled_ND: FloatArray = x_ND / np.where(lengths_N1 > 0, lengths_N1, np.float32(1))
+    divisors_N1: FloatArray = np.where(lengths_N1 > 0, lengths_N1, np.float32(1))
+    scaled_ND: FloatArray = x_ND / divisors_N1
     return scaled_ND
 
 

@@ -146,5 +146,6 @@ def standardised(values_BC: FloatArray) -> FloatArray:
     """Scale rows to mean 0 and standard deviation 1; constant rows become 0."""
     centred_BC = values_BC - values_BC.mean(axis=1, keepdims=True)
     spread_B1 = centred_BC.std(axis=1, keepdims=True)
-    scaled_BC: FloatArray = centred_BC / np.where(spread_B1 > 0, spread_B1, 1)
+    divisors_B1: FloatArray = np.where(spread_B1 > 0, spread_B1, 1)
+    scaled_BC: FloatArray = centred_BC / divisors_B1
     return scaled_BC

@@ -71,7 +71,7 @@ def check_negatives(config: PretrainConfig, plan: RunPlan, routes_of_task: Route
         if all(isinstance(loss, TripletConfig) and loss.negatives == "own" for loss in losses):
             continue
         pairs_U = rows_US[:, members].sum(1)
-        without = np.count_nonzero(pairs_U == 1) / max(1, pairs_U.sum())
+        without = np.count_nonzero(pairs_U == 1) / max(1, int(pairs_U.sum()))
         names = ", ".join(plan.sources[number].name for number in members)
         if without == 1:
             raise ConfigError(

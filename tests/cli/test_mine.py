@@ -70,6 +70,8 @@ def test_each_process_of_a_machine_mines_on_its_own_gpu(
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    # A build for CUDA without a driver would count them, too.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     save_tiny_model(tmp_path)
     open_encoder(DenseConfig(rule="dense", model=str(tmp_path)))
     assert taken == [3]

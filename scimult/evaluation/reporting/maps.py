@@ -120,9 +120,9 @@ def paper_map(
 def project(embeddings_ND: FloatArray, seed: int, layout: Layout = "tsne") -> FloatArray:
     """Return positions in the unit square, shape ``(N, 2)``, similar embeddings close together."""
     rows_ND = np.asarray(embeddings_ND, dtype=np.float32)
-    norms_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    norms_N1: FloatArray = np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
     # On the unit sphere, Euclidean neighbours are cosine neighbours, and PCA can initialise.
-    unit_ND = rows_ND / np.maximum(norms_N1, 1e-12)
+    unit_ND = rows_ND / norms_N1
     positions_N2 = _LAYOUTS[layout](unit_ND, seed)
     low_2, high_2 = positions_N2.min(axis=0), positions_N2.max(axis=0)
     scaled_N2: FloatArray = (positions_N2 - low_2) / np.maximum(high_2 - low_2, 1e-12)
