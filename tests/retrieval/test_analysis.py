@@ -140,7 +140,8 @@ def test_words_with_marks_are_those_of_unicode(text: str) -> None:
 def test_scripts_of_east_asia_are_split_as_unicode_says(text: str) -> None:
     """Ideographs and Hiragana each, Katakana in runs, Hangul as letters; ``regex`` knows them."""
     segments = regex.split(r"(?wV1)\b", text.lower())
-    expected = [segment for segment in segments if regex.search(r"\w", segment)]
+    # The last versions for Python 3.10 leave an apostrophe before a first letter.
+    expected = [segment.lstrip("'") for segment in segments if regex.search(r"\w", segment)]
     assert Analyser(tokens="lucene")([text]) == [expected]
 
 
