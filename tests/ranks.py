@@ -39,6 +39,19 @@ def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments
     ``function`` lives at the top level of a test module; what it returns must be picklable.
     ``folder`` (a ``tmp_path``) receives the results.
     """
+    try:
+        _start_ranks(function, world, folder, arguments)
+    except mp.ProcessRaisedException as error:
+        # Rarely gloo loses a connection while a group forms (pytorch/pytorch#53270).
+        if "connectFullMesh failed" not in str(error):
+            raise
+        _start_ranks(function, world, folder, arguments)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _start_ranks(
+    function: Callable[..., Any], world: int, folder: Path, arguments: tuple[Any, ...]
+) -> None:
     port = distributed.free_port()
     mp.start_processes(
         _on_rank,
@@ -46,7 +59,6 @@ def run_ranks(function: Callable[..., Any], world: int, folder: Path, *arguments
         nprocs=world,
         start_method="forkserver",
     )
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
 
 
 def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
