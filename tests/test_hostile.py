@@ -107,6 +107,7 @@ def test_formulas_with_many_names_or_preambles_are_read_in_one_pass() -> None:
     plain_text(f"<alternatives><tex-math>{preambles}</tex-math></alternatives>")
 
 
+@pytest.mark.long
 def test_long_values_are_split_in_one_pass(tmp_path: Path) -> None:
     gap = "x" + " " * 100_000 + "x"
     assert keywords_in(f"a , {gap};b") == ["a", gap, "b"]
@@ -164,6 +165,7 @@ def test_a_configuration_that_is_included_twice_is_read_once(tmp_path: Path) -> 
         read_yaml(tmp_path / "0.yaml")
 
 
+@pytest.mark.long
 def test_quotes_that_open_in_every_line_are_read_in_one_pass(tmp_path: Path) -> None:
     """Each row seemed to go on to the end of the file: half a megabyte took an hour."""
     for name, line in (("a.csv", 'a","b\n'), ("a.csv", '"x"y","z\n'), ("a.tsv", 'a"\t"b\n')):
@@ -175,12 +177,14 @@ def test_quotes_that_open_in_every_line_are_read_in_one_pass(tmp_path: Path) -> 
             assert "50,000" in summary
 
 
+@pytest.mark.long
 def test_words_of_latex_are_decoded_once(tmp_path: Path) -> None:
     """A megabyte of accents took over 20 seconds."""
     papers, _ = _read(tmp_path, "a.bib", "@article{k, title = {" + r"\'e " * 400_000 + "}}")
     assert papers[0].title == "é" + " é" * 399_999
 
 
+@pytest.mark.long
 def test_abbreviations_and_ruled_lines_are_read_in_one_pass() -> None:
     assert len(sentences("A. " * 33_000 + "B. See e.g. Fig. 1. It ends.")) == 2
     Analyser(tokens=LUCENE, stop_words="none", stemmer="none")(["_" * 200_000])

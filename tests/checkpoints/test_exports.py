@@ -179,6 +179,7 @@ def onnx_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_onnx_computes_the_same_at_any_batch_and_length(onnx_folder: Path) -> None:
     model = load_pretrained(onnx_folder / "m", normalise=True)
     session = onnxruntime.InferenceSession(str(onnx_folder / "o" / "model.onnx"))
@@ -248,6 +249,7 @@ def test_weights_beyond_a_bert_are_refused(tmp_path: Path) -> None:
         export_folded(tmp_path / "f", model, "search")
 
 
+@pytest.mark.long
 def test_cards_say_what_users_need(tmp_path: Path, onnx_folder: Path) -> None:
     folder = save_tiny_model(tmp_path / "run" / "model", pooling="mean")
     model = load_pretrained(folder)

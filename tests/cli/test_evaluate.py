@@ -207,6 +207,7 @@ def test_results_do_not_go_among_the_files_of_other_output(suite: Path, name: st
     assert [path.name for path in out.iterdir()] == [name]
 
 
+@pytest.mark.long
 def test_third_party_encoders_keep_embeddings_between_runs(suite: Path, minilm: Path) -> None:
     """A second run finds all embeddings stored and gets the same scores."""
     store, out = suite.parent / "store", suite.parent / "out"

@@ -110,6 +110,7 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS_WITH_OUT)
 @pytest.mark.parametrize("out", [".", "..", "labels.jsonl", "pipe", "link", "x" * 300])
 def test_no_output_replaces_anything_else(folder: Path, verb: str, out: str) -> None:

@@ -98,6 +98,7 @@ def _suite_that_prefers(model: Path, folder: Path) -> Path:
     return folder / "own.yaml"
 
 
+@pytest.mark.long
 def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     other = save_tiny_model(tmp_path / "other", seed=5)

@@ -88,6 +88,7 @@ def test_steps_inside_what_is_replaced_are_refused(tmp_path: Path) -> None:
     assert "--steps is inside the prepared folder" in result.stderr
 
 
+@pytest.mark.long
 def test_shards_say_that_they_are_mined_and_the_folder_is_shown_as_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

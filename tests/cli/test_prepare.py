@@ -121,6 +121,7 @@ def test_mine_refuses_invalid_settings(config: Path, tmp_path: Path, override: s
     assert PreparedData.open(tmp_path / "out").fingerprint == before
 
 
+@pytest.mark.long
 def test_a_public_source_is_converted_and_prepared(tmp_path: Path) -> None:
     rows = [["cats?", "Cats are.", "Dogs are."], ["dogs?", "Dogs are.", "Cats are."]]
     write_files(tmp_path / "in", {"train.jsonl": rows})

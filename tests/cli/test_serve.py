@@ -172,6 +172,7 @@ def test_a_tagger_of_another_model_keeps_the_services_deadlines(
         assert not thread.is_alive()
 
 
+@pytest.mark.long
 def test_a_short_timeout_is_of_requests_not_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

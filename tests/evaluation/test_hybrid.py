@@ -58,6 +58,7 @@ def ranking(scored: list[dict[int, int]]) -> Ranking:
     return ranking_of_pairs(query_P, row_P, score_P.astype(np.float32), len(scored), PLACES)
 
 
+@pytest.mark.long
 @given(lists, st.data())
 def test_fusing_equals_a_plain_loop(first: list[dict[int, int]], data: st.DataObject) -> None:
     second = data.draw(

@@ -150,6 +150,7 @@ def test_several_labels_per_paper(x: FloatArray) -> None:
     assert shares.mean() == pytest.approx(wanted)
 
 
+@pytest.mark.long
 def test_samples_of_several_labels_are_those_of_scirepeval(x: FloatArray) -> None:
     """Drawn label by label in the order of their numbers; folds follow the order of a set."""
     limits = np.linspace(-0.5, 0.8, 11)
@@ -273,6 +274,7 @@ def test_f1_is_of_the_label_1_also_where_no_test_paper_has_it(x: FloatArray) -> 
     assert both.resampled == ["macro_f1"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_scored(x: FloatArray) -> None:
     values = list(range(TRAIN + TEST))
     benchmark = _benchmark(["kendall_tau"])

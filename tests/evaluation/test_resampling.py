@@ -272,6 +272,7 @@ def test_shares_in_f1_are_those_of_leaving_papers_out(seed: int, labels: int, pa
     assert shares_Q - shares_Q.mean() == pytest.approx(values_Q - values_Q.mean(), abs=1e-10)
 
 
+@pytest.mark.long
 def test_shares_vary_as_f1_does_when_papers_are_drawn() -> None:
     """Macro F1 of three labels, 400 draws: 15 % as below."""
     rng = np.random.default_rng(3)

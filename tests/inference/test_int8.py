@@ -47,6 +47,7 @@ def test_int8_is_close_to_float32_in_every_linear(tmp_path: Path, variant: str) 
     assert distances.max() < 0.15
 
 
+@pytest.mark.long
 @has_bytes
 def test_a_real_checkpoint_in_int8_is_as_close_as_others_are(minilm: Path) -> None:
     plain, rounded = (SciMult.from_pretrained(minilm, dtype=dtype) for dtype in ("float32", "int8"))
@@ -55,6 +56,7 @@ def test_a_real_checkpoint_in_int8_is_as_close_as_others_are(minilm: Path) -> No
     assert np.sum(np.multiply(*both), axis=1).min() > 0.995
 
 
+@pytest.mark.long
 @has_bytes
 @pytest.mark.parametrize("case", CASES)
 def test_every_variant_can_be_rounded(case: str) -> None:

@@ -318,6 +318,7 @@ def test_a_changed_library_rejects_earlier_parts(library: Library) -> None:
         library.index(kind="hnsw", part=Part(0, 2))
 
 
+@pytest.mark.long
 def test_a_part_of_a_model_that_the_library_left_meanwhile_is_not_merged(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +366,7 @@ def test_small_libraries_and_wrong_targets_are_refused(make: Callable[..., Libra
         make(dated(3), "other").index(target_recall=1.5)
 
 
+@pytest.mark.long
 def test_no_index_passes_over_papers_whose_file_may_return(
     library: Library, model: SciMult
 ) -> None:

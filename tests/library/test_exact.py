@@ -54,6 +54,7 @@ def _naive(
     return sorted(by_id, key=lambda pair: -pair[1])
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4),

@@ -237,6 +237,7 @@ class _Qdrant(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = _answer
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Failed to obtain server version", "ignore:.*[Cc]ompatib")
 def test_requests_to_qdrant_are_small(model: SciMult, tmp_path: Path) -> None:
     # A server takes 32 MiB: 1,500 points of width 1,024.

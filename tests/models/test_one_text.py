@@ -41,6 +41,7 @@ def _random(config: EncoderConfig, seed: int) -> Encoder:
     return model.eval()
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), seed=st.integers(0, 999))
 def test_embeddings_are_those_of_the_encoder(data: st.DataObject, seed: int) -> None:

@@ -110,6 +110,7 @@ def test_sql_reads_json_as_python_does_or_leaves_it(
         assert found == by_python(engine, rows)
 
 
+@pytest.mark.long
 @SETTINGS
 @given(
     cells=st.lists(

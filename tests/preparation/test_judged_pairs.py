@@ -80,6 +80,7 @@ def test_judged_links_and_references(root: Path, tmp_path: Path) -> None:
     assert len(citations(data)) == len(CITATIONS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["score", "clicked"])
 @pytest.mark.parametrize("separator", ["\t", ","])
 def test_what_is_judged_irrelevant_is_no_positive(

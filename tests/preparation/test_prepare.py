@@ -83,6 +83,7 @@ def test_search_negatives_are_the_papers_shown_and_not_clicked(data: PreparedDat
         assert found[f"toy/query:{query['id']}"] == {f"toy:{p}" for p in shown}
 
 
+@pytest.mark.long
 def test_answers_in_neither_split_are_no_negatives(root: Path, tmp_path: Path) -> None:
     clicks = [(f"q{i}", f"p{k}", 1) for i in range(6) for k in range(i, 20, 2)]
     write_tsv(root / "clicks.tsv", ("query-id", "paper-id", "clicked"), clicks)
@@ -148,6 +149,7 @@ def test_the_same_input_gives_the_same_folder_and_another_seed_another(
     assert build_dataset(config, tmp_path / "other")[0].fingerprint != data.fingerprint
 
 
+@pytest.mark.long
 def test_folders_may_be_called_like_columns_and_patterns(
     root: Path, data: PreparedData, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ def test_folders_may_be_called_like_columns_and_patterns(
     assert made.fingerprint == data.fingerprint
 
 
+@pytest.mark.long
 def test_compressed_input_is_the_same_input(root: Path, data: PreparedData, tmp_path: Path) -> None:
     plain = root / "papers.jsonl"
     (root / "papers.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
@@ -169,6 +172,7 @@ def test_compressed_input_is_the_same_input(root: Path, data: PreparedData, tmp_
     assert build_dataset(config, tmp_path / "gz")[0].fingerprint == data.fingerprint
 
 
+@pytest.mark.long
 def test_down_sampling_keeps_what_it_leaves_out_as_known(root: Path, tmp_path: Path) -> None:
     data = build_dataset(raw_config(root, max_pairs_per_label=2), tmp_path / "out")[0]
     train, dev = (

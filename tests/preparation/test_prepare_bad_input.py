@@ -96,6 +96,7 @@ def test_a_bad_record(
     assert problem in rejects.summary()
 
 
+@pytest.mark.long
 def test_an_unknown_label_leaves_the_paper_and_its_other_labels(root: Path, tmp_path: Path) -> None:
     _replace_line(root / "papers.jsonl", 3, _paper(labels=["l9", "l4"]))
     data, rejects = build_dataset(raw_config(root), tmp_path / "out", skip_bad=True)
@@ -150,6 +151,7 @@ def test_a_truncated_gzip(root: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
+@pytest.mark.long
 def test_a_null_abstract_is_an_empty_one_and_ids_may_be_integers(
     root: Path, tmp_path: Path
 ) -> None:
@@ -275,6 +277,7 @@ def test_two_sources_of_one_name(tmp_path: Path) -> None:
         raw_config(tmp_path, sources=[source, source])
 
 
+@pytest.mark.long
 def test_tasks_of_the_configuration(root: Path, tmp_path: Path) -> None:
     source = raw_config(root).sources[0].model_dump(exclude_unset=True)
     source["tasks"] = {"citations": "co_citation"}

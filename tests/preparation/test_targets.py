@@ -146,6 +146,7 @@ def test_merged_papers_keep_the_target_of_the_first(tmp_path: Path) -> None:
     assert by_paper(data, venues)["p0"] == {"b"}
 
 
+@pytest.mark.long
 def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> None:
     """The first with an abstract stays; targets of another source do not contradict its own."""
     rows = papers()
@@ -174,6 +175,7 @@ def test_merged_papers_keep_the_target_of_the_one_that_stays(tmp_path: Path) -> 
     assert {entry.source for entry in entries} == {"world"}, "nothing is left of the other's"
 
 
+@pytest.mark.long
 def test_a_paper_of_two_sources_has_the_target_of_the_earlier_one(tmp_path: Path) -> None:
     own = [{**row, "place": "ab"[i % 2]} for i, row in enumerate(papers())]
     prepare(tmp_path, VENUE, rows=own)

@@ -133,6 +133,7 @@ def test_texts_without_a_word_are_refused() -> None:
         train_wordpiece(["", "  "], 100)
 
 
+@pytest.mark.long
 def test_texts_of_files_and_of_a_prepared_folder(root: Path, tmp_path: Path) -> None:
     from scimult.preparation.dataset import build_dataset
 

@@ -105,6 +105,7 @@ def test_lists_are_those_of_float32_bit_by_bit(
         assert isinstance(index.__dict__["_scan"], ByteScan)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [64, 1100])
 def test_lists_are_faisss_and_settled_at_once(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are those of ``IndexFlatIP``, whose products of so few queries are ours, too."""
@@ -199,6 +200,7 @@ def test_large_and_small_numbers_are_searched_or_refused_as_before(size: float) 
             _assert_same(index.search(scaled_1D, 9), expected)
 
 
+@pytest.mark.long
 def test_bytes_are_read_where_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     candidates_CD = np.zeros((1 << 17, 128), dtype=np.float32)

@@ -52,6 +52,7 @@ def naive(texts: Sequence[str], query: str) -> list[float]:
     return scores
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(texts=TEXTS, queries=TEXTS, k=st.integers(1, 12), block=st.sampled_from([1, 3, 1 << 24]))
 def test_untruncated_it_is_bm25(texts: list[str], queries: list[str], k: int, block: int) -> None:
@@ -100,6 +101,7 @@ def test_weights_are_those_of_bm25s(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.scores_QK[0], theirs[ours.rows_QK[0]], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_truncated_lists_find_nearly_all_and_scan_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_service_answers_as_the_library(server: Running, question: list[str]) 
         assert ours == theirs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("offset", "deepest"), [(0, 8), (3, 7)])
 def test_all_papers_above_a_threshold_come_in_pages(
     server: Running, monkeypatch: pytest.MonkeyPatch, offset: int, deepest: int

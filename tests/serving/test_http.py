@@ -142,6 +142,7 @@ def test_a_client_reads_why_its_large_request_is_refused(folder: Path) -> None:
                 assert connection.recv(1000).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.long
 def test_requests_and_passes_are_counted_for_prometheus(folder: Path) -> None:
     def read() -> dict[str, float]:
         answer = httpx.get(f"{server.url}/metrics")
@@ -167,6 +168,7 @@ def test_requests_and_passes_are_counted_for_prometheus(folder: Path) -> None:
     assert counts["scimult_library_generation"] == Library.open(folder).state.manifest.generation
 
 
+@pytest.mark.long
 def test_the_page_needs_no_key(folder: Path) -> None:
     """It asks for the key; and says nothing about the papers."""
     kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}

@@ -65,6 +65,7 @@ def test_tools_describe_their_arguments(answers: Answers) -> None:
     assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
 
 
+@pytest.mark.long
 def test_pages_are_the_librarys_lists(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     library = answers.served.library
     expected = library.search("graph", where={"year": (2003, None)})

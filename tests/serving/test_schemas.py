@@ -35,6 +35,7 @@ def test_wide_bodies_have_few_errors(
     assert refused.value.error_count() < 20
 
 
+@pytest.mark.long
 def test_too_many_values_of_a_filter_are_named(server: Running) -> None:
     body = {"text": "a", "where": {"year": list(range(10_001))}}
     problem = server.post("/search", body).json()["problem"]

@@ -84,6 +84,7 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         _wait_for(server, "status", "ok")
 
 
+@pytest.mark.long
 def test_papers_whose_files_are_gone_are_told(tmp_path: Path) -> None:
     """Searches were refused while ``/health`` said ok."""
     model = save_tiny_model(tmp_path / "m", similarity="cosine")
@@ -104,6 +105,7 @@ def test_papers_whose_files_are_gone_are_told(tmp_path: Path) -> None:
         assert _health(server)["status"] == "ok"
 
 
+@pytest.mark.long
 def test_a_tagger_keeps_its_passes_when_the_library_changes_its_model(tmp_path: Path) -> None:
     """Each request then encoded alone, with memory of its own, and was not counted."""
     models = [save_tiny_model(tmp_path / f"m{n}", similarity="cosine", seed=n) for n in range(2)]
@@ -256,6 +258,7 @@ def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> N
         served.close()
 
 
+@pytest.mark.long
 def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_path: Path) -> None:
     """Its files have the former's names, and are there before its ``library.json``."""
     model = save_tiny_model(tmp_path / "model", similarity="cosine")

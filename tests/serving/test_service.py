@@ -282,6 +282,7 @@ def strict(folder: Path) -> Iterator[Running]:
 AUTHORISED = {"authorization": "Bearer a-key-of-many-letters"}
 
 
+@pytest.mark.long
 def test_large_and_slow_requests(strict: Running) -> None:
     large = {"text": "a" * 3000}
     assert strict.post("/search", large, headers=AUTHORISED).status_code == 413
@@ -331,6 +332,7 @@ def test_the_key_in_an_address(strict: Running) -> None:
     assert httpx.get(f"{url}/v1/projects").status_code == 200
 
 
+@pytest.mark.long
 def test_requests_beyond_the_limit_are_told_when_to_retry(
     strict: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_text_on_an_axis_stays_a_text() -> None:
     assert [run.overrides for run in runs.values()] == [['log.project="010"'], ["log.project=mine"]]
 
 
+@pytest.mark.long
 def test_runs_are_in_the_output_folder_whatever_it_is_called(tmp_path: Path) -> None:
     folder = prepare_corpus(tmp_path).parent
     save_config(run_config(folder, "unused"), folder / "run.yaml")

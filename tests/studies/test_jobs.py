@@ -147,6 +147,7 @@ run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopReques
 """
 
 
+@pytest.mark.long
 def test_a_stop_waits_for_ranks_that_outlive_their_launcher(tmp_path: Path) -> None:
     """A scheduler kills what is left when the study ends, and with it unfinished checkpoints."""
     rank = "(trap '' TERM; touch ready; sleep 1.5; touch saved) &"

@@ -49,6 +49,7 @@ def test_it_finds_the_subjects_with_probabilities_and_evidence(tagger: Tagger) -
                 assert word in tag.evidence.lower()
 
 
+@pytest.mark.long
 def test_a_paper_without_tags_moves_no_evidence(tagger: Tagger) -> None:
     found = tagger.tag(NEW, k=3, threshold=0.8)
     assert [] in found[1:-1]
@@ -58,6 +59,7 @@ def test_a_paper_without_tags_moves_no_evidence(tagger: Tagger) -> None:
         assert [tag.evidence for tag in tags] == [of_all[tag.id] for tag in tags]
 
 
+@pytest.mark.long
 def test_tags_depend_neither_on_reopening_nor_on_the_batch(
     tagger: Tagger, folder: Path, model_folder: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_skos_agrees_with_queries_of_rdflib(tmp_path: Path, format: str, packed:
     assert vocabulary[vocabulary.row("optics")].description == "Light."
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["turtle", "xml", "nt"])
 def test_labels_of_skos_xl_are_labels(tmp_path: Path, format: str) -> None:
     """Its concepts had no label. rdflib's query turns each label into a resource with its form."""

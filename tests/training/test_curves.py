@@ -35,6 +35,7 @@ def test_curves_hold_scores_and_losses_by_source_and_task(tmp_path: Path) -> Non
     assert curves["loss/y.search"].steps == [2, 4]
 
 
+@pytest.mark.long
 def test_mixed_steps_have_a_loss_of_each_task_and_no_scores_no_legend(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -118,6 +119,7 @@ def test_missing_and_damaged_metrics_are_named(tmp_path: Path) -> None:
         read_curves(run)
 
 
+@pytest.mark.long
 def test_a_name_is_no_formula(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name) for name in ("$lr_{$", "other")]
     plot_curves(runs, tmp_path / "c.png")

@@ -157,6 +157,7 @@ def test_a_recipe_says_whether_gradients_are_clipped(path: Path) -> None:
     assert "clip" in read_yaml(path)["optimizer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_knows_the_tasks_of_its_suite(path: Path) -> None:
     suites = re.findall(r"--suite (\w+)", path.read_text(encoding="utf-8"))

@@ -173,6 +173,7 @@ def scripted(scores: list[float]) -> Any:
     return lambda *model, **options: next(left)
 
 
+@pytest.mark.long
 def test_a_run_stops_exports_its_best_step_and_remembers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

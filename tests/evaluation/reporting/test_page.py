@@ -94,6 +94,7 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     assert {value.removeprefix("#") for value in loading if value} <= set(ids)
 
 
+@pytest.mark.long
 def test_what_cannot_be_shown_is_named(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     suite_report = _suite_report(out, Options(resamples=100))

@@ -124,6 +124,7 @@ def test_counts_are_those_of_comparing_everything(tmp_path: Path, seed: int) -> 
     assert sum(found["ids"].values()) == sum(name.startswith("p") for name in ids)
 
 
+@pytest.mark.long
 def test_labels_are_compared_by_name_and_pairs_with_them_are_found(tmp_path: Path) -> None:
     build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")
     data = PreparedData.open(tmp_path / "out")
@@ -139,6 +140,7 @@ def test_labels_are_compared_by_name_and_pairs_with_them_are_found(tmp_path: Pat
     assert (found["pairs"], found["pairs_found"]) == (3, 1)
 
 
+@pytest.mark.long
 def test_a_set_without_pairs_reports_none(tmp_path: Path) -> None:
     build_dataset(raw_config(write_raw(tmp_path / "raw")), tmp_path / "out")
     data = PreparedData.open(tmp_path / "out")

@@ -100,6 +100,7 @@ MIX: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_examples_are_drawn_from_all_that_a_rule_gave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

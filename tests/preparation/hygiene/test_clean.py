@@ -44,6 +44,7 @@ def _links(data: PreparedData) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.long
 def test_merged_papers_keep_pairs_labels_and_ids(root: Path, tmp_path: Path) -> None:
     config = raw_config(root, hygiene={"duplicates": "merge"}, max_pairs_per_label="all")
     data, _ = build_dataset(config, tmp_path / "out")
@@ -172,6 +173,7 @@ def test_settings_that_contradict_each_other(
         raw_config(root, **choices)
 
 
+@pytest.mark.long
 def test_splitting_by_year_counts_what_is_in_neither(root: Path, tmp_path: Path) -> None:
     tree = raw_config(root).model_dump(mode="json", exclude_unset=True, exclude={"dev_fraction"})
     tree["split"] = {"by": "year", "dev_from_year": 2012}
@@ -186,6 +188,7 @@ def test_splitting_by_year_counts_what_is_in_neither(root: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.long
 def test_bad_records_are_counted_once_over_both_steps(root: Path, tmp_path: Path) -> None:
     write_tsv(root / "citations.tsv", ("citing", "cited"), [*CITATIONS, ("p1", "nobody")])
     config = raw_config(root, hygiene={"duplicates": "merge"})

@@ -68,6 +68,7 @@ def test_only_queries_that_are_mined_are_encoded(tmp_path: Path) -> None:
     assert encoded == [text for rows in queries for text in data.texts.texts(rows)]
 
 
+@pytest.mark.long
 def test_similarities_of_one_model_do_not_rebuild_each_others_index(tmp_path: Path) -> None:
     class Choosing(_Hashes):
         def __init__(self, rule: DenseConfig) -> None:

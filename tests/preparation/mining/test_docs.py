@@ -15,6 +15,7 @@ from tests.raw_corpus import raw_config, write_raw
 PAGE = Path(__file__).parents[3] / "docs" / "mining.md"
 
 
+@pytest.mark.long
 def test_the_snippet_prints_what_each_rule_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_link_prediction_negatives_follow_the_whole_graph(data: PreparedData) ->
         assert pool == {f"toy:{paper}" for paper in cites[p] - cites[q] - {q}}
 
 
+@pytest.mark.long
 def test_rules_that_find_nothing_are_named_once_for_both_splits(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +309,7 @@ def test_no_neighbour_of_a_training_query_is_a_dev_query(data: PreparedData) -> 
     assert not np.isin(train.positives.values, mixed.held_out()).any()
 
 
+@pytest.mark.long
 def test_papers_that_cite_the_query_are_no_negatives(root: Path, tmp_path: Path) -> None:
     # p3 cites the query p2, and is cited by its positive p1.
     write_tsv(

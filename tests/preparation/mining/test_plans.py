@@ -246,6 +246,7 @@ def test_easy_rules(
     assert_candidates(engine, world, rules, seed)
 
 
+@pytest.mark.long
 @quickly
 @given(
     edges=EDGES,

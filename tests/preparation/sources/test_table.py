@@ -45,6 +45,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_a_library_in_four_kinds_of_files(tmp_path: Path) -> None:
     found = run(tmp_path, "table", FILES, **OPTIONS)
     assert found.rows("library", "papers") == [
@@ -221,6 +222,7 @@ def test_titles_alone_need_no_word_and_dois_arrive(tmp_path: Path) -> None:
     assert "table:3" not in data.texts.ids
 
 
+@pytest.mark.long
 def test_a_library_keeps_all_pairs_of_a_label_unless_told(tmp_path: Path) -> None:
     rows = "".join(f"{i},Paper {i},Words.,one\n" for i in range(130))
     files = {"x.csv": f"id,title,abstract,labels\n{rows}"}

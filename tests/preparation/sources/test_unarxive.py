@@ -69,6 +69,7 @@ UNARXIVE: dict[str, Content] = {
 }
 
 
+@pytest.mark.long
 def test_unarxive_as_it_is_distributed(tmp_path: Path) -> None:
     objectives = ["citations", "context2doc", "doc2doc"]
     found = run(tmp_path, "unarxive", UNARXIVE, objectives=objectives)

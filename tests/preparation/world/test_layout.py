@@ -47,6 +47,7 @@ def _table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
+@pytest.mark.long
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     for name in ("first", "again"):
         write_world(make_world(WorldSettings(papers=400, seed=3)), tmp_path / name)
@@ -133,6 +134,7 @@ def test_a_foreign_folder_is_not_replaced(world: World, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.long
 def test_a_generated_folder_is_replaced(tmp_path: Path) -> None:
     small = WorldSettings(papers=300)
     write_world(make_world(small), tmp_path / "world")

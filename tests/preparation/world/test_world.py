@@ -40,6 +40,7 @@ def _edges(world: World) -> Iterator[tuple[int, int]]:
     )
 
 
+@pytest.mark.long
 def test_same_seed_same_world_and_another_seed_another() -> None:
     first, again, other = (make_world(WorldSettings(papers=300, seed=s)) for s in (7, 7, 8))
     assert first.paper_texts == again.paper_texts
