@@ -15,7 +15,7 @@ FORMAT = "scimult-encoder"
 SHORTEST = 3
 
 
-class Overrides(StrictConfig):
+class ModelSettings(StrictConfig):
     """What a library or tagger keeps of the settings its model was opened with.
 
     They are the options of `scimult.inference.SciMult.from_pretrained`.

@@ -12,7 +12,7 @@ import numpy as np
 
 from scimult import __version__
 from scimult.arrays import load_array
-from scimult.checkpoints.config import Overrides
+from scimult.checkpoints.config import ModelSettings
 from scimult.config import StrictConfig, validate
 from scimult.errors import DataError
 from scimult.files import atomic_file, read_json, write_json
@@ -33,7 +33,7 @@ Share = float | Literal["rank"]
 
 
 class _Model(StrictConfig):
-    settings: Overrides
+    settings: ModelSettings
 
 
 @dataclass(frozen=True)

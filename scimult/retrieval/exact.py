@@ -194,15 +194,14 @@ class ExactIndex:
 
     def _scan_for(self, queries: int, k: int) -> ByteScan | None:
         """Return the candidates in bytes for few queries, once there were some such searches."""
-        may = self._first_pass == "auto" and not self._as_told and self.similarity != "l2"
+        may = self._first_pass == "auto" and self._block_rows is None and self.similarity != "l2"
         if not (may and self._on_host and k and ByteScan.suits(self._vectors, queries, k)):
             return None
         if self._few is not None:
             return None
         self._single_queries += queries
-        if self._single_queries <= FEW_SEARCHES or not self._scan.is_useful:
-            return None
-        return self._scan
+        is_made = self._single_queries > FEW_SEARCHES
+        return self._scan if is_made and self._scan.is_useful else None
 
     @cached_property
     def _scan(self) -> ByteScan:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.arrays import load_arrays
-from scimult.checkpoints.config import Overrides
+from scimult.checkpoints.config import ModelSettings
 from scimult.config import StrictConfig, validate
 from scimult.errors import ConfigError, DataError
 from scimult.files import FolderKind, holds_only, read_json, write_json
@@ -49,7 +49,7 @@ TAGGER = FolderKind(
 class _Model(StrictConfig):
     path: str | None = None
     dtype: str
-    settings: Overrides
+    settings: ModelSettings
     task: str
     # Taggers of earlier versions stored it only if it was not the model's own.
     similarity: Similarity | None = None

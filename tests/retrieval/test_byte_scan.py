@@ -21,6 +21,7 @@ from scimult.retrieval.few_candidates import FewCandidates
 from scimult.retrieval.runs import Ranking, id_order, places_of
 from scimult.retrieval.vectors import Vectors
 from scimult.types import FloatArray, IntArray, Similarity
+from tests.retrieval.generated import assert_same, embeddings
 
 pytestmark = pytest.mark.skipif(
     not (may_use_faiss() and multiplies_few_by_onednn()), reason="another search is faster here"
@@ -38,20 +39,6 @@ def _at_once_and_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FewCandidates, "suits", lambda _: False)
 
 
-def _embeddings(kind: str, count: int, width: int, seed: int) -> FloatArray:
-    rng = np.random.default_rng(seed)
-    x_ND = rng.normal(size=(count, width))
-    if kind == "of other lengths":
-        x_ND *= rng.lognormal(size=(count, 1))
-    if kind == "close together":
-        x_ND = np.random.default_rng(0).normal(size=width) + 0.003 * x_ND
-    if kind == "with copies":
-        x_ND = x_ND[rng.integers(0, max(1, count // 3), count)]
-    if kind == "with a large dimension":
-        x_ND[:, 7] *= 50
-    return x_ND.astype(np.float32)
-
-
 def _index(candidates_CD: FloatArray, similarity: Similarity = "dot") -> ExactIndex:
     """Return an index that has looked at all candidates, as only then bytes are read."""
     rows = np.random.default_rng(9).permutation(len(candidates_CD))
@@ -64,13 +51,6 @@ def _without(index: ExactIndex, queries_QD: FloatArray, k: int, **options: Any) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactIndex, "_scan_for", lambda *_: None)
         return index.search(queries_QD, k, **options)
-
-
-def _assert_same(ours: Ranking, theirs: Ranking) -> None:
-    assert np.array_equal(ours.rows_QK, theirs.rows_QK)
-    assert np.array_equal(ours.scores_QK, theirs.scores_QK)
-    assert ours.scores_QK.dtype == theirs.scores_QK.dtype
-    assert ours.rows_QK.dtype == theirs.rows_QK.dtype
 
 
 @settings(max_examples=120, deadline=None)
@@ -92,8 +72,8 @@ def test_lists_are_those_of_float32_bit_by_bit(
     leaves_out: bool,
     seed: int,
 ) -> None:
-    index = _index(_embeddings(kind, count, WIDTH, seed), similarity)
-    queries_QD = _embeddings(kind, queries, WIDTH, seed + 100)
+    index = _index(embeddings(kind, count, WIDTH, seed), similarity)
+    queries_QD = embeddings(kind, queries, WIDTH, seed + 100)
     exclude_Q: IntArray | None = None
     if leaves_out:  # the best, or none
         exclude_Q = _without(index, queries_QD, 1).rows_QK[:, 0].copy()
@@ -101,7 +81,7 @@ def test_lists_are_those_of_float32_bit_by_bit(
     if k < count:
         options = {"exclude_Q": exclude_Q}
         expected = _without(index, queries_QD, k, **options)
-        _assert_same(index.search(queries_QD, k, **options), expected)
+        assert_same(index.search(queries_QD, k, **options), expected)
         assert isinstance(index.__dict__["_scan"], ByteScan)
 
 
@@ -110,11 +90,11 @@ def test_lists_are_those_of_float32_bit_by_bit(
 def test_lists_are_faisss_and_settled_at_once(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are those of ``IndexFlatIP``, whose products of so few queries are ours, too."""
     monkeypatch.setattr(ExactIndex, "_in_passes", lambda *_, **__: pytest.fail("searched again"))
-    candidates_CD = _embeddings("plain", 20_000, width, 1)
+    candidates_CD = embeddings("plain", 20_000, width, 1)
     index, theirs = _index(candidates_CD), faiss.IndexFlatIP(width)
     theirs.add(candidates_CD)
     for seed in range(5):
-        queries_QD = _embeddings("plain", FEW, width, seed + 2)
+        queries_QD = embeddings("plain", FEW, width, seed + 2)
         ranking = index.search(queries_QD, 50)
         scores_QK, rows_QK = theirs.search(queries_QD, 50)
         assert np.array_equal(ranking.rows_QK, rows_QK)
@@ -144,8 +124,8 @@ def test_errors_are_within_the_bound_which_is_not_loose(kind: str, similarity: S
 
     Less than a fifth of one is the error's mean: dithers are subtracted.
     """
-    queries_QD = _embeddings(kind, FEW, WIDTH, 4)
-    shares_QC = _shares(_embeddings(kind, 20_000, WIDTH, 3), queries_QD, similarity)
+    queries_QD = embeddings(kind, FEW, WIDTH, 4)
+    shares_QC = _shares(embeddings(kind, 20_000, WIDTH, 3), queries_QD, similarity)
     assert (np.abs(shares_QC) < 1).all()
     assert (np.abs(shares_QC).max(axis=1) > 0.1).all()
     assert (np.abs(shares_QC.mean(axis=1)) < 0.2 / rounded.SURE).all()
@@ -175,20 +155,20 @@ def test_where_bytes_cannot_tell_candidates_apart_they_are_given_up() -> None:
     assert expected.rows_QK[0].tolist() == [899, 898, 897, 896, 895]
     for attempt in range(byte_scan._MOST_MISSES + 2):
         assert index._scan.is_useful == (attempt < byte_scan._MOST_MISSES)
-        _assert_same(index.search(query_1D, 5), expected)
+        assert_same(index.search(query_1D, 5), expected)
 
 
 def test_a_list_that_is_settled_makes_up_for_others() -> None:
-    index = _index(_embeddings("plain", 900, WIDTH, 5))
+    index = _index(embeddings("plain", 900, WIDTH, 5))
     index._scan._misses = byte_scan._MOST_MISSES - 1
-    index.search(_embeddings("plain", 1, WIDTH, 6), 5)
+    index.search(embeddings("plain", 1, WIDTH, 6), 5)
     assert index._scan._misses == 0
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e18, 3e30])
 def test_large_and_small_numbers_are_searched_or_refused_as_before(size: float) -> None:
-    candidates_CD = _embeddings("plain", 900, WIDTH, 7) * np.float32(size)
-    index, query_1D = _index(candidates_CD), _embeddings("plain", 1, WIDTH, 8)
+    candidates_CD = embeddings("plain", 900, WIDTH, 7) * np.float32(size)
+    index, query_1D = _index(candidates_CD), embeddings("plain", 1, WIDTH, 8)
     for factor in (1e-30, 1.0, 3e7):
         scaled_1D = query_1D * np.float32(factor)
         try:
@@ -197,7 +177,7 @@ def test_large_and_small_numbers_are_searched_or_refused_as_before(size: float) 
             with pytest.raises(DataError, match="is not finite"):
                 index.search(scaled_1D, 9)
         else:
-            _assert_same(index.search(scaled_1D, 9), expected)
+            assert_same(index.search(scaled_1D, 9), expected)
 
 
 @pytest.mark.long

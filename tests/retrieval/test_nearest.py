@@ -16,6 +16,7 @@ from scimult.retrieval.few_candidates import MOST_PACKED
 from scimult.retrieval.nearest import Nearest
 from scimult.retrieval.runs import Ranking
 from scimult.types import FloatArray, Similarity
+from tests.retrieval.generated import assert_same
 
 
 def _ids(count: int, seed: int = 0) -> list[str]:
@@ -34,13 +35,6 @@ def _without_faiss(index: ExactIndex, queries_QD: FloatArray, k: int) -> Ranking
         return index.search(queries_QD, k)
 
 
-def _assert_same(ours: Ranking, theirs: Ranking) -> None:
-    assert np.array_equal(ours.rows_QK, theirs.rows_QK)
-    assert np.array_equal(ours.scores_QK, theirs.scores_QK)
-    assert ours.scores_QK.dtype == theirs.scores_QK.dtype
-    assert ours.rows_QK.dtype == theirs.rows_QK.dtype
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     queries=st.integers(1, FEW),
@@ -56,7 +50,7 @@ def test_lists_are_ours_ties_included(
     candidates_CD = _vectors(count, width, distinct, 1)
     queries_QD = _vectors(queries, width, distinct, 2)
     index = ExactIndex(_ids(count), candidates_CD, similarity)
-    _assert_same(index.search(queries_QD, k), _without_faiss(index, queries_QD, k))
+    assert_same(index.search(queries_QD, k), _without_faiss(index, queries_QD, k))
 
 
 @pytest.mark.parametrize("distinct", [3, 10**5])
@@ -68,8 +62,8 @@ def test_many_candidates_are_searched_as_they_are_once_they_were_checked(distinc
     assert index._built_nearest is None
     second = index.search(query_1D, 50)
     assert index._built_nearest is not None
-    _assert_same(second, first)
-    _assert_same(index.search(query_1D[:, :].astype(np.float64), 50), first)
+    assert_same(second, first)
+    assert_same(index.search(query_1D[:, :].astype(np.float64), 50), first)
 
 
 def test_equal_scores_inside_a_list_are_sorted_and_at_its_end_left_to_us() -> None:
@@ -97,7 +91,7 @@ def test_queries_that_cannot_be_written_are_read(similarity: Similarity) -> None
     )
     writeable = index.search(queries_QD, 5)
     queries_QD.setflags(write=False)
-    _assert_same(index.search(queries_QD, 5), writeable)
+    assert_same(index.search(queries_QD, 5), writeable)
 
 
 @pytest.mark.parametrize("number", [3e38, np.inf, np.nan])

@@ -21,21 +21,10 @@ from scimult.retrieval.passes import Passes
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Operand
 from scimult.retrieval.vectors import Block, Vectors
 from scimult.types import FloatArray, Similarity
+from tests.retrieval.generated import embeddings
 
 ROUNDED: list[FirstPass] = ["bfloat16", "int8"] if multiplies_bytes() else ["bfloat16"]
 needs_bytes = pytest.mark.skipif(not multiplies_bytes(), reason="this CPU multiplies no bytes")
-
-
-def _embeddings(kind: str, count: int, width: int, seed: int) -> FloatArray:
-    rng = np.random.default_rng(seed)
-    x_ND = rng.normal(size=(count, width))
-    if kind == "of other lengths":
-        x_ND *= rng.lognormal(size=(count, 1))
-    if kind == "close together":
-        x_ND = rng.normal(size=(1, width)) + 0.003 * x_ND
-    if kind == "with copies":
-        x_ND = x_ND[rng.integers(0, count // 3, count)]
-    return x_ND.astype(np.float32)
 
 
 def _float64_scores(queries_QD: FloatArray, x_CD: FloatArray, similarity: Similarity) -> FloatArray:
@@ -58,8 +47,8 @@ def test_lists_are_those_of_float64(
 
     A sum of D products is off by D u ‖q‖‖d‖ at most (u = 2**-24), here on both sides.
     """
-    queries_QD = _embeddings(kind, 70, 96, seed=1)
-    candidates_CD = _embeddings(kind, 3000, 96, seed=2)
+    queries_QD = embeddings(kind, 70, 96, seed=1)
+    candidates_CD = embeddings(kind, 3000, 96, seed=2)
     ids = [f"{row:05}" for row in range(3000)]
     index = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass, query_rows=32)
     ranking = index.search(queries_QD, 20)
@@ -82,7 +71,7 @@ def test_a_gpus_way_of_searching_finds_the_same(
     kind: str, similarity: Similarity, first_pass: FirstPass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run on the host: `tests/retrieval/test_search_on_gpu.py` is for a device."""
-    queries_QD, candidates_CD = _embeddings(kind, 70, 96, seed=1), _embeddings(kind, 6000, 96, 2)
+    queries_QD, candidates_CD = embeddings(kind, 70, 96, seed=1), embeddings(kind, 6000, 96, 2)
     # A list of the last queries would be all candidates, whose scores are equal.
     queries_QD[-3:] = 0
     ids = [f"{row:05}" for row in np.random.default_rng(3).permutation(6000)]
@@ -121,8 +110,8 @@ def test_lists_do_not_depend_on_blocks_nor_on_the_other_queries(
     similarity: Similarity, first_pass: FirstPass
 ) -> None:
     """A few queries take one pass, to the same numbers."""
-    queries_QD = _embeddings("plain", 70, 64, 3)
-    candidates_CD = _embeddings("with copies", 6000, 64, 4)
+    queries_QD = embeddings("plain", 70, 64, 3)
+    candidates_CD = embeddings("with copies", 6000, 64, 4)
     ids = [f"{row:05}" for row in np.random.default_rng(5).permutation(6000)]
     whole = ExactIndex(ids, candidates_CD, similarity, first_pass=first_pass).search(queries_QD, 9)
     cut = ExactIndex(
@@ -169,9 +158,9 @@ def test_numbers_too_large_for_a_rounded_copy_take_one_pass(
     largest: float, first_pass: FirstPass
 ) -> None:
     """Their squares overflow, and the largest in bfloat16 too; small products do not."""
-    candidates_CD = _embeddings("plain", 900, 64, 13)
+    candidates_CD = embeddings("plain", 900, 64, 13)
     candidates_CD[7, 0] = largest
-    queries_QD = 1e-3 * _embeddings("plain", 9, 64, 14)
+    queries_QD = 1e-3 * embeddings("plain", 9, 64, 14)
     ids = [f"{row:05}" for row in range(900)]
     found = ExactIndex(ids, candidates_CD, "dot", first_pass=first_pass).search(queries_QD, 5)
     scores_QC = _float64_scores(queries_QD, candidates_CD, "dot")
@@ -180,7 +169,7 @@ def test_numbers_too_large_for_a_rounded_copy_take_one_pass(
 
 def test_faiss_finds_the_same() -> None:
     faiss = pytest.importorskip("faiss")
-    queries_QD, candidates_CD = _embeddings("plain", 50, 64, 6), _embeddings("plain", 9000, 64, 7)
+    queries_QD, candidates_CD = embeddings("plain", 50, 64, 6), embeddings("plain", 9000, 64, 7)
     theirs = faiss.IndexFlatIP(64)
     theirs.add(candidates_CD)
     scores_QK, rows_QK = theirs.search(queries_QD, 10)
@@ -233,7 +222,7 @@ def test_rounded_products_are_within_the_bound(
 
 @pytest.mark.parametrize("size", [2.0**-70, 2.0**-80])
 def test_the_bound_holds_where_squares_vanish(size: float) -> None:
-    found = Vectors(size * _embeddings("plain", 300, 64, 15), "dot", torch.device("cpu"))
+    found = Vectors(size * embeddings("plain", 300, 64, 15), "dot", torch.device("cpu"))
     q_QD, halves = torch.randn(9, 64).bfloat16().float(), HalfVectors.of(found)
     lost_CD = halves.vectors_CD.double() - found.block(0, 300).vectors_BD.double()
     assert ((q_QD.double() @ lost_CD.T).abs() <= halves.error_of(q_QD)[:, None]).all()
@@ -312,7 +301,7 @@ def test_bytes_are_refused_where_they_would_overflow(monkeypatch: pytest.MonkeyP
 def test_two_passes_are_taken_where_they_pay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    candidates_CD = _embeddings("plain", 9000, 64, 8)
+    candidates_CD = embeddings("plain", 9000, 64, 8)
     ids = [f"{row:05}" for row in range(9000)]
     monkeypatch.setattr(few_candidates, "MOST_PACKED", MOST_CANDIDATES)
 
@@ -336,7 +325,7 @@ def test_two_passes_are_taken_where_they_pay(
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bytes", lambda: False)
     assert types(candidates_CD, 8) == {torch.bfloat16}
     assert types(candidates_CD, 9) == {torch.float32}
-    wide_CD = _embeddings("plain", 9000, 1024, 8)
+    wide_CD = embeddings("plain", 9000, 1024, 8)
     assert types(wide_CD, 56) == {torch.bfloat16}
     # Of 9,000 candidates at most a 64th is multiplied again.
     assert types(wide_CD, 57) == {torch.float32}
@@ -350,7 +339,7 @@ def test_two_passes_are_taken_where_they_pay(
 def test_a_gpu_that_candidates_do_not_fit_gets_no_rounded_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    candidates_CD = _embeddings("plain", 9000, 64, 8)
+    candidates_CD = embeddings("plain", 9000, 64, 8)
     index = ExactIndex([f"{row:05}" for row in range(9000)], candidates_CD, "dot")
     block = index._vectors.block(0, 9000)
     monkeypatch.setattr("scimult.retrieval.exact.multiplies_bfloat16", lambda device: True)
@@ -371,7 +360,7 @@ def test_candidates_are_checked_to_be_finite_only_once(
 ) -> None:
     looked: list[str] = []
     monkeypatch.setattr(vectors, "check_finite", lambda values, what: looked.append(what))
-    x_CD = _embeddings("plain", 300, 8, 9)
+    x_CD = embeddings("plain", 300, 8, 9)
     ids = [str(row) for row in range(300)]
     index = ExactIndex(ids, x_CD, "cosine", first_pass=first_pass, block_rows=100)
     index.search(x_CD[:2], 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scimult.checkpoints.config import ModelSettings
 from scimult.errors import DataError
 from scimult.inference import SciMult
 from scimult.tagging import Tagger
@@ -53,3 +55,9 @@ def test_settings_that_someone_edited_are_named(
     place = rf"tagger.json: tagger is damaged: (.|\n)*{path}.*{message}(.|\n)*{fix}"
     with pytest.raises(DataError, match=place):
         Tagger.open(copy, model=model)
+
+
+def test_settings_that_a_tagger_stores_are_all_that_open_a_model() -> None:
+    """With another one, a tagger would be written that cannot be opened."""
+    options = inspect.signature(SciMult.from_pretrained).parameters.keys()
+    assert set(ModelSettings.model_fields) == options - {"path", "device", "dtype"}
