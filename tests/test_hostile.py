@@ -17,7 +17,9 @@ from scimult.config import read_yaml
 from scimult.data import formats, lines
 from scimult.data.importers import read_papers
 from scimult.data.importers.doi import short_doi
-from scimult.data.importers.paper import first_name_first, keywords_in, plain_text
+from scimult.data.importers.markup import plain_text
+from scimult.data.importers.names import first_name_first
+from scimult.data.importers.values import keywords_in
 from scimult.data.lines import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.reporting import page

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from scimult.data.importers import read_papers
-from scimult.data.importers.paper import ImportedPaper, first_name_first
+from scimult.data.importers.names import first_name_first
+from scimult.data.importers.paper import ImportedPaper
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import open_binary
 from scimult.data.rows import read_members

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import year_in
+from scimult.data.importers.values import year_in
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
 

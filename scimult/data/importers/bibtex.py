@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scimult.data.importers.doi import linked_doi
 from scimult.data.importers.latex import BRACES, latex_decoder
-from scimult.data.importers.paper import first, keywords_in, year_in
+from scimult.data.importers.values import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 from scimult.progress import warn

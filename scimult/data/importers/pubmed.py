@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from scimult.data.importers.paper import known_text, year_in
+from scimult.data.importers.markup import known_text
+from scimult.data.importers.values import year_in
 from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
 from scimult.progress import note

@@ -11,7 +11,8 @@ from pathlib import Path
 from scimult.data.importers.columns import expressions_in, values_at
 from scimult.data.importers.files import Format, find_files, guess_format
 from scimult.data.importers.paper import FIELDS, NO_TEXT, ImportedPaper, id_of, make_paper
-from scimult.data.importers.shapes import SHAPES, has_column
+from scimult.data.importers.plain_table import has_column
+from scimult.data.importers.shapes import SHAPES
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
 from scimult.data.lines import Record, Rejects
 from scimult.data.rows import KINDS, read_rows

@@ -13,23 +13,17 @@ and DBLP's (https://dblp.org/faq/13501473).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import partial
-from html import unescape
 from itertools import chain
 from typing import Any
 
 from scimult.data.formats import restore_abstract, text_of_index
 from scimult.data.importers.doi import linked_doi, short_doi
-from scimult.data.importers.names import split_names
-from scimult.data.importers.paper import (
-    first,
-    first_name_first,
-    keywords_in,
-    person,
-    year_in,
-)
+from scimult.data.importers.names import person
+from scimult.data.importers.plain_table import plain
 from scimult.data.importers.tagged import LAYOUTS, paper_of
+from scimult.data.importers.values import first, keywords_in, year_in
 
 Fields = Mapping[str, Any]
 Shape = Callable[[Fields], dict[str, Any]]
@@ -286,72 +280,6 @@ def _titled(title: str, subtitle: str) -> str:
     """Return a title with its subtitle, which some publishers repeat in the title."""
     is_known = subtitle.casefold() in title.casefold()
     return title if is_known else ": ".join(filter(None, (title, subtitle)))
-
-
-# Column names of plain tables, in order of preference.
-_SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "id": (
-        *("id", "_id", "key", "paper_id", "paper-id", "publication id"),
-        *("pmid", "eid", "ut", "ut (unique wos id)"),
-    ),
-    "title": ("title", "article title", "document title", "item title", "display_name"),
-    "abstract": ("abstract", "abstract note", "text", "summary", "abstracttext"),
-    "authors": ("author full names", "authors", "author", "author/s"),
-    "venue": (
-        *("venue", "journal", "publication title", "source title", "journal/book"),
-        *("container-title", "booktitle", "anthology title"),
-    ),
-    "year": (
-        *("year", "publication year", "publication_year", "published year", "pubyear"),
-        "date",
-    ),
-    "doi": ("doi", "item doi"),
-    "references": ("references", "referenced_works", "citations"),
-    # The last three are a database's own, as in other exports of the same programs.
-    "labels": (
-        *("labels", "keywords", "author keywords", "manual tags", "tags"),
-        *("keywords plus", "index keywords", "automatic tags"),
-    ),
-}
-
-
-# Columns of Zotero, of Dimensions, and of Scopus and Web of Science, which write authors as "Doe,
-# Jane; Roe, Karl".
-_FAMILY_FIRST = {"item type", "dimensions url", "author full names"}
-
-
-def plain(record: Fields) -> dict[str, Any]:
-    """Convert a row of a user's table, with common column names in any case.
-
-    References must be lists: in tables they are prose more often than ids.
-    """
-    lower: dict[str, Any] = {}
-    for name, value in record.items():
-        # Of "Title" and "title", as in two tables put together, the filled one counts.
-        key = name.casefold().strip()
-        lower[key] = value if first(lower, key) is None else lower[key]
-    fields = {name: first(lower, *synonyms) for name, synonyms in _SYNONYMS.items()}
-    authors = fields["authors"]
-    if isinstance(authors, str) and "journal/book" in lower:  # PubMed: "Doe J, Roe K."
-        fields["authors"] = authors.rstrip(".").split(", ")
-    elif isinstance(authors, str) and _FAMILY_FIRST & lower.keys():
-        fields["authors"] = [first_name_first(name) for name in unescape(authors).split(";")]
-    elif isinstance(authors, str) and "author(s) id" in lower and ";" not in authors:
-        fields["authors"] = authors.split(", ")  # Scopus before 2023: "Doe J., Roe K."
-    elif isinstance(authors, str) and "gsrank" in lower:  # Publish or Perish: "J Doe, K Roe, ..."
-        fields["authors"] = [name for name in authors.split(", ") if name not in ("...", "…")]
-        fields["venue"] = fields["venue"] or lower.get("source")
-    elif isinstance(authors, str) and "item doi" in lower and ";" not in authors:
-        fields["authors"] = split_names(authors)  # SpringerLink
-    if not isinstance(fields["references"], list):
-        fields["references"] = None
-    return fields
-
-
-def has_column(names: Iterable[str], *fields: str) -> bool:
-    """Return whether a plain table's columns include one for any of these fields."""
-    lower = {name.casefold().strip() for name in names}
-    return any(lower.intersection(_SYNONYMS[field]) for field in fields)
 
 
 SHAPES: Mapping[str, Shape] = {

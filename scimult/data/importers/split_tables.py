@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from scimult.data.importers.engine import connected, rows_of, run
-from scimult.data.importers.paper import first
+from scimult.data.importers.values import first
 from scimult.data.lines import Record, Rejects, read_jsonl
 from scimult.data.packed import is_whole
 from scimult.data.sql import literal, table_of

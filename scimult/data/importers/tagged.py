@@ -14,13 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scimult.data.importers.doi import linked_doi, short_doi
-from scimult.data.importers.paper import (
-    first,
-    first_name_first,
-    keywords_in,
-    known_text,
-    year_in,
-)
+from scimult.data.importers.markup import known_text
+from scimult.data.importers.names import first_name_first
+from scimult.data.importers.values import first, keywords_in, year_in
 from scimult.data.lines import Record, Rejects, empty_file, read_lines
 from scimult.errors import DataError
 
