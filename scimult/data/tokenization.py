@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
+from scimult.data.tokenizer_files import CONFIG_FILE, FINGERPRINT_KEY, SavedTokenizer, load
 from scimult.disk_space import naming_failed_writes
 from scimult.errors import CheckpointError, ConfigError, SciMultError
 from scimult.files import read_json, write_json
@@ -32,66 +32,12 @@ if TYPE_CHECKING:
 
 TokenArray = NDArray[np.int32]
 FORMAT = "title sep body, v1"
-LOWERCASE_KEY, FINGERPRINT_KEY = "scimult_lowercase", "scimult_fingerprint"
-TOKENIZER_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+_LOWERCASE_KEY = "scimult_lowercase"
 # Python lower-cases a capital sigma that ends a word to another letter; `Lowercase` does not.
 _SIGMA = Replace(Regex(r"(?<=[\p{Lu}\p{Ll}\p{M}])Σ(?!\p{M}*[\p{Lu}\p{Ll}])"), "ς")
 # Characters of a long text that are tokenised for each token wanted. The last `_SPARE` tokens
 # before a cut do not count: a token of the vocabulary may span words.
 _CHARACTERS, _SPARE = 8, 16
-# Classes of transformers, by the files of a tokenizer.
-_BY_FILES: dict[tuple[str, ...], str] = {
-    ("vocab.txt",): "BertTokenizer",
-    ("vocab.json", "merges.txt"): "RobertaTokenizer",
-    ("sentencepiece.bpe.model",): "XLMRobertaTokenizer",
-}
-
-
-class SavedTokenizer:
-    """The part of a Hugging Face tokenizer's interface that `TextTokenizer` uses.
-
-    A third-party ``tokenizer.json`` is not enough: some transformers classes replace its
-    normalizer. `TextTokenizer` therefore saves a fingerprint of the tokenizer it used, and trusts
-    these files only if they reproduce it. ``config`` is the content of ``tokenizer_config.json``.
-    """
-
-    def __init__(self, backend: Tokenizer, config: dict[str, Any], folder: Path) -> None:
-        self.backend_tokenizer = backend
-        self.init_kwargs = config
-        self.name_or_path = str(folder)
-        self.truncation_side: str = config.get("truncation_side", "right")
-        self.sep_token: str = config["sep_token"]
-        self.cls_token_id, self.sep_token_id, self.pad_token_id = (
-            backend.token_to_id(config[f"{name}_token"]) for name in ("cls", "sep", "pad")
-        )
-
-    @classmethod
-    def find(cls, folder: Path) -> SavedTokenizer | None:
-        """Read a folder that we saved; None if it is third-party or unreadable."""
-        try:
-            config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            if FINGERPRINT_KEY not in config:
-                return None
-            backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-            return cls(backend, config, folder)
-        except Exception:  # tokenizers raises nothing narrower; transformers will report it
-            return None
-
-    @property
-    def recorded(self) -> object:
-        """The fingerprint at the time of saving."""
-        return self.init_kwargs[FINGERPRINT_KEY]
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str | None]:
-        """Return the tokens of ids."""
-        return [self.backend_tokenizer.id_to_token(number) for number in ids]
-
-    def save_pretrained(self, folder: str) -> None:
-        """Write the two files again."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        self.backend_tokenizer.save(str(Path(folder, TOKENIZER_FILE)))
-        text = json.dumps(self.init_kwargs, indent=2, sort_keys=True, ensure_ascii=False)
-        Path(folder, CONFIG_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 class TextTokenizer:
@@ -146,14 +92,14 @@ class TextTokenizer:
             )
         uncased = _lowercases(backend.normalizer)
         if lowercase is None:
-            lowercase = bool(tokenizer.init_kwargs.get(LOWERCASE_KEY, uncased))
+            lowercase = bool(tokenizer.init_kwargs.get(_LOWERCASE_KEY, uncased))
         if uncased and not lowercase:
             raise ConfigError(
                 "lowercase=False, but this tokenizer is uncased",
                 path=path,
                 fix="use a cased tokenizer or leave lowercase out",
             )
-        tokenizer.init_kwargs[LOWERCASE_KEY] = lowercase
+        tokenizer.init_kwargs[_LOWERCASE_KEY] = lowercase
         self._tokenizer = tokenizer
         self._lower_here = lowercase and not uncased
         self._verbatim = _verbatim(backend, tokenizer.sep_token)
@@ -181,22 +127,7 @@ class TextTokenizer:
             )
         if (ours := cls.saved(Path(path), lowercase=lowercase)) is not None:
             return ours
-        from transformers import PreTrainedTokenizerFast
-
-        try:
-            tokenizer = _load(Path(path))
-        except Exception as error:  # transformers reads config.json, too, and raises anything
-            problem = f"holds no usable tokenizer: {' '.join(str(error).split())[:120]}"
-            fix = "give a folder with tokenizer.json and tokenizer_config.json"
-            raise CheckpointError(problem, path=path, fix=fix) from error
-        if not isinstance(tokenizer, PreTrainedTokenizerFast):
-            fix = "convert it to a tokenizer.json file"
-            raise CheckpointError("not a fast tokenizer", path=path, fix=fix)
-        # transformers makes one for a model's folder without tokenizer files: all words unknown.
-        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-            fix = "copy the files of its tokenizer there, such as tokenizer.json"
-            raise CheckpointError("holds no vocabulary", path=path, fix=fix)
-        return cls(tokenizer, lowercase=lowercase)
+        return cls(load(Path(path)), lowercase=lowercase)
 
     @classmethod
     def saved(cls, folder: Path, *, lowercase: bool | None = None) -> TextTokenizer | None:
@@ -298,7 +229,7 @@ class TextTokenizer:
             tokenizer_object=backend,
             model_input_names=full.model_input_names,
             **full.special_tokens_map,
-            **{LOWERCASE_KEY: True},
+            **{_LOWERCASE_KEY: True},
         )
         with naming_failed_writes(folder):
             plain.save_pretrained(str(folder))
@@ -308,7 +239,7 @@ class TextTokenizer:
             return self._tokenizer
         with TemporaryDirectory() as folder:
             self.save(folder)
-            return _load(Path(folder))
+            return load(Path(folder))
 
     @property
     def separator(self) -> str:
@@ -356,33 +287,3 @@ def _verbatim(backend: Tokenizer, separator: str) -> re.Pattern[str]:
 def _lowercases(normalizer: Any) -> bool:
     """Return whether a tokenizer's normalizer, whatever its type, lower-cases."""
     return normalizer is not None and "A" not in normalizer.normalize_str("A")
-
-
-def _load(folder: Path) -> Any:
-    """Load a tokenizer; without ``tokenizer.json``, infer the class from the files."""
-    import transformers
-
-    configs = [
-        json.loads((folder / name).read_text(encoding="utf-8"))
-        for name in ("config.json", "tokenizer_config.json")
-        if (folder / name).is_file()
-    ]
-    options: dict[str, Any] = {"local_files_only": True}
-    if (folder / "tokenizer.json").is_file():
-        return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-    vocabulary = folder / "vocab.txt"
-    if vocabulary.is_file() and not any("do_lower_case" in config for config in configs):
-        # transformers would lower-case even with a cased vocabulary, which has capitals.
-        options["do_lower_case"] = not _has_capitals(vocabulary)
-    if not any(config.keys() & {"model_type", "tokenizer_class"} for config in configs):
-        for files, tokenizer_class in _BY_FILES.items():
-            if all((folder / name).is_file() for name in files):
-                loader = getattr(transformers, tokenizer_class)
-                return loader.from_pretrained(str(folder), **options)
-    return transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-
-
-def _has_capitals(vocabulary: Path) -> bool:
-    """Return whether a WordPiece vocabulary has capitals outside its special tokens."""
-    lines = vocabulary.read_text(encoding="utf-8").splitlines()
-    return any(word != word.lower() for word in lines if not word.startswith("["))

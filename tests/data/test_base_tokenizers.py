@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from scimult.data.tokenization import SavedTokenizer, TextTokenizer, cut
+from scimult.data.tokenization import TextTokenizer, cut
+from scimult.data.tokenizer_files import SavedTokenizer
 from scimult.errors import CheckpointError
 from scimult.types import Text
 from tests.base_models import FAMILIES, SENTENCES, SPECIAL, save_tokenizer
