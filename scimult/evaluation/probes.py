@@ -1,56 +1,38 @@
 """Linear models on frozen embeddings: classification and regression of SciRepEval and SciDocs.
 
-C is chosen by cross-validation on the training papers, by accuracy or R²; the model with the
-best C (the smallest on ties) is fitted to all of them. The solvers are scikit-learn's.
-
 Shape legend: N papers, T test papers, D width, S labels.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed, parallel_config
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
-from sklearn.exceptions import FitFailedWarning
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.few_shot import class_samples, label_samples
+from scimult.evaluation.linear_fits import (
+    Flags,
+    Numbers,
+    Split,
+    check_classes,
+    classifier,
+    fit_best,
+    fit_one_vs_rest,
+    regressor,
+)
 from scimult.evaluation.protocols import KENDALL_TAU, MACRO_F1, SHOT, Outcome
-from scimult.evaluation.published_svr import PublishedSVR
 from scimult.evaluation.resampling import ROUNDING, f1_pseudo_values, tau_pseudo_values
 from scimult.evaluation.task_data import PaperSet
 from scimult.types import FloatArray
 
-SEED = 42
-"""Seed of the solvers, as in SciRepEval."""
-# scikit-learn's and SciRepEval's, which for several labels has more.
-_ITERATIONS, _MORE_ITERATIONS = 1_000, 10_000
 _FEW_SHOT_COST = 1.0
-
-Flags = NDArray[np.int64]
-Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Split:
-    """Training and test embeddings, shapes ``(N, D)`` and ``(T, D)``."""
-
-    train_ND: Numbers
-    test_TD: Numbers
 
 
 def classification_linear(
@@ -82,7 +64,7 @@ def regression_linear(benchmark: Benchmark, papers: PaperSet, embeddings_ND: Flo
     if len(train_N) < 2 * probe.folds:  # R² of one paper is undefined
         problem = f"{papers.name}: {len(train_N)} training papers, fewer than two for each fold"
         raise DataError(problem, value=probe.folds, fix="lower probe.folds, or leave the set out")
-    model, details = _search(_regressor(probe), probe, split.train_ND, train_N)
+    model, details = fit_best(regressor(probe), probe, split.train_ND, train_N)
     predicted_T = model.predict(split.test_TD)
     return Outcome(
         scores={KENDALL_TAU: rank_correlation(gold_T, predicted_T)},
@@ -119,8 +101,8 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
     names = np.unique(labels_N)
     if "f1" in benchmark.metrics and len(names) > 2:
         raise DataError("f1 is for two labels only", value=names.tolist(), fix="use macro_f1")
-    _check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
-    model, details = _search(_classifier(probe), probe, split.train_ND, train_N)
+    check_classes(train_N, probe.folds, f"{papers.name}: the training papers")
+    model, details = fit_best(classifier(probe), probe, split.train_ND, train_N)
     if not math.isfinite(details["cross_validated"]):
         problem = f"{papers.name}: a training fold has only one class"
         raise DataError(problem, fix="label more papers of the rare class, or leave the set out")
@@ -130,8 +112,8 @@ def _single_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: S
         by_sample = []
         for sample, rows in enumerate(class_samples(papers.name, train_N, shot)):
             source = f"{papers.name}: sample {sample} of {shot.size} papers"
-            _check_classes(train_N[rows], 1, source)
-            model = _classifier(probe, _FEW_SHOT_COST)
+            check_classes(train_N[rows], 1, source)
+            model = classifier(probe, _FEW_SHOT_COST)
             model.fit(split.train_ND[rows], train_N[rows])
             sampled_T = model.predict(split.test_TD)
             by_sample.append(_label_scores(benchmark.metrics, gold_T, sampled_T, names[-1]))
@@ -159,7 +141,7 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
     labels = sorted(names, key=lambda name: (len(name), name))
     flags_NS = indicators(papers.labels, labels)
     train_NS, gold_TS = flags_NS[papers.train_rows], flags_NS[papers.test_rows]
-    predicted_TS, details = _one_vs_rest(
+    predicted_TS, details = fit_one_vs_rest(
         probe, split, train_NS, f"{papers.name}: the training papers"
     )
     scores = _flag_scores(benchmark.metrics, gold_TS, predicted_TS)
@@ -168,7 +150,7 @@ def _multi_label(benchmark: Benchmark, probe: Probe, papers: PaperSet, split: Sp
         for sample, rows in enumerate(label_samples(train_NS, shot, labels)):
             part = Split(split.train_ND[rows], split.test_TD)
             source = f"{papers.name}: sample {sample} of {shot.size} papers per label"
-            sampled_TS, _ = _one_vs_rest(probe, part, train_NS[rows], source)
+            sampled_TS, _ = fit_one_vs_rest(probe, part, train_NS[rows], source)
             by_sample.append(_flag_scores(benchmark.metrics, gold_TS, sampled_TS))
         scores.update(_means(by_sample, shot))
     return Outcome(
@@ -191,141 +173,8 @@ def indicators(given: Sequence[Sequence[str]], labels: Sequence[str]) -> Flags:
     return flags_NS
 
 
-def _check_classes(labels_N: NDArray[Any], folds: int, source: str) -> None:
-    """Raise if papers have one class only, or no class has a paper for every fold."""
-    classes, counts = np.unique(labels_N, return_counts=True)
-    if len(classes) < 2:
-        fix = "use larger samples, or leave out the few-shot version or the set"
-        raise DataError(f"{source} have only one class", value=str(classes[0]), fix=fix)
-    if counts.max() < folds:
-        problem = f"{source} have {counts.max()} of the largest class, fewer than {folds} folds"
-        raise DataError(problem, value=str(classes[counts.argmax()]), fix="lower probe.folds")
-
-
-def _search(
-    model: Any, probe: Probe, x_ND: Numbers, y_N: NDArray[Any]
-) -> tuple[Any, dict[str, Any]]:
-    """Choose C on a grid and fit to all rows; return the model and details for the result."""
-    grid = _grid(model, probe)
-    with (
-        parallel_config(backend="threading", n_jobs=_threads(model, x_ND, probe.folds)),
-        _silent_solvers(),
-    ):
-        grid.fit(x_ND, y_N)
-    details = {
-        "C": float(grid.best_params_["C"]),
-        "cross_validated": round(float(grid.best_score_), 6),
-        "fits_not_converged": _unconverged_fits(grid),
-    }
-    return grid.best_estimator_, details
-
-
-def _threads(model: Any, x_ND: Numbers, folds: int) -> int:
-    """Return how many threads may fit such models at once; they share the embeddings.
-
-    liblinear releases the GIL, but its dual solvers draw from one random generator: fits next to
-    each other would differ from run to run. ``dual="auto"`` means the primal where there is one
-    for the loss and no fewer rows than columns.
-    """
-    is_primal = isinstance(model, LinearSVC) and model.loss == "squared_hinge"
-    is_primal &= len(x_ND) * (folds - 1) // folds >= x_ND.shape[1]
-    draws = isinstance(model, LinearSVC | LinearSVR) and not is_primal
-    return 1 if draws else os.cpu_count() or 1
-
-
-def _grid(model: Any, probe: Probe) -> GridSearchCV:
-    costs = {"C": sorted(probe.costs)}
-    return GridSearchCV(model, costs, cv=probe.folds, scoring=_fold_scores, refit="score")
-
-
-def _fold_scores(model: Any, x_ND: Numbers, y_N: NDArray[Any]) -> dict[str, float]:
-    """Return accuracy or R², and whether the solver stopped before converging."""
-    return {"score": model.score(x_ND, y_N), "unconverged": _is_unconverged(model)}
-
-
-def _is_unconverged(model: Any) -> bool:
-    # Solvers warn in this case, but warnings get lost between threads.
-    return bool(np.max(getattr(model, "n_iter_", 0)) >= model.max_iter)
-
-
-def _unconverged_fits(grid: GridSearchCV) -> int:
-    """Count the fits of a grid, the final one included, that did not converge."""
-    folds = [grid.cv_results_[f"split{fold}_test_unconverged"] for fold in range(grid.n_splits_)]
-    # NaN: the fold could not be fitted.
-    return int(np.nansum(folds)) + _is_unconverged(grid.best_estimator_)
-
-
-def _one_vs_rest(
-    probe: Probe, split: Split, train_NS: Flags, source: str
-) -> tuple[Flags, dict[str, Any]]:
-    """Fit one model per label, each with its own grid, and predict the test papers.
-
-    A label that all or no training papers have is predicted for all or none.
-    """
-    with _silent_solvers():
-        threads = _threads(_classifier(probe), split.train_ND, probe.folds)
-        fitted = Parallel(n_jobs=threads, backend="threading")(
-            delayed(_one_label)(probe, split, train_NS[:, label], source)
-            for label in range(train_NS.shape[1])
-        )
-    predicted, costs, unconverged = zip(*fitted, strict=True)
-    details = {"C": list(costs), "fits_not_converged": sum(unconverged)}
-    return np.stack(predicted, axis=1), details
-
-
-def _one_label(
-    probe: Probe, split: Split, flags_N: Flags, source: str
-) -> tuple[Flags, float | None, int]:
-    """Return predictions, the chosen C, and the number of fits that did not converge.
-
-    Of a label that one paper has, a fold without it cannot be fitted, and the smallest C is chosen.
-    """
-    if np.ptp(flags_N) == 0:
-        return np.full(len(split.test_TD), flags_N[0]), None, 0
-    _check_classes(flags_N, probe.folds, source)
-    grid = _grid(_classifier(probe), probe).fit(split.train_ND, flags_N)
-    cost = float(grid.best_params_["C"])
-    return grid.predict(split.test_TD), cost, _unconverged_fits(grid)
-
-
-def _classifier(probe: Probe, cost: float = 1.0) -> Any:
-    """Return the classifier; its loss is squared hinge, or hinge for multiple labels."""
-    if probe.model == "logistic":
-        return LogisticRegression(C=cost, fit_intercept=probe.intercept, max_iter=_MORE_ITERATIONS)
-    return LinearSVC(
-        C=cost,
-        loss="hinge" if probe.multi_label else "squared_hinge",
-        dual=True if probe.multi_label else "auto",
-        fit_intercept=probe.intercept,
-        random_state=SEED,
-        max_iter=_MORE_ITERATIONS if probe.multi_label else _ITERATIONS,
-    )
-
-
-def _regressor(probe: Probe) -> Any:
-    """Return support vector regression with epsilon 0."""
-    if probe.solver == "lightning":
-        return PublishedSVR(random_state=SEED)
-    return LinearSVR(
-        epsilon=0.0,
-        fit_intercept=probe.intercept,
-        random_state=SEED,
-        max_iter=_ITERATIONS,
-        dual="auto",
-    )
-
-
 def _settings(probe: Probe, model: str) -> dict[str, Any]:
     return {"model": model, "intercept": probe.intercept, "folds": probe.folds}
-
-
-@contextmanager
-def _silent_solvers() -> Iterator[None]:
-    """Suppress warnings of fits, whose results count those that did not converge, and of folds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        warnings.simplefilter("ignore", FitFailedWarning)
-        yield
 
 
 def _split(papers: PaperSet, embeddings_ND: FloatArray) -> Split:

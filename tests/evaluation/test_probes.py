@@ -19,7 +19,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC, LinearSVR
 
 from scimult.errors import DataError
-from scimult.evaluation import probes
+from scimult.evaluation import linear_fits
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.few_shot import class_samples, held_out_folds, label_samples
 from scimult.evaluation.probes import classification_linear, indicators, regression_linear
@@ -352,14 +352,14 @@ def test_classes_too_rare_to_fit_name_set_sample_and_class(
 def test_fits_that_did_not_converge_are_counted_as_one_thread_counts_warnings(
     x: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probes, "_ITERATIONS", 4)
+    monkeypatch.setattr(linear_fits, "_ITERATIONS", 4)
     labels = [["a"] if row % 3 else ["b"] for row in range(TRAIN + TEST)]
     papers, benchmark = _papers(labels, []), _benchmark(["macro_f1"], folds=3)
     found = [
         classification_linear(benchmark, papers, x).details["fits_not_converged"] for _ in range(3)
     ]
     y = np.array([label for (label,) in labels])[:TRAIN]
-    options = {"dual": "auto", "random_state": probes.SEED, "max_iter": 4}
+    options = {"dual": "auto", "random_state": linear_fits.SEED, "max_iter": 4}
     folds = [train for train, _ in StratifiedKFold(3).split(x[:TRAIN], y)]
     met = 0
     for cost, rows in [(cost, rows) for cost in COSTS for rows in folds]:
