@@ -267,7 +267,7 @@ def encode(
     from benchmarks.compare_encoding import encoding_comparisons, missing_packages
     from benchmarks.tables import encoding_comparison_table
     from benchmarks.timing import machine
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.inference.collection import read_collection
 
     joined = [text.joined for text in read_collection(papers, "paper", Rejects(True)).texts]

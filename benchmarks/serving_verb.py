@@ -41,7 +41,7 @@ def serve(
     from benchmarks.serving import measure_serving, measure_soak
     from benchmarks.tables import serving_table, soak_table
     from benchmarks.timing import load_average, machine
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.inference.collection import read_collection
     from scimult.library import Library
 

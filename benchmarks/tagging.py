@@ -22,8 +22,9 @@ import numpy as np
 import typer
 
 from benchmarks.timing import load_average
-from scimult.data.lines import Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.ragged import Ragged
+from scimult.data.records import Rejects
 from scimult.evaluation.metrics import compute, judge
 from scimult.files import write_text
 from scimult.hardware import peak_memory

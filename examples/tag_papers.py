@@ -10,7 +10,7 @@ use others, change the file and run again.
 import argparse
 
 from scimult import SciMult
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.inference.collection import read_collection
 from scimult.retrieval import ExactIndex
 

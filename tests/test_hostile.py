@@ -20,7 +20,7 @@ from scimult.data.importers.doi import short_doi
 from scimult.data.importers.markup import plain_text
 from scimult.data.importers.names import first_name_first
 from scimult.data.importers.values import keywords_in
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.reporting import page
 from scimult.models import EncoderConfig

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 import scimult
 from scimult.cli.main import app
 from scimult.config import validate
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.datasets import FORMATS, read_dataset
 from scimult.evaluation.suites import load_suite

@@ -19,7 +19,8 @@ from benchmarks.gpu_day.day import Day
 from benchmarks.gpu_day.provide import Inputs, random_folder
 from benchmarks.timing import interleaved, ratio
 from scimult.checkpoints import load_pretrained
-from scimult.data.lines import Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Rejects
 from scimult.inference.encoder import SciMult
 from scimult.models.config import Pooling
 from scimult.types import FloatArray

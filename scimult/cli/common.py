@@ -17,7 +17,7 @@ from scimult.cli.output import echo, print_records
 from scimult.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.inference import SciMult
     from scimult.inference.collection import Collection
     from scimult.types import FloatArray, Kind, Role
@@ -68,7 +68,7 @@ def open_model(
 @contextmanager
 def rejecting(skip_bad: bool) -> Iterator[Rejects]:
     """Yield a collector of bad records; report the skipped ones on stderr at the end."""
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
 
     rejects = Rejects(skip_bad)
     try:

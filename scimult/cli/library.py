@@ -19,7 +19,7 @@ from scimult.errors import DataError, StorageError
 from scimult.terminal import counted
 
 if TYPE_CHECKING:
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.library.records import Paper
 
 library = typer.Typer(

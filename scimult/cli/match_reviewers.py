@@ -17,7 +17,7 @@ from scimult.files import check_replaceable
 from scimult.terminal import listed
 
 if TYPE_CHECKING:
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.matching.venue import Venue
 
 _MOST_WEIGHT = 1_000_000
@@ -157,7 +157,7 @@ def _read(
 
 
 def _venue_weights(path: Path, rejects: Rejects) -> dict[str, float]:
-    from scimult.data.lines import Record
+    from scimult.data.records import Record
     from scimult.data.tables import read_delimited
 
     weights: dict[str, float] = {}

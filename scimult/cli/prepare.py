@@ -15,7 +15,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.files import check_replaceable
 
 if TYPE_CHECKING:
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.downloads import Remote
 
 DATASET_PREFIX = "prepare."

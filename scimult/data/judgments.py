@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
+from scimult.data.lines import read_jsonl, read_lines
 from scimult.data.packed import unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.data.tables import read_delimited
 
 QUERY, PAPER, SCORE = "query-id", "paper-id", "score"

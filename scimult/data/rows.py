@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scimult.data.formats import HEAD_BYTES
-from scimult.data.lines import Record, Rejects, empty_file, read_jsonl
+from scimult.data.lines import empty_file, read_jsonl
 from scimult.data.packed import UNPACK, no_file, open_binary, unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.data.tables import check_columns, delimiter_of, read_delimited
 from scimult.errors import DataError
 

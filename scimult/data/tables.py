@@ -10,8 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.lines import empty_file, read_lines
 from scimult.data.packed import unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.errors import DataError, quoted_in_line, suggest
 
 FIELD_LIMIT = 1 << 24

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from scimult.data.lines import Rejects
 from scimult.data.packed import packed_or_plain
+from scimult.data.records import Rejects
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, HubFile

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from scimult import distributed
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.clustering import write_official_input

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from scimult.data.lines import Rejects
 from scimult.data.ragged import Ragged
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from scimult.data.judgments import PAPER, QUERY, grade_of, read_judgments
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_members
 from scimult.data.tables import read_table
 from scimult.errors import DataError

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from scimult.data.importers import find_files, guess_format, read_papers
 from scimult.data.importers.paper import text_id
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_parquet, read_rows
 from scimult.data.text_files import find_file, is_table, raw_columns
 from scimult.errors import DataError, suggest

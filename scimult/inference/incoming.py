@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scimult.data.importers import guess_format
-from scimult.data.lines import Rejects, find_objects
+from scimult.data.lines import find_objects
 from scimult.data.packed import open_binary
+from scimult.data.records import Rejects
 from scimult.data.text_files import is_table, raw_columns
 from scimult.inference.collection import given_twice, read_located, text_files
 from scimult.types import Kind, Text

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from scimult.checkpoints.reading import read_config
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.inference.bulk import ROWS, BulkEncoder, Encoded, Window, kind_encoded, windows
 from scimult.inference.encoder import SciMult

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from scimult.data.importers import ImportedPaper, read_papers
 from scimult.data.importers.paper import FIELDS
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.inference.collection import given_twice
 from scimult.inference.texts import paper_of, rows_of

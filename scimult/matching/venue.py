@@ -22,8 +22,9 @@ from typing import Any
 from scimult.data.importers import read_papers
 from scimult.data.importers.names import first_name_first
 from scimult.data.importers.paper import ImportedPaper
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import open_binary
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_members
 from scimult.data.tables import read_delimited
 from scimult.errors import DataError

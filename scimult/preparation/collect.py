@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from scimult.data.importers.engine import connected
-from scimult.data.lines import Rejects
 from scimult.data.prepared import REJECTS_FILE
+from scimult.data.records import Rejects
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStoreWriter

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scimult.data.lines import Rejects
 from scimult.data.prepared import CITATIONS_FILE, SHOWN_FILE, TRIPLES_FILE, read_triples
+from scimult.data.records import Rejects
 from scimult.data.targets import TargetFile, read_targets, write_targets
 from scimult.data.teacher import TeacherScores, read_teacher_scores
 from scimult.data.text_store import open_arrow, write_arrow

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.data.sql import literal, table_of
 from scimult.data.text_store import TextStoreWriter
 from scimult.preparation.file_rows import FileEngine, FileRows

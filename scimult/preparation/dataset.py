@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from scimult.data.lines import Rejects
 from scimult.data.prepared import PREPARED_ALONE, TOKENS, PreparedData
+from scimult.data.records import Rejects
 from scimult.data.token_store import build_token_store, is_token_store
 from scimult.data.tokenization import TextTokenizer
 from scimult.files import atomic_folder, link_or_copy

@@ -19,8 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from scimult.data.importers.engine import PYTHON_ONLY, run
-from scimult.data.lines import Record, Rejects
 from scimult.data.packed import is_whole, open_binary
+from scimult.data.records import Record, Rejects
 from scimult.data.sql import table_of
 from scimult.errors import DataError
 

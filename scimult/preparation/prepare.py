@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Rejects
 from scimult.data.manifest import HygieneReport, Manifest, PairEntry, SourceEntry, TargetEntry
 from scimult.data.pairs import SPLITS, PairFile, Split, write_pairs
 from scimult.data.prepared import (
@@ -24,6 +23,7 @@ from scimult.data.prepared import (
     read_aliases,
 )
 from scimult.data.ragged import Ragged
+from scimult.data.records import Rejects
 from scimult.data.targets import write_targets
 from scimult.data.text_store import TextStore, write_arrow
 from scimult.errors import ConfigError

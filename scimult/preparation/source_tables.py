@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.sql import literal, quoted, table_of
 from scimult.data.tables import read_header, read_table
 from scimult.data.teacher import TWO_SCORES, conflict_of

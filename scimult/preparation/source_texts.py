@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record, Rejects
 from scimult.data.sql import literal, quoted, table_of
 from scimult.data.text_files import raw_columns
 from scimult.errors import DataError

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.data.lines import Record, Rejects
 from scimult.data.ragged import Ragged
+from scimult.data.records import Record, Rejects
 from scimult.data.targets import TargetFile
 from scimult.errors import DataError
 from scimult.preparation.config import SourceConfig

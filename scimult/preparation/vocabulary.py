@@ -24,7 +24,8 @@ from tokenizers import (
     trainers,
 )
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_parquet
 from scimult.data.text_files import raw_columns
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from scimult.data.lines import Record, Rejects, read_jsonl, read_lines
+from scimult.data.lines import read_jsonl, read_lines
 from scimult.data.packed import unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.data.tables import delimiter_of, read_delimited
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of

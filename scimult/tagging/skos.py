@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.parsers import expat
 from xml.sax import SAXParseException
 
-from scimult.data.lines import Rejects
 from scimult.data.packed import open_binary
+from scimult.data.records import Rejects
 from scimult.errors import DataError, quoted_in_line
 from scimult.progress import note
 from scimult.tagging.reading import linked

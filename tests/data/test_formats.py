@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from scimult.cli.main import app
 from scimult.data import formats
-from scimult.data.lines import Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from tests.data.importers import layouts
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scimult.data.judgments import PAPER, QUERY, grade_of, read_judgments
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 
 Pairs = dict[tuple[str, str], int]

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_rows
 from scimult.data.tables import FIELD_LIMIT, read_table
 from scimult.errors import DataError

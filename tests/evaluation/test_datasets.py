@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark, Expected
 from scimult.evaluation.datasets import missing_files, read_dataset

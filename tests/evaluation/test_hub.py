@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import HubFile
 from scimult.evaluation.datasets import download_from_hub, read_dataset, write_hub_file

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertForSequenceClassification
 
-from scimult.data.lines import Rejects
 from scimult.data.ragged import Ragged
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset

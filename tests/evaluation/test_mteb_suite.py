@@ -14,7 +14,7 @@ from huggingface_hub import is_offline_mode
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.mteb_suite import (

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.evaluation.benchmark import Benchmark, FewShot, Probe
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.probes import classification_linear

@@ -9,7 +9,7 @@ import pytest
 import pytrec_eval
 from sklearn.metrics import f1_score
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.name_matching import words

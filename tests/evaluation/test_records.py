@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.errors import DataError
 from scimult.evaluation.records import by_name, paper, query_paper
 from scimult.types import Text

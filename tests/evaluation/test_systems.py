@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.growing import GrowingResult

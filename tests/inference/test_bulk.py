@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from scimult.cli.main import app
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.data.text_files import RAW_FORMAT
 from scimult.distributed import free_port
 from scimult.errors import ConfigError, DataError, StorageError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scimult.data.importers import read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.inference.collection import read_collection
 from scimult.inference.texts import as_texts

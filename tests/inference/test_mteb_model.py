@@ -10,7 +10,7 @@ import mteb
 import numpy as np
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError, UnknownNameError
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.rankings import search

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from scimult.data.importers import read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.library import Library
 from scimult.library.records import read_files

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.matching.venue import read_conflicts, read_openreview, read_tables
 from tests.matching.made_up import note, write_venue

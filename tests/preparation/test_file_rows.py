@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scimult.data.importers.engine import connected
-from scimult.data.lines import Rejects
 from scimult.data.packed import _checks_gzip, is_whole
+from scimult.data.records import Rejects
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
 from scimult.preparation.collect import collect

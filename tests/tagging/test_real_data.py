@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from scimult.data.lines import Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Rejects
 from scimult.inference import SciMult
 from scimult.tagging import Tagger, Vocabulary, read_vocabulary
 from scimult.tagging.evaluating import evaluate_tagger

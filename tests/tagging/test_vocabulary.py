@@ -12,7 +12,7 @@ import rdflib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError, UnknownNameError
 from scimult.tagging import Concept, Vocabulary, read_vocabulary
 from scimult.tagging.reading import write_vocabulary

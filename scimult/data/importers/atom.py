@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from scimult.data.importers.values import year_in
-from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
+from scimult.data.records import Record, Rejects
 
 _ATOM, _ARXIV = "{http://www.w3.org/2005/Atom}", "{http://arxiv.org/schemas/atom}"
 _ADDRESS = re.compile(r"https?://arxiv\.org/abs/(.+?)(?:v\d+)?$")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from scimult.data.importers.doi import linked_doi
 from scimult.data.importers.latex import BRACES, latex_decoder
 from scimult.data.importers.values import first, keywords_in, year_in
-from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.lines import empty_file, read_lines
+from scimult.data.records import Record, Rejects
 from scimult.errors import DataError
 from scimult.progress import warn
 from scimult.terminal import counted, listed

@@ -10,7 +10,7 @@ from typing import Any
 
 from scimult.data.importers.files import guess_format
 from scimult.data.importers.shapes import at
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_rows
 
 # Characters of an expression, which names and dotted paths do not contain.

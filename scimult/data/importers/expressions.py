@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from scimult.data.importers.engine import connected, naming, reason
 from scimult.data.importers.kinds import TEXT, joined, kind_of, sql_type
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.sql import literal, quoted
 from scimult.terminal import listed
 

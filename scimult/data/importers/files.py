@@ -12,8 +12,9 @@ from typing import NamedTuple
 from scimult.data.formats import HEAD_BYTES, IMPORTED, WOS_COLUMNS, refuse_binary
 from scimult.data.importers.shapes import guess_shape
 from scimult.data.importers.tagged import LAYOUTS
-from scimult.data.lines import Rejects, empty_file
+from scimult.data.lines import empty_file
 from scimult.data.packed import no_file, open_binary, unpacked_name
+from scimult.data.records import Rejects
 from scimult.data.rows import KINDS, read_rows
 from scimult.data.text_files import find_file
 from scimult.errors import DataError, one_of

@@ -12,7 +12,7 @@ from scimult.data.importers.doi import short_doi
 from scimult.data.importers.markup import known_text, plain_text
 from scimult.data.importers.names import person
 from scimult.data.importers.values import first, is_missing, list_in, year_of
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.errors import DataError
 from scimult.types import Text
 

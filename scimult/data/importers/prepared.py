@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.text_store import FILE_NAME as TEXTS_FILE
 from scimult.data.text_store import open_arrow, open_metadata, taken
 from scimult.types import IntArray

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 from scimult.data.importers.markup import known_text
 from scimult.data.importers.values import year_in
-from scimult.data.lines import Record, Rejects
 from scimult.data.packed import open_binary
+from scimult.data.records import Record, Rejects
 from scimult.progress import note
 
 # Of DeleteCitation and, for books, DeleteDocument.

@@ -14,7 +14,7 @@ from scimult.data.importers.paper import FIELDS, NO_TEXT, ImportedPaper, id_of, 
 from scimult.data.importers.plain_table import has_column
 from scimult.data.importers.shapes import SHAPES
 from scimult.data.importers.tagged import LAYOUTS, read_tagged
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import KINDS, read_rows
 from scimult.data.tables import unsplit
 from scimult.errors import DataError, one_of

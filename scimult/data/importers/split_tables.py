@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from scimult.data.importers.engine import connected, rows_of, run
 from scimult.data.importers.values import first
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import is_whole
+from scimult.data.records import Record, Rejects
 from scimult.data.sql import literal, table_of
 from scimult.errors import DataError
 

@@ -17,7 +17,8 @@ from scimult.data.importers.doi import linked_doi, short_doi
 from scimult.data.importers.markup import known_text
 from scimult.data.importers.names import first_name_first
 from scimult.data.importers.values import first, keywords_in, year_in
-from scimult.data.lines import Record, Rejects, empty_file, read_lines
+from scimult.data.lines import empty_file, read_lines
+from scimult.data.records import Record, Rejects
 from scimult.errors import DataError
 
 

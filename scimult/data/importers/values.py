@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.terminal import is_blank
 
 _KEYWORD_END = re.compile("[;,]")

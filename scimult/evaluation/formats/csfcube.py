@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.data.judgments import SCORE, grade_of
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_members
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark

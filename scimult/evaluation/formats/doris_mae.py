@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scimult.data.judgments import grade_of
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source

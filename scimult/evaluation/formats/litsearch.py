@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source
 from scimult.evaluation.records import Judgments, by_id, request

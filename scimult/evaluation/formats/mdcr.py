@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.rows import read_members
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scimult.data.judgments import QUERY, read_judgments
-from scimult.data.lines import Record, Rejects
 from scimult.data.packed import packed_or_plain, unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import NOT_ASKED, Source, Targets, hold_out
 from scimult.evaluation.records import (

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source

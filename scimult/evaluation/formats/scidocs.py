@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark

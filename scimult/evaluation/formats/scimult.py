@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from scimult.data.judgments import SCORE, grade_of
-from scimult.data.lines import Record
 from scimult.data.ragged import Ragged
+from scimult.data.records import Record
 from scimult.errors import ConfigError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.formats.checks import Source, lists_of

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import packed_or_plain, unpacked_name
 from scimult.data.ragged import Ragged
+from scimult.data.records import Record, Rejects
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scimult.data.judgments import grade_of
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.evaluation.benchmark import Benchmark

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scimult.data.judgments import PAPER, SCORE, read_judgments
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import packed_or_plain
+from scimult.data.records import Record, Rejects
 from scimult.data.tables import read_table
 from scimult.errors import DataError
 from scimult.preparation.hygiene.config import EvaluationRole

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from scimult.data.lines import EXAMPLES_PER_REASON, Rejects
 from scimult.data.packed import unpacked_name, variants
+from scimult.data.records import EXAMPLES_PER_REASON, Rejects
 from scimult.data.rows import KINDS
 from scimult.errors import DataError
 from scimult.files import read_json, write_json

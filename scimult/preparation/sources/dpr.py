@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.importers.paper import text_id
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError
 from scimult.preparation.config import Name

@@ -10,7 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from scimult.data.importers.paper import text_id
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError

@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 
 from pydantic import Field, model_validator
 
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import open_binary, unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_rows
 from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote

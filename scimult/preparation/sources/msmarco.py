@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.importers.paper import text_id
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record
 from scimult.data.tables import read_delimited
 from scimult.downloads import Archive, Remote, address
 from scimult.errors import DataError

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.tables import read_delimited
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from scimult.data.importers.engine import connected
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.shards import Shard
 from scimult.data.sql import literal, table_of
 from scimult.data.text_files import RAW_FORMAT

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.shards import PAPERS, Shard
 
 _BATCH = 1024

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from scimult.data.judgments import read_judgments
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion

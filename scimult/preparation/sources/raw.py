@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from scimult.data.importers.paper import ImportedPaper, text_id
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_members, read_rows
 from scimult.errors import DataError
 from scimult.preparation.config import Dangling, PairTable, SourceConfig

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.rows import read_rows
 from scimult.data.tables import read_delimited
 from scimult.downloads import Remote, address

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from scimult.data.judgments import PAPER, QUERY, SCORE, read_judgments
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.preparation.sources.base import PublicSource, SourceOptions

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.rows import read_rows
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions

@@ -10,8 +10,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from scimult.data.importers.paper import text_id
-from scimult.data.lines import Record, Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
 from scimult.data.packed import unpacked_name
+from scimult.data.records import Record, Rejects
 from scimult.data.rows import read_rows
 from scimult.downloads import Remote, address
 from scimult.errors import ConfigError

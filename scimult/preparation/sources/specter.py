@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scimult.data.lines import Record, read_lines
+from scimult.data.lines import read_lines
+from scimult.data.records import Record
 from scimult.errors import DataError
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion, named_files

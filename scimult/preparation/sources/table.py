@@ -13,7 +13,7 @@ from scimult.config import StrictConfig
 from scimult.data.importers import FORMATS, ImportedPaper, guess_format, read_papers
 from scimult.data.importers.columns import Columns
 from scimult.data.importers.paper import make_paper
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.data.rows import KINDS
 from scimult.data.tables import MissingColumnError
 from scimult.errors import DataError, one_of, suggest

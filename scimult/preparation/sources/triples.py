@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.preparation.sources.raw import RawSource
 
 ID_FIELDS = ("corpus_id", "doc_id", "paper_id", "sha", "id")

@@ -17,7 +17,8 @@ from pydantic import Field
 from scimult.data.importers.paper import make_paper
 from scimult.data.importers.read import shaped
 from scimult.data.importers.shapes import cited_arxiv_ids
-from scimult.data.lines import Record, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Record
 from scimult.downloads import Archive, Remote, address
 from scimult.preparation.config import Dangling, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions

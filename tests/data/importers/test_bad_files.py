@@ -17,7 +17,8 @@ import pytest
 
 from scimult.cli.checks import check_inputs
 from scimult.data.importers import FORMATS, ImportedPaper, read_papers
-from scimult.data.lines import Rejects, read_jsonl
+from scimult.data.lines import read_jsonl
+from scimult.data.records import Rejects
 from scimult.errors import DataError, UnknownNameError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written

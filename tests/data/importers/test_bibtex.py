@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scimult.data.importers import read_papers
 from scimult.data.importers.bibtex import _joined
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from tests.data.importers.written import read, written
 

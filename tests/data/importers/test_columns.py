@@ -12,7 +12,7 @@ import pytest
 
 from scimult.data.importers import engine, read_papers
 from scimult.data.importers.columns import Columns
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from tests.data.importers import layouts
 from tests.data.importers.written import lines, read, written

@@ -16,7 +16,7 @@ import pytest
 
 from scimult.data.importers.columns import Columns
 from scimult.data.importers.kinds import joined, kind_of, sql_type
-from scimult.data.lines import Record, Rejects
+from scimult.data.records import Record, Rejects
 from scimult.errors import DataError
 from tests.data.importers.written import lines, read, written
 

@@ -11,7 +11,7 @@ import pytest
 
 from scimult.data.importers import read_papers
 from scimult.data.importers.paper import make_paper
-from scimult.data.lines import Record
+from scimult.data.records import Record
 
 LISTS = [["a;b", "it's", 'say "x"'], ["caf\u00e9", "no\xa0break", "\\xi"], ["2401.1", "[Fe/H]"], []]
 

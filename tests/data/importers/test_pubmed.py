@@ -9,7 +9,7 @@ import pytest
 
 from scimult.data.importers import pubmed, read_papers
 from scimult.data.importers.pubmed import read_pubmed_files
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from tests.data.importers import layouts
 from tests.data.importers.written import read, written
 

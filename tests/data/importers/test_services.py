@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scimult.data.importers import guess_format, read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from tests.data.importers.written import lines, read, written
 

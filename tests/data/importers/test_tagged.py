@@ -9,7 +9,7 @@ import pytest
 import rispy
 
 from scimult.data.importers import read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from tests.data.importers import layouts
 from tests.data.importers.written import read, written
 

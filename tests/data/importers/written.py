@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scimult.data.importers import ImportedPaper, read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 
 
 def lines(*records: Mapping[str, Any]) -> str:

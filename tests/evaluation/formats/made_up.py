@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import read_dataset
 from scimult.evaluation.task_data import TaskData

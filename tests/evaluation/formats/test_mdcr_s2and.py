@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError, SciMultError
 from scimult.evaluation.comparison import Settings, compare
 from scimult.evaluation.harness import evaluate, load_sets

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.rankings import classification_fine, recommendation
 from scimult.evaluation.suites import load_suite

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import DataError
 from scimult.evaluation.rankings import rank_reviewers, reviewer_matching
 from scimult.evaluation.systems import DenseSystem

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.benchmark import Benchmark
 from scimult.evaluation.datasets import missing_files, read_dataset

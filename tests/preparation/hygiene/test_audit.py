@@ -156,7 +156,7 @@ def test_a_set_without_pairs_reports_none(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_the_papers_of_vis_are_found_as_their_ids_say(tmp_path: Path, scimult_data: Path) -> None:
     """Both parts come from one source and have its DOIs as ids."""
-    from scimult.data.lines import Rejects
+    from scimult.data.records import Rejects
     from scimult.evaluation.datasets import read_dataset
     from scimult.evaluation.suites import load_suite
     from scimult.evaluation.task_data import Dataset

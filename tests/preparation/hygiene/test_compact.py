@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.data.targets import TargetFile
 from scimult.data.teacher import TeacherScores
 from scimult.preparation import pair_columns

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from scimult.config import load_config
 from scimult.data.batches import BatchBuilder, all_known_positives
-from scimult.data.lines import Record, Rejects
 from scimult.data.pair_streams import pair_streams
+from scimult.data.records import Record, Rejects
 from scimult.data.sampler import PlannedPart
 from scimult.errors import DataError, StorageError
 from scimult.preparation.dataset import DatasetConfig, build_dataset

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scimult.data.lines import Record
+from scimult.data.records import Record
 from scimult.errors import DataError
 from scimult.evaluation.formats.scirepeval import text_of
 from scimult.evaluation.suites import load_suite

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scimult.data.importers import read_papers
-from scimult.data.lines import Rejects
+from scimult.data.records import Rejects
 from scimult.data.rows import read_rows
 from scimult.data.text_store import TextStore
 from scimult.errors import ConfigError, DataError
