@@ -15,7 +15,7 @@ from importlib import import_module
 import pytest
 from huggingface_hub import constants
 
-from scimult import downloads
+from scimult import transfers
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -51,7 +51,7 @@ def _send(state: Server, handler: BaseHTTPRequestHandler, body: bytes) -> None:
 def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Serve until the test ends, without waits between retries."""
     state = Server()
-    monkeypatch.setattr(downloads, "_WAITS", (0.0, 0.0))
+    monkeypatch.setattr(transfers, "_WAITS", (0.0, 0.0))
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

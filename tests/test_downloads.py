@@ -138,7 +138,7 @@ def test_a_network_that_was_never_there_is_not_waited_for(
     def fails(*_: object, **__: object) -> None:
         raise errors[min(len(waited), len(errors) - 1)]
 
-    monkeypatch.setattr("scimult.downloads.urlopen", fails)
+    monkeypatch.setattr("scimult.transfers.urlopen", fails)
     monkeypatch.setattr(time, "sleep", waited.append)
     told = "Fix: check the network, then run" if errors[-1] is not REFUSED else "Fix: run"
     with pytest.raises(DataError, match=f"cannot read https://there/x: .*{told} the command again"):

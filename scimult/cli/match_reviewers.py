@@ -146,7 +146,8 @@ def match_reviewers(
 def _read(
     venue: Path | None, papers: Path | None, publications: Path | None, rejects: Rejects
 ) -> Venue:
-    from scimult.matching.venue import read_openreview, read_tables
+    from scimult.matching.openreview import read_openreview
+    from scimult.matching.venue import read_tables
 
     if venue is not None and papers is None and publications is None:
         return read_openreview(venue, rejects)

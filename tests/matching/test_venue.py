@@ -12,7 +12,8 @@ import pytest
 
 from scimult.data.records import Rejects
 from scimult.errors import DataError
-from scimult.matching.venue import read_conflicts, read_openreview, read_tables
+from scimult.matching.openreview import read_openreview
+from scimult.matching.venue import read_conflicts, read_tables
 from tests.matching.made_up import note, write_venue
 
 

@@ -24,7 +24,7 @@ from scimult.errors import ConfigError, DataError
 from scimult.preparation.collect import collect
 from scimult.preparation.file_rows import FileEngine, FileRows
 from scimult.preparation.mining.engine import Limits
-from scimult.preparation.source_tables import answer_rows, edge_rows
+from scimult.preparation.pair_rows import answer_rows, edge_rows
 from scimult.preparation.source_texts import text_rows
 from scimult.types import Kind
 from tests.raw_corpus import raw_config, write_jsonl, write_tsv
