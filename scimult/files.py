@@ -153,14 +153,18 @@ def check_replaceable(path: Path | str, kind: FolderKind | None = None) -> None:
     ------
     StorageError
         If it is a link, a file, a device, the current folder or a parent of it, or a folder that
-        is neither empty nor of ``kind``.
+        is neither empty nor of ``kind``; or if its name is too long, or a part of it is a file.
     """
     path = Path(path)
     if os.path.islink(path):
         fix = f"give the folder itself ({os.path.realpath(path)}), or a new one"
         raise StorageError("is a link, which would be replaced", path=path, fix=fix)
-    if not os.path.lexists(path):
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
         return
+    except OSError as error:
+        raise storage_error(error, path) from error
     if not path.is_dir():
         raise StorageError("exists and is not a folder", path=path, fix="choose a new folder")
     real = path.resolve()

@@ -392,3 +392,9 @@ def test_a_name_that_is_too_long(tmp_path: Path, characters: int) -> None:
     for write in (_write_folder, files.write_text):
         with pytest.raises(StorageError, match="Fix: choose a shorter name"):
             write(tmp_path / ("x" * characters), "x")
+
+
+def test_a_path_that_cannot_be_is_refused_before_any_work(tmp_path: Path) -> None:
+    for path, fix in ((tmp_path / ("x" * 300), "choose a sho"), (Path(__file__) / "o", "a part")):
+        with pytest.raises(StorageError, match=f"Fix: .*{fix}"):
+            files.check_replaceable(path)
