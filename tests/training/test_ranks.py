@@ -144,14 +144,19 @@ def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) ->
         share = distributed.world_size() / micro_batch.pairs
         losses.append(sum(float(result.loss.detach()) * share for result in results))
         masked += sum(int(result.masked) for result in results)
-    ranks = distributed.world_size()
-    gradients = {}
-    for name, parameter in pretrained.model.named_parameters():
+    gradients = mean_gradients(pretrained.model)
+    return {"losses": losses, "gradients": gradients, "masked": masked, "peak": engine.longest_pass}
+
+
+def mean_gradients(model: Encoder) -> dict[str, Tensor]:
+    """Return the mean over ranks of each parameter's gradient."""
+    ranks, gradients = distributed.world_size(), {}
+    for name, parameter in model.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if ranks > 1:
             torch.distributed.all_reduce(gradient)
         gradients[name] = gradient / ranks
-    return {"losses": losses, "gradients": gradients, "masked": masked, "peak": engine.longest_pass}
+    return gradients
 
 
 def run_pass(
@@ -161,13 +166,16 @@ def run_pass(
     routes_of_task: Callable[[str], Sequence[int]],
     learned: LearnedParts,
     chunk_tokens: int | None,
+    weigh: Callable[..., Tensor] | None = None,
 ) -> list[PartResult]:
-    """Do one forward-backward, whole or in chunks."""
+    """Do one forward-backward, whole or in chunks; the loss is a mean over pairs by default."""
     texts = MicroBatchTexts.of(micro_batch, routes_of_task)
     scale = distributed.world_size() / micro_batch.pairs
 
     def loss_of(embeddings: Tensor, values: Values) -> tuple[Tensor, list[PartResult]]:
         results = objective(micro_batch.parts, embeddings, values)
+        if weigh is not None:
+            return weigh(results, micro_batch, embeddings, values), results
         return torch.stack([result.loss for result in results]).sum() * scale, results
 
     values = partial(learned.values, micro_batch.tasks)
