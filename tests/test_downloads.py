@@ -25,6 +25,7 @@ from scimult.evaluation.suites import load_suite
 from scimult.files import only_writer
 from scimult.preparation.sources import SOURCES
 from tests.file_server import CONTENT, DIGEST, Server, file_server
+from tests.waiting import wait_until
 
 server = pytest.fixture(file_server)
 
@@ -216,9 +217,7 @@ def test_a_killed_process_is_gone_on_with(server: Server, tmp_path: Path) -> Non
     command = [sys.executable, "-c", CALL, f"{server.base}/a.bin", DIGEST, str(tmp_path)]
     with subprocess.Popen(command) as process:
         part = tmp_path / ".a.bin.part"
-        until = time.monotonic() + 60
-        while not (part.exists() and part.stat().st_size) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() and part.stat().st_size)
         process.send_signal(signal.SIGKILL)
     size = part.stat().st_size
     assert 0 < size < len(CONTENT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from scimult.serving.run import listen
 from scimult.serving.served import Served
 from tests.library.conftest import dated
 from tests.tiny import save_tiny_model
+from tests.waiting import wait_until
 
 LABELS = [
     {"id": "http://example.org/1", "name": "Graphs", "definition": "Nodes and edges."},
@@ -47,8 +47,7 @@ class Running:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self.socket],))
         self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         """Post one request."""

@@ -31,6 +31,7 @@ from tests.library.conftest import dated, paper
 from tests.serving.conftest import LABELS, Running, running, same_hits
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
+from tests.waiting import wait_until
 
 
 def _health(server: Running) -> dict[str, object]:
@@ -39,10 +40,7 @@ def _health(server: Running) -> dict[str, object]:
 
 
 def _wait_for(server: Running, name: str, value: object) -> None:
-    end = time.monotonic() + 60
-    while _health(server)[name] != value:
-        assert time.monotonic() < end, _health(server)
-        time.sleep(0.05)
+    wait_until(lambda: _health(server)[name] == value)
 
 
 @pytest.mark.long
@@ -169,13 +167,11 @@ def test_changed_labels_are_served(tmp_path: Path) -> None:
 
 
 def _wait_for_labels(server: Running, names: list[str]) -> None:
-    end = time.monotonic() + 60
-    while True:
-        tagged = server.post("/tag", {"ids": ["p001"], "k": 9}).json()["papers"][0]["labels"]
-        if sorted(one["name"] for one in tagged) == sorted(names):
-            return
-        assert time.monotonic() < end, tagged
-        time.sleep(0.05)
+    def tagged() -> list[str]:
+        paper = server.post("/tag", {"ids": ["p001"], "k": 9}).json()["papers"][0]
+        return sorted(one["name"] for one in paper["labels"])
+
+    wait_until(lambda: tagged() == sorted(names))
 
 
 @pytest.mark.long
@@ -200,8 +196,7 @@ def test_the_first_index_of_words_holds_up_no_other_request(
         body = {"text": "graph", "words": 0.5}
         waiting = [threads.submit(client.post, "/search", json=body) for _ in range(THREADS + 8)]
         try:
-            while server.metrics.waiting._value.get() < THREADS + 8:
-                time.sleep(0.01)
+            wait_until(lambda: server.metrics.waiting._value.get() == THREADS + 8)
             assert client.post("/search", json={"text": "graph"}, timeout=20).status_code == 200
         finally:
             release.set()
@@ -210,10 +205,7 @@ def test_the_first_index_of_words_holds_up_no_other_request(
         assert server.served.has_words
         library.add(dated(13)[12:])
         _wait_for(server, "papers", 13)
-        end = time.monotonic() + 20
-        while not server.served.has_words:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: server.served.has_words)
 
 
 def test_a_deadline_ends_with_its_request() -> None:
@@ -311,8 +303,7 @@ def test_what_waits_for_an_index_of_words_asks_the_library_of_then(tmp_path: Pat
     with ThreadPoolExecutor(1) as threads:
         with served._reading_words:
             waiting = threads.submit(served.ask, len, words=True)
-            while not waiting.running():
-                time.sleep(0.01)
+            wait_until(waiting.running)
             time.sleep(0.2)
             library.add(dated(13)[12:])
             assert served.follow()
@@ -385,10 +376,7 @@ def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folde
             writer.sync([paper(i, version=n, year=2000) for i in range(32 + n)])
             writer.compact()
             time.sleep(0.1)
-        end = time.monotonic() + 30
-        while httpx.get(f"{server.url}/health").json()["papers"] != 34:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        _wait_for(server, "papers", 34)
         stop = True
         assert [client.result() for client in clients] == [{200}] * 4
         assert same_hits(server.post("/search", {"text": "graph"}).json(), writer.search("graph"))

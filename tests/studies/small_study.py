@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +62,3 @@ def write_study(folder: Path, name: str, /, **changes: Any) -> Path:
 def call(*words: str | Path) -> Any:
     """Run ``scimult study`` in this process."""
     return CliRunner().invoke(app, ["study", *map(str, words)])
-
-
-def wait_for(happened: Callable[[], bool], seconds: float = 400) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.1)
