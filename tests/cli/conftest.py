@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from scimult.cli.main import app
 from scimult.evaluation.benchmark import Benchmark
 from tests.benchmark_sets import EVERY_KIND
+from tests.command import invoke
 
 
 @pytest.fixture
@@ -39,4 +39,4 @@ def evaluated(suite: Path, *arguments: str) -> Result:
     """Call ``scimult evaluate`` on the suite, with its data and folder of results."""
     data, out = suite.parent / "data", suite.parent / "out"
     options = ["--suite", str(suite), "--data", str(data), "--out", str(out)]
-    return CliRunner().invoke(app, ["evaluate", *options, *arguments])
+    return invoke("evaluate", *options, *arguments)

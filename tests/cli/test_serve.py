@@ -19,10 +19,9 @@ from unittest.mock import Mock
 import httpx
 import pytest
 import uvicorn
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from scimult.cli.common import is_local
-from scimult.cli.main import app
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
@@ -31,13 +30,14 @@ from scimult.serving.refusals import Refusal
 from scimult.serving.run import listen, run
 from scimult.tagging import Tagger
 from scimult.types import Text
+from tests.command import invoke
 from tests.library.conftest import dated
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
 
 def _serve(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["serve", *arguments])
+    return invoke("serve", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_a_client_can_send_is_accepted(
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
 def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
-    found = CliRunner().invoke(app, ["serve", str(tmp_path), "--timeout", seconds])
+    found = invoke("serve", tmp_path, "--timeout", seconds)
     assert found.exit_code == 2
     assert "--timeout" in found.output
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.command import invoke
 from tests.training.corpus import WORDS, prepare_corpus, run_config
 
 
@@ -61,4 +60,4 @@ def write_study(folder: Path, name: str, /, **changes: Any) -> Path:
 
 def call(*words: str | Path) -> Any:
     """Run ``scimult study`` in this process."""
-    return CliRunner().invoke(app, ["study", *map(str, words)])
+    return invoke("study", *words)
