@@ -1,4 +1,4 @@
-"""A suite of every protocol, and `scimult evaluate` on it."""
+"""A tiny model, a suite of every protocol, and `scimult evaluate` on it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from typer.testing import Result
 from scimult.evaluation.benchmark import Benchmark
 from tests.benchmark_sets import EVERY_KIND
 from tests.command import invoke
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model with experts for three tasks."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture

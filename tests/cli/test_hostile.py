@@ -19,7 +19,6 @@ from scimult.inference import SciMult
 from scimult.unfinished import unfinished
 from tests.command import completed, invoke, refused
 from tests.raw_corpus import write_jsonl
-from tests.tiny import save_tiny_model
 
 # Arguments of verbs besides --out, in a folder with papers.jsonl, labels.jsonl and model.
 VERBS_WITH_OUT = {
@@ -35,11 +34,6 @@ VERBS_WITH_OUT = {
 # Verbs that write only at the end of their work.
 LATE = ("train-tokenizer", "tag", "export", "import", "grow-task", "export released", "merge")
 TITLE = "\x1b[31mRED\x1b]0;mine\x07 \u202egnp"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture

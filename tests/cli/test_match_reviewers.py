@@ -15,12 +15,6 @@ from scimult.cli import match_reviewers
 from scimult.unfinished import unfinished
 from tests.command import completed, invoke
 from tests.matching.made_up import note, write_venue
-from tests.tiny import save_tiny_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def match(model: Path, folder: Path, *options: str) -> Any:

@@ -26,11 +26,6 @@ PAPERS = [
 LABELS = [{"id": "l1", "name": "Geometry", "definition": "Shapes"}, {"id": "l2", "name": "Biology"}]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -40,16 +40,6 @@ from tests.tiny import save_tiny_model
 WORDS = "graph protein folding of a sparse matrix and drawing trees forests".split()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> SciMult:
-    return SciMult.from_pretrained(folder, device="cpu")
-
-
 def some_texts(number: int, seed: int = 0) -> list[tuple[str, Text]]:
     rng = np.random.default_rng(seed)
     return [

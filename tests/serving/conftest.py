@@ -15,7 +15,6 @@ import pytest
 import uvicorn
 
 from scimult.cli.serve import followed_labels
-from scimult.library import Library
 from scimult.serving.annif import Project
 from scimult.serving.answers import Answers
 from scimult.serving.app import Service
@@ -23,8 +22,7 @@ from scimult.serving.guards import Limits
 from scimult.serving.metrics import Metrics
 from scimult.serving.run import listen
 from scimult.serving.served import Served
-from tests.library.conftest import dated
-from tests.tiny import save_tiny_model
+from tests.library.conftest import small_library
 from tests.waiting import wait_until
 
 LABELS = [
@@ -116,8 +114,7 @@ def running(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a library of 200 papers."""
     root = tmp_path_factory.mktemp("served")
-    model = save_tiny_model(root / "model", similarity="cosine")
-    Library.create(root / "library", dated(200), model=model)
+    small_library(root, 200)
     return root / "library"
 
 

@@ -27,7 +27,7 @@ from scimult.serving.schemas import Health, Search
 from scimult.serving.served import Served
 from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
-from tests.library.conftest import dated, paper
+from tests.library.conftest import dated, paper, small_library
 from tests.serving.conftest import LABELS, Running, running, same_hits
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
@@ -85,8 +85,7 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_papers_whose_files_are_gone_are_told(tmp_path: Path) -> None:
     """Searches were refused while ``/health`` said ok."""
-    model = save_tiny_model(tmp_path / "m", similarity="cosine")
-    Library.create(tmp_path / "library", dated(30), model=model)
+    small_library(tmp_path, 30)
     with running(tmp_path / "library") as server:
         (papers,) = (tmp_path / "library" / "papers").iterdir()
         papers.rename(tmp_path / "away")
@@ -159,8 +158,7 @@ def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_changed_labels_are_served(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(30), model=model)
+    small_library(tmp_path, 30)
     with running(tmp_path / "library") as server:
         (tmp_path / "labels.jsonl").write_text('{"id": "w", "name": "Walks"}\n')
         _wait_for_labels(server, ["Walks"])
@@ -178,8 +176,7 @@ def _wait_for_labels(server: Running, names: list[str]) -> None:
 def test_the_first_index_of_words_holds_up_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     release, build = threading.Event(), WordIndex._build
 
     def slow(index: WordIndex) -> Any:
@@ -235,8 +232,7 @@ def test_evidence_compares_vectors_of_one_space(tmp_path: Path) -> None:
 
 def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> None:
     """At once: files that a sync has removed kept their place on the disk, for days perhaps."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     gc.disable()
     try:
@@ -253,11 +249,10 @@ def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_path: Path) -> None:
     """Its files have the former's names, and are there before its ``library.json``."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     library.add([{"id": "last", "title": "zzz"}])
     renamed = [{**paper, "id": f"new {paper['id']}", "title": "new"} for paper in dated(12)]
-    other = Library.create(tmp_path / "other", renamed, model=model, dtype="float32")
+    other = Library.create(tmp_path / "other", renamed, model=tmp_path / "model", dtype="float32")
     other.add([{"id": "new last", "title": "another"}])
     with running(library.path) as server:
         shutil.rmtree(library.path)
@@ -277,8 +272,7 @@ def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_pa
 
 def test_questions_outlast_several_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of two states in a row may be gone; the second time it was an error (503)."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served, build = Served(library.path), WordIndex._build
     seen: list[int] = []
 
@@ -297,8 +291,7 @@ def test_questions_outlast_several_changes(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_waits_for_an_index_of_words_asks_the_library_of_then(tmp_path: Path) -> None:
     """It asked the former one, whose index each of the waiting questions built once more."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     with ThreadPoolExecutor(1) as threads:
         with served._reading_words:
@@ -315,8 +308,7 @@ def test_an_index_of_words_that_cannot_be_built_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is built for nobody's request; the next one that needs it tries again."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     served._uses_words = True
 

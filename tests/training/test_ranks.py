@@ -28,19 +28,12 @@ from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import MicroBatchTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, plan_micro_batches, prepare_corpus, run_config
+from tests.training.corpus import metrics, plan_micro_batches, run_config
 
 pytestmark = pytest.mark.ranks
 
 STAGES = (0, 1, 2, 3)
 TASKS = ("classification", "link_prediction", "search")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ranks")
-    prepare_corpus(path)
-    return path
 
 
 @dataclass(frozen=True)
