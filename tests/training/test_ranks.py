@@ -34,6 +34,7 @@ pytestmark = pytest.mark.ranks
 
 STAGES = (0, 1, 2, 3)
 TASKS = ("classification", "link_prediction", "search")
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,7 @@ def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) ->
     config = run_config(
         folder,
         "unused",
-        model={"similarity": case.similarity, "dropout": 0.0, "attention_dropout": 0.0}
-        | case.model,
+        model={"similarity": case.similarity, **NO_DROPOUT, **case.model},
         loss=case.loss,
         batch=case.batch,
     )
@@ -287,7 +287,7 @@ def run_every_stage(
         config = run_config(
             folder,
             name,
-            model={"dropout": 0.0, "attention_dropout": 0.0, "freeze": [FROZEN]},
+            model={**NO_DROPOUT, "freeze": [FROZEN]},
             loss={"temperature": 0.7, "learn_temperature": True, "weights": {"search": 0.5}},
             optimizer={"lr": 1e-3, "layer_decay": 0.9, "added_lr": 2e-3},
             batch={"accumulation": 2, "chunk_tokens": chunk_tokens},
@@ -313,15 +313,14 @@ def run_bfloat16(folder: Path) -> dict[int, list[float]]:
     for stage in STAGES[1:]:
         name = f"bf16-stage{stage}"
         engine = {"precision": "bf16", "deepspeed": {"zero_optimization": {"stage": stage}}}
-        dropout = {"dropout": 0.0, "attention_dropout": 0.0}
-        pretrain(run_config(folder, name, model=dropout, engine=engine))
+        pretrain(run_config(folder, name, model=NO_DROPOUT, engine=engine))
         losses[stage] = [line["loss"] for line in metrics(folder / name)]
     return losses
 
 
 def test_bfloat16_follows_float32(folder: Path, tmp_path: Path) -> None:
     half = run_ranks(run_bfloat16, 2, tmp_path, folder)[0]
-    pretrained = run_config(folder, "fp32", model={"dropout": 0.0, "attention_dropout": 0.0})
+    pretrained = run_config(folder, "fp32", model=NO_DROPOUT)
     (tmp_path / "full").mkdir()
     run_ranks(pretrain, 1, tmp_path / "full", pretrained)
     full = [line["loss"] for line in metrics(folder / "fp32")]
