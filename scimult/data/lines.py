@@ -24,6 +24,7 @@ from scimult.data.formats import (
 from scimult.data.packed import open_binary, unpacked_name
 from scimult.errors import DataError
 from scimult.files import json_problem
+from scimult.terminal import is_unicode
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -196,16 +197,13 @@ class Record:
         raise self.error(f"missing field {name!r}", value=sorted(self.fields), fix=fix)
 
     def _check_unicode(self, name: str, value: str) -> None:
-        if value.isascii():
-            return
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
+        # Most text is ASCII, which is told faster.
+        if not value.isascii() and not is_unicode(value):
             raise self.error(
                 f"field {name!r} is not valid Unicode",
                 value=value,
                 fix="remove the lone \\ud800-\\udfff escape",
-            ) from None
+            )
 
     def _wrong_type(self, name: str, wanted: str, value: Any) -> DataError:
         return self.error(
