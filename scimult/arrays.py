@@ -1,4 +1,4 @@
-"""Reading numpy's files, which may be damaged."""
+"""Numpy's files: written atomically, and read where they may be damaged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+
+from scimult.files import atomic_file
 
 _OF_A_HEADER = (SyntaxError, TokenError)
 _OF_AN_ARCHIVE = (*_OF_A_HEADER, BadZipFile, KeyError, NotImplementedError, zlib.error)
@@ -41,3 +43,15 @@ def load_arrays(path: Path) -> dict[str, Any]:
             return {name: arrays[name] for name in arrays.files}
     except _OF_AN_ARCHIVE as error:
         raise ValueError(f"damaged archive: {error}") from error
+
+
+def save_array(path: Path, array: Any) -> None:
+    """Write an array for `load_array`, atomically."""
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+
+def save_arrays(path: Path, **arrays: Any) -> None:
+    """Write arrays as one ``.npz`` file for `load_arrays`, atomically."""
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from scimult.terminal import shortened
+
 _MOST_SHOWN = 120
 _MOST_QUOTED = 300
 
@@ -109,8 +111,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def quoted_in_line(text: str) -> str:
     """Return what a file or another library says as one line of at most 300 characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_QUOTED else line[: _MOST_QUOTED - 1] + "…"
+    return shortened(" ".join(text.split()), _MOST_QUOTED)
 
 
 def shown(value: Any) -> str:
@@ -119,8 +120,8 @@ def shown(value: Any) -> str:
     for piece in _pieces(value):
         text += piece
         if len(text) > _MOST_SHOWN:
-            return text[: _MOST_SHOWN - 1] + "…"
-    return text
+            break
+    return shortened(text, _MOST_SHOWN)
 
 
 def _pieces(value: Any) -> Iterator[str]:

@@ -44,6 +44,28 @@ def trimmed(text: str) -> str:
     return text[places[0] : places[-1] + 1] if places else ""
 
 
+def is_unicode(text: str) -> bool:
+    r"""Return whether ``text`` can be written in UTF-8: it has no lone surrogate.
+
+    >>> is_unicode("é"), is_unicode("\ud800")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shortened(text: str, most: int) -> str:
+    """Return ``text``, or its beginning and an ellipsis, ``most`` characters together.
+
+    >>> shortened("graph", 5), shortened("graphs", 5)
+    ('graph', 'grap…')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def counted(count: int, thing: str) -> str:
     """Return a count with its noun.
 

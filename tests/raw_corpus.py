@@ -31,10 +31,11 @@ QUERIES = [{"id": f"q{i}", "text": f"find topic {i}"} for i in range(6)]
 CLICKS = [(f"q{i}", f"p{(i * 3 + k) % 20}", int(k == 0)) for i in range(6) for k in range(4)]
 
 
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines."""
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write JSON lines; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from scimult.archives import unpack
-from scimult.cli.main import app
 from scimult.config import apply_overrides, validate
 from scimult.downloads import RECORD, Archive, address, download
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.datasets import missing_files, remote_files
 from scimult.evaluation.suites import load_suite
 from scimult.preparation.sources import SOURCES, beir, msmarco
+from tests.command import completed
 from tests.file_server import Server, file_server
 
 server = pytest.fixture(file_server)
@@ -276,8 +275,7 @@ def test_a_set_of_beir_is_downloaded_and_converted(
     monkeypatch.setitem(beir.MD5, "scifact", digest)
     call = ["prepare", "beir", "name=scifact", "--download", "--raw", str(tmp_path / "raw")]
     for _ in range(2):
-        found = CliRunner().invoke(app, [*call, "--input", str(tmp_path / "in")])
-        assert found.exit_code == 0, found.output
+        completed(*call, "--input", tmp_path / "in")
     assert (tmp_path / "raw" / "scifact").is_dir()
     assert len(server.asked) == 1
 
@@ -296,8 +294,7 @@ def test_ms_marco_in_three_files(
         ),
     }
     call = ["prepare", "msmarco", "triples=ids", "--download", "--raw", str(tmp_path / "raw")]
-    found = CliRunner().invoke(app, [*call, "--input", str(tmp_path / "in")])
-    assert found.exit_code == 0, found.output
+    completed(*call, "--input", tmp_path / "in")
     assert (tmp_path / "raw" / "msmarco").is_dir()
     assert not (tmp_path / "in" / "queries.dev.tsv").exists()
 
@@ -332,5 +329,4 @@ def test_a_suite_is_downloaded_from_an_archive_and_scored(server: Server, tmp_pa
     call = ["evaluate", "--suite", "science", "--sets", "csfcube", "--data", data, "--bm25"]
     call += ["--out", str(tmp_path / "out"), "--download"]
     call += [f"benchmarks.csfcube.remote.base={server.base}", "benchmarks.csfcube.split=method"]
-    found = CliRunner().invoke(app, [*call, "benchmarks.csfcube.expected=null"])
-    assert found.exit_code == 0, found.output
+    completed(*call, "benchmarks.csfcube.expected=null")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scimult.cli.extras import EXTRAS_OF
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 from tests.wheels import build_wheel
 
@@ -56,8 +57,7 @@ def test_the_bare_wheel_searches(python: Path, minilm: Path, tmp_path: Path) -> 
     save_tiny_model(tmp_path / "ours")
     titles = ["Protein folding", "Drawing of graphs", "Sparse matrices"]
     rows = [{"id": f"p{number}", "title": title} for number, title in enumerate(titles)]
-    papers = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "papers.jsonl").write_text(papers, encoding="utf-8")
+    write_jsonl(tmp_path / "papers.jsonl", rows)
     for model in ("ours", str(minilm)):
         arguments = ("--model", model, "--papers", "papers.jsonl", "--json")
         done = _scimult(python, tmp_path, "search", "how proteins fold", *arguments)

@@ -14,9 +14,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.config import apply_overrides, validate
 from scimult.downloads import RECORD, Remote, address, download
 from scimult.errors import DataError, StorageError
@@ -24,7 +22,9 @@ from scimult.evaluation.datasets import missing_files, remote_files
 from scimult.evaluation.suites import load_suite
 from scimult.files import only_writer
 from scimult.preparation.sources import SOURCES
+from tests.command import completed, invoke, refused
 from tests.file_server import CONTENT, DIGEST, Server, file_server
+from tests.waiting import wait_until
 
 server = pytest.fixture(file_server)
 
@@ -216,9 +216,7 @@ def test_a_killed_process_is_gone_on_with(server: Server, tmp_path: Path) -> Non
     command = [sys.executable, "-c", CALL, f"{server.base}/a.bin", DIGEST, str(tmp_path)]
     with subprocess.Popen(command) as process:
         part = tmp_path / ".a.bin.part"
-        until = time.monotonic() + 60
-        while not (part.exists() and part.stat().st_size) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: part.exists() and part.stat().st_size)
         process.send_signal(signal.SIGKILL)
     size = part.stat().st_size
     assert 0 < size < len(CONTENT)
@@ -249,8 +247,7 @@ def test_a_suite_is_downloaded_and_scored(server: Server, tmp_path: Path) -> Non
     call = ["evaluate", "--suite", "mdcr", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
     call += ["--bm25", "--download", f"benchmarks.mdcr.remote.base={server.base}"]
     for asked in (2, 2):
-        found = CliRunner().invoke(app, [*call, "--resume"])
-        assert found.exit_code == 0, found.output
+        completed(*call, "--resume")
         assert len(server.asked) == asked
     assert "mdcr/test.json" in json.loads((tmp_path / RECORD).read_text())
 
@@ -265,8 +262,7 @@ def test_a_source_is_downloaded_and_converted(
         "/paper_metadata_view_cite_read.json": json.dumps(papers),
     }
     call = ["prepare", "scidocs", "links=[cite]", "--download", "--raw", str(tmp_path / "raw")]
-    found = CliRunner().invoke(app, [*call, "--input", str(tmp_path / "in")])
-    assert found.exit_code == 0, found.output
+    completed(*call, "--input", tmp_path / "in")
     assert (tmp_path / "raw" / "scidocs-cite").is_dir()
     for arguments, problem in (
         ([*call], "--download needs a source, and --input"),
@@ -275,9 +271,7 @@ def test_a_source_is_downloaded_and_converted(
             "cannot be downloaded automatically",
         ),
     ):
-        wrong = CliRunner().invoke(app, arguments)
-        assert wrong.exit_code == 1
-        assert problem in wrong.output
+        assert problem in refused(*arguments)
 
 
 def test_what_is_there_in_another_compression_is_not_downloaded(
@@ -299,7 +293,7 @@ def test_what_is_there_in_another_compression_is_not_downloaded(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"")
         call = ["prepare", source, *options[source], "--download", "--raw", str(tmp_path / "raw")]
-        CliRunner().invoke(app, [*call, "--input", str(tmp_path / source)])
+        invoke(*call, "--input", tmp_path / source)
         assert server.asked == []
 
 

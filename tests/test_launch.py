@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from scimult.cli.main import app
 from scimult.training.config import PretrainConfig
+from tests.waiting import wait_until
 
 SCRIPTS = ("pretrain", "evaluate", "encode")
 RECORD = """#!/usr/bin/env bash
@@ -118,9 +119,7 @@ def test_a_run_that_is_preempted_ends_and_is_queued_again(
     repository: Path, slurm: dict[str, str]
 ) -> None:
     process = _start(repository, "pretrain", [], {**slurm, "SLEEP": "60"})
-    limit = time.monotonic() + 30
-    while len(_calls(slurm)) < 2 and time.monotonic() < limit:
-        time.sleep(0.05)
+    wait_until(lambda: len(_calls(slurm)) >= 2)
     time.sleep(0.5)  # the stub sets its trap after it has noted the call
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 143

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
+from tests.command import completed
 from tests.ranks import Verb
 
 pytestmark = pytest.mark.ranks
@@ -19,8 +18,7 @@ MARGINS = {"fields_fine": 0.4, "cite": 0.2, "search": 0.25}
 
 
 def scimult(*arguments: object) -> None:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
+    completed(*arguments)
 
 
 def pretrain(repository: Path, log: Path, *overrides: str) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from scimult.checkpoints.config import PretrainedConfig
 from scimult.checkpoints.hub import is_hub_name
 from scimult.models import EncoderConfig
-from scimult.models.config import ROUTED
 from scimult.models.variants import variant_of
 from scimult.table import escaped
 
@@ -113,13 +112,12 @@ If a part is missing, leave out the separator, too. {separator} becomes the spec
 def _routed(config: PretrainedConfig) -> str:
     """Describe what differs by route."""
     encoder = config.encoder
-    kind = next((name for name in ROUTED if getattr(encoder, name) is not None), None)
-    if kind is None:
+    if not encoder.is_routed:
         return "all tasks share every weight"
-    layout = getattr(encoder, kind)
+    kind = encoder.routed[0]
     settings = {
         key: value
-        for key, value in layout.model_dump(exclude_none=True).items()
+        for key, value in getattr(encoder, kind).model_dump(exclude_none=True).items()
         if key != "count" and value is not False
     }
     details = "; ".join(

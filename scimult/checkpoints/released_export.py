@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,23 +60,8 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
     released["pooler.dense.weight"] = torch.zeros(width, width)
     released["pooler.dense.bias"] = torch.zeros(width)
     released[POSITION_IDS] = torch.arange(encoder.max_positions)[None]
-    layout = encoder.experts
     before = config.provenance.get("released", {})
-    parameters = before.get("encoder_params", {}) | {
-        "pretrained_model_cfg": config.provenance.get("base") or BASE,
-        "projection_dim": 0,
-        "mean_pool": encoder.pooling == "mean",
-        "factor_rep": False,
-        "shared_encoder": True,
-        "q_rep_method": before.get("encoder_params", {}).get("q_rep_method", "cls"),
-        "use_moe": layout is not None,
-        "num_expert": layout.count if layout else 0,
-        "use_infer_expert": layout is not None,
-        "per_layer_gating": False,
-        "moe_type": moe_type_of(layout, encoder.num_blocks) if layout else "mod2:attn",
-    }
-    if encoder.num_heads != usual_heads(encoder.hidden_size):
-        parameters[HEADS] = encoder.num_heads
+    parameters = _encoder_params(config, before.get("encoder_params", {}))
     state = {
         "model_dict": {
             prefix + key: value for prefix in (QUESTION, CONTEXT) for key, value in released.items()
@@ -99,7 +85,7 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
         "the pooler is zero: embeddings do not use it, but the original code's loader requires it",
         "optimizer and scheduler state are empty",
     ]
-    if layout:
+    if encoder.experts is not None:
         notes.insert(0, "experts " + ", ".join(f"{i} = {name}" for i, name in enumerate(names)))
     if config.max_length < encoder.max_positions:
         notes.append(
@@ -116,6 +102,27 @@ def write_released(path: Path | str, pretrained: Pretrained) -> list[str]:
             f"the original code compares by dot product, this model by {config.similarity}"
         )
     return notes
+
+
+def _encoder_params(config: PretrainedConfig, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what the original code reads of a model, with settings of the file it came from."""
+    encoder, layout = config.encoder, config.encoder.experts
+    parameters = before | {
+        "pretrained_model_cfg": config.provenance.get("base") or BASE,
+        "projection_dim": 0,
+        "mean_pool": encoder.pooling == "mean",
+        "factor_rep": False,
+        "shared_encoder": True,
+        "q_rep_method": before.get("q_rep_method", "cls"),
+        "use_moe": layout is not None,
+        "num_expert": layout.count if layout else 0,
+        "use_infer_expert": layout is not None,
+        "per_layer_gating": False,
+        "moe_type": moe_type_of(layout, encoder.num_blocks) if layout else "mod2:attn",
+    }
+    if encoder.num_heads != usual_heads(encoder.hidden_size):
+        parameters[HEADS] = encoder.num_heads
+    return parameters
 
 
 def _released_order(config: PretrainedConfig) -> list[int]:

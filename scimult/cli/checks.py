@@ -11,6 +11,7 @@ from scimult.data.importers import find_files, guess_format
 from scimult.data.packed import no_file
 from scimult.errors import CheckpointError, ConfigError, DataError, StorageError, UnknownNameError
 from scimult.files import FolderKind, check_replaceable
+from scimult.terminal import is_unicode
 from scimult.unfinished import remove_strays
 
 DEVICES = ("cpu", "cuda", "cuda:0")
@@ -161,10 +162,7 @@ def real_text(words: str | None) -> str | None:
     DataError
         If some of its bytes could not be decoded in the terminal's encoding.
     """
-    try:
-        if words is not None:
-            words.encode()
-    except UnicodeEncodeError:
+    if words is not None and not is_unicode(words):
         fix = "use UTF-8; the terminal or the calling script has another encoding"
-        raise DataError("words are not valid UTF-8", value=words, fix=fix) from None
+        raise DataError("words are not valid UTF-8", value=words, fix=fix)
     return words

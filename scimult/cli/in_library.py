@@ -169,7 +169,7 @@ def _ask(server: str, verb: str, question: Mapping[str, Any]) -> dict[str, Any]:
         fix = "start it with scimult serve LIBRARY, or correct the address"
         if address.scheme in proxies:
             fix += f"; if ${address.scheme.upper()}_PROXY does not lead there, list it in $NO_PROXY"
-        reason = getattr(error, "reason", error)
+        reason = str(getattr(error, "reason", error)).strip()  # an answer may be all of it
         raise StorageError(f"no service answers at {url} ({reason})", fix=fix) from error
     if not isinstance(reply, dict) or "papers" not in reply:
         fix = "give the address of scimult serve"

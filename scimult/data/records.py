@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from scimult.data.packed import unpacked_name
 from scimult.errors import DataError
+from scimult.terminal import is_unicode
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -183,16 +184,13 @@ class Record:
         raise self.error(f"missing field {name!r}", value=sorted(self.fields), fix=fix)
 
     def _check_unicode(self, name: str, value: str) -> None:
-        if value.isascii():
-            return
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
+        # Most text is ASCII, which is told faster.
+        if not value.isascii() and not is_unicode(value):
             raise self.error(
                 f"field {name!r} is not valid Unicode",
                 value=value,
                 fix="remove the lone \\ud800-\\udfff escape",
-            ) from None
+            )
 
     def _wrong_type(self, name: str, wanted: str, value: Any) -> DataError:
         return self.error(

@@ -13,7 +13,7 @@ import numpy as np
 
 from scimult.data.importers.paper import ImportedPaper
 from scimult.errors import ConfigError, DataError
-from scimult.terminal import is_blank, is_one_line
+from scimult.terminal import is_blank, is_one_line, is_unicode
 from scimult.types import Kind, Text
 
 # Texts, or a table of them; tables belong to libraries that need not be installed.
@@ -117,7 +117,7 @@ def as_text(item: object, kind: Kind, index: int) -> Text:
         fix = "pass a string, a mapping, a paper of read_papers or a scimult.types.Text"
         raise DataError(f"text {index} is of type {type(item).__name__}", value=item, fix=fix)
     for part in (text.title, text.body):
-        if not isinstance(part, str) or not _encodable(part):
+        if not isinstance(part, str) or not is_unicode(part):
             problem = f"text {index} ({text.kind}) is not a string of characters"
             fix = "decode its bytes in their encoding (UTF-8, Latin-1): it has unpaired surrogates"
             raise DataError(problem, value=part, fix=fix)
@@ -225,14 +225,6 @@ def _first(item: Mapping[Any, Any], names: tuple[str, ...], index: int) -> str:
             fix = "write an empty cell as None or an empty string (pandas: frame.fillna(''))"
         raise DataError(f"text {index} holds a {type(value).__name__}", value=value, fix=fix)
     return value.strip()
-
-
-def _encodable(part: str) -> bool:
-    try:
-        part.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # Rows of a frame converted to mappings at once.

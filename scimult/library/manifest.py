@@ -11,11 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from scimult import __version__
-from scimult.arrays import load_array
+from scimult.arrays import load_array, save_array
 from scimult.checkpoints.config import ModelSettings
 from scimult.config import StrictConfig, validate
 from scimult.errors import DataError
-from scimult.files import atomic_file, read_json, write_json
+from scimult.files import read_json, write_json
 from scimult.library.segments import ARROW_TYPES, Segment
 from scimult.types import BoolArray, Role
 
@@ -195,8 +195,7 @@ def write_removed(folder: Path, generation: int, removed_N: BoolArray) -> str:
     if not removed_N.any():
         return ""
     name = f"removed.{generation:06d}.npy"
-    with atomic_file(folder / name) as temporary, temporary.open("wb") as file:
-        np.save(file, np.packbits(removed_N))
+    save_array(folder / name, np.packbits(removed_N))
     return name
 
 

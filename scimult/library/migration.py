@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scimult.arrays import load_arrays
+from scimult.arrays import load_arrays, save_arrays
 from scimult.errors import ConfigError, DataError
-from scimult.files import atomic_file
 from scimult.library.compaction import compact
 from scimult.library.drift import Adapter, fit_adapter
 from scimult.library.encoding import (
@@ -180,13 +179,9 @@ def adapt(
         for task in shared
     }
     name = f"adapter.{state.manifest.generation + 1:06d}.npz"
-    with atomic_file(state.folder / name) as temporary, temporary.open("wb") as file:
-        arrays: dict[str, Any] = {
-            f"{task}.{name}": array
-            for task, one in adapters.items()
-            for name, array in (("matrix", one.matrix_MD), ("offset", one.offset_D))
-        }
-        np.savez(file, **arrays)
+    arrays = {f"{task}.matrix": one.matrix_MD for task, one in adapters.items()}
+    arrays |= {f"{task}.offset": one.offset_D for task, one in adapters.items()}
+    save_arrays(state.folder / name, **arrays)
     facts = {
         "file": name,
         "model": reference_to(model, path, settings),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from scimult.terminal import counted, visible
+from scimult.terminal import counted, shortened, visible
 from scimult.types import Text
 
 SCORES = {"dot": "dot product", "cosine": "cosine", "l2": "minus L2 distance"}
@@ -149,5 +149,4 @@ class Tagged:
 
 
 def _cut(title: str) -> str:
-    text = visible(title)
-    return text if len(text) <= _TITLE_CHARACTERS else text[: _TITLE_CHARACTERS - 1] + "…"
+    return shortened(visible(title), _TITLE_CHARACTERS)

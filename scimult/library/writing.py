@@ -8,7 +8,7 @@ paper is a new row and a removed one; if its text is unchanged its vectors are c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -227,22 +227,16 @@ class Writer:
 
     def _vectors(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Encode new texts, and copy the vectors of papers with unchanged text."""
-        before = [self._known.get(paper.id) for paper in papers]
         same = {
             index: known.row
-            for index, (paper, known) in enumerate(zip(papers, before, strict=True))
-            if known is not None and known.text_hash == paper.text_hash
+            for index, paper in enumerate(papers)
+            if (known := self._known.get(paper.id)) and known.text_hash == paper.text_hash
         }
-        new = [index for index in range(len(papers)) if index not in same]
-        fresh = self._fresh([papers[index] for index in new])
-        vectors = {}
-        for task, space in self._spaces.items():
-            vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[new] = fresh[task]
-            rows = np.array(list(same.values()), dtype=np.int64)
-            vectors_ND[list(same)] = self._state.shards(task).rows(rows)
-            vectors[task] = vectors_ND
-        return vectors
+        fresh = self._fresh([paper for index, paper in enumerate(papers) if index not in same])
+        is_same_N: BoolArray = np.isin(np.arange(len(papers)), list(same))
+        rows = np.array(list(same.values()), dtype=np.int64)
+        copied = {task: self._state.shards(task).rows(rows) for task in self._spaces}
+        return _joined(is_same_N, copied, fresh)
 
     def _fresh(self, papers: Sequence[Paper]) -> dict[str, FloatArray]:
         """Return vectors of texts that are new to the library: reused or encoded now."""
@@ -258,14 +252,7 @@ class Writer:
         encoded = encode_papers(self._model, texts, self._manifest.sides)
         self.changes.texts_encoded += len(texts)
         self.changes.tokens_encoded += self._model.tokens_encoded - tokens
-        if not before:
-            return encoded
-        vectors = {}
-        for task, space in self._spaces.items():
-            vectors_ND = np.empty((len(papers), space.width), dtype=np.float32)
-            vectors_ND[is_stored_N], vectors_ND[~is_stored_N] = before[task], encoded[task]
-            vectors[task] = vectors_ND
-        return vectors
+        return _joined(is_stored_N, before, encoded) if before else encoded
 
     def _commit(
         self, removed: Sequence[str], added: Sequence[str], values: dict[str, object]
@@ -280,6 +267,17 @@ class Writer:
         write_manifest(self._folder, self._manifest)
         if before.removed and before.removed != name:
             (self._folder / before.removed).unlink(missing_ok=True)
+
+
+def _joined(
+    first_N: BoolArray, first: Mapping[str, FloatArray], others: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Return vectors in order, by task: ``first`` where ``first_N`` is true, else ``others``."""
+    vectors = {}
+    for task, first_FD in first.items():
+        vectors[task] = np.empty((len(first_N), first_FD.shape[1]), dtype=np.float32)
+        vectors[task][first_N], vectors[task][~first_N] = first_FD, others[task]
+    return vectors
 
 
 def check_model(state: State, model: SciMult | QueryEncoder) -> None:

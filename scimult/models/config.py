@@ -106,11 +106,7 @@ class EncoderConfig(StrictConfig):
             )
         if self.hidden_size // self.num_heads % 2:
             raise ValueError("rotary positions require an even hidden_size / num_heads")
-        if not set(self.modern.global_blocks) <= set(range(self.num_blocks)):
-            raise ValueError(
-                f"modern.global_blocks {self.modern.global_blocks} names a block that does not "
-                f"exist; blocks are 0 to {self.num_blocks - 1}"
-            )
+        self._check_blocks("modern.global_blocks", self.modern.global_blocks)
         return self
 
     @model_validator(mode="after")
@@ -121,9 +117,8 @@ class EncoderConfig(StrictConfig):
             )
         if self.dims is not None and self.dims > self.hidden_size:
             raise ValueError(f"dims {self.dims} is more than the hidden_size {self.hidden_size}")
-        routed = [name for name in ROUTED if getattr(self, name) is not None]
-        if len(routed) > 1 and set(routed) != {"experts", "instructions"}:
-            raise ValueError(f"{' and '.join(routed)} are mutually exclusive")
+        if len(self.routed) > 1 and set(self.routed) != {"experts", "instructions"}:
+            raise ValueError(f"{' and '.join(self.routed)} are mutually exclusive")
         if self.experts is not None and self.instructions is not None:
             if self.instructions.own_encoder:
                 raise ValueError(
@@ -131,23 +126,31 @@ class EncoderConfig(StrictConfig):
                 )
             if self.experts.count != self.instructions.count:
                 raise ValueError("experts.count and instructions.count must be equal")
-        if self.experts and not set(self.experts.blocks) <= set(range(self.num_blocks)):
+        if self.experts is not None:
+            self._check_blocks("experts.blocks", self.experts.blocks)
+        return self
+
+    def _check_blocks(self, name: str, blocks: list[int]) -> None:
+        if not set(blocks) <= set(range(self.num_blocks)):
             raise ValueError(
-                f"experts.blocks {self.experts.blocks} names a block that does not exist; "
+                f"{name} {blocks} names a block that does not exist; "
                 f"blocks are 0 to {self.num_blocks - 1}"
             )
-        return self
+
+    @property
+    def routed(self) -> list[str]:
+        """The fields, of those in `ROUTED`, that are set."""
+        return [name for name in ROUTED if getattr(self, name) is not None]
 
     @property
     def num_routes(self) -> int:
         """Number of routes; 1 if all rows are treated alike."""
-        layouts = (getattr(self, name) for name in ROUTED)
-        return next((layout.count for layout in layouts if layout is not None), 1)
+        return next((getattr(self, name).count for name in self.routed), 1)
 
     @property
     def is_routed(self) -> bool:
         """Whether rows of different routes are treated differently."""
-        return any(getattr(self, name) is not None for name in ROUTED)
+        return bool(self.routed)
 
     @property
     def width(self) -> int:
@@ -163,7 +166,7 @@ class EncoderConfig(StrictConfig):
     def shared_blocks(self) -> int:
         """Number of leading blocks before anything that differs by route."""
         # Instructions, which experts may read, are already context of the first block.
-        if any(getattr(self, name) is not None for name in ROUTED if name != "experts"):
+        if set(self.routed) - {"experts"}:
             return 0
         if self.experts is not None and self.experts.sublayers and self.experts.count > 1:
             return min(self.experts.blocks, default=self.num_blocks)

@@ -149,32 +149,30 @@ class _ShortAttention(torch.autograd.Function):
         seed = torch.randint(1 << 62, (1,), device=qkv_T3HK.device) if dropout else lse_2HT
         ctx.rows, ctx.dropout = rows, dropout
         ctx.save_for_backward(qkv_T3HK, output_THK, lse_2HT, seed)
-        tensors = (qkv_T3HK, output_THK, lse_2HT)
-        _launch("forward", rows, tensors, seed, dropout, heads, width, tokens)
+        _launch("forward", rows, (qkv_T3HK, output_THK, lse_2HT), seed, dropout)
         return output_THK
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         qkv_T3HK, output_THK, lse_2HT, seed = ctx.saved_tensors
-        tokens, _, heads, width = qkv_T3HK.shape
         grad_T3HK = torch.empty_like(qkv_T3HK)
         single = all(kind.backward.single for kind, _ in ctx.rows)
         sums_THK = (
             lse_2HT if single else output_THK.new_empty(output_THK.shape, dtype=torch.float32)
         )
         tensors = (qkv_T3HK, output_THK, gradients[0].contiguous(), lse_2HT, grad_T3HK, sums_THK)
-        _launch("backward", ctx.rows, tensors, seed, ctx.dropout, heads, width, tokens)
+        _launch("backward", ctx.rows, tensors, seed, ctx.dropout)
         return grad_T3HK, None, None
 
 
 def _launch(
-    which: str, rows: Tables, tensors: tuple[Tensor, ...], seed: Tensor,
-    dropout: float, heads: int, width: int, tokens: int,
-) -> None:  # fmt: skip
+    which: str, rows: Tables, tensors: tuple[Tensor, ...], seed: Tensor, dropout: float
+) -> None:
     # Triton takes a moment to import, and not every installation has it.
     from scimult.models import short_kernels
 
     kernel = getattr(short_kernels, which)
+    tokens, _, heads, width = tensors[0].shape  # of queries, keys and values
     numbers = (
         tokens,
         width**-0.5 * _LOG2_E,

@@ -191,6 +191,4 @@ def variant_of(encoder: EncoderConfig) -> str:
         return "prefix" if encoder.instructions.own_encoder else "instruction"
     if encoder.codes is not None:
         return "control_codes"
-    return next(
-        (name for name in ("lora", "pals") if getattr(encoder, name) is not None), "vanilla"
-    )
+    return next(iter(encoder.routed), "vanilla")  # lora or pals

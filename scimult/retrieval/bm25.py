@@ -100,8 +100,7 @@ class BM25Index:
         _check_list(queries)
         k = min(check_length(k), len(self.ids))
         check_excluded(exclude_Q, len(queries))
-        rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
-        scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        found = Ranking.empty(len(queries), k)
         places_C = torch.arange(len(self.ids))
         query_rows = max(1, min(_QUERY_ROWS, _MOST_SCORES // len(self.ids)))
         starts = range(0, len(queries), query_rows)
@@ -116,9 +115,9 @@ class BM25Index:
             best.add(torch.from_numpy(scores_BC), places_C)
             keys_QW = best.keys()
             scores, places = (x.numpy() for x in lists_of(keys_QW, k))
-            scores_QK[start : start + query_rows] = scores
-            rows_QK[start : start + query_rows] = np.where(places < 0, -1, self.order_C[places])
-        return Ranking(rows_QK, scores_QK)
+            rows = np.where(places < 0, -1, self.order_C[places])
+            found.fill(slice(start, start + query_rows), Ranking(rows, scores))
+        return found
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
         """Rank all candidate rows that ``lists`` gives each query."""

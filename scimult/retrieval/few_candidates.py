@@ -58,8 +58,8 @@ class OneProduct(ABC):
         self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
     ) -> Ranking:
         """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
-        rows_QK = np.full((len(queries_QD), k), -1, dtype=np.int64)
-        scores_QK = np.full((len(queries_QD), k), -np.inf, dtype=np.float32)
+        ranking = Ranking.empty(len(queries_QD), k)
+        rows_QK, scores_QK = ranking.rows_QK, ranking.scores_QK
         step = max(FEW, _SCORES // len(self._order_C))
         starts = range(0, len(queries_QD) if k else 0, step)
         show = show_progress and len(starts) > 1
@@ -77,7 +77,7 @@ class OneProduct(ABC):
             rows_QK[np.isneginf(scores_QK)] = -1
             excluded_Q = np.full(len(rows_QK), -1) if exclude_Q is None else exclude_Q
             check_listed(rows_QK, len(self._order_C), excluded_Q)
-        return Ranking(rows_QK, scores_QK)
+        return ranking
 
     @abstractmethod
     def _scores(self, queries_QD: Tensor) -> FloatArray:

@@ -120,18 +120,14 @@ class PrunedBM25Index:
     ) -> Ranking:
         """Return approximately the best ``k`` candidates of `BM25Index.search`."""
         k = min(check_length(k), len(self))
-        rows_QK = np.full((len(queries), k), -1, dtype=np.int64)
-        scores_QK = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        found = Ranking.empty(len(queries), k)
         for start in range(0, len(queries), _QUERIES):
             some = slice(start, start + _QUERIES)
             bags = self._word_counts(queries[some])
             excluded = [-1] * len(bags) if exclude_Q is None else exclude_Q[some].tolist()
             most = self._effort.overfetch * k + self._effort.spare
-            ranking = self._ranked(bags, self._gather(bags, most, excluded), k)
-            width = min(k, ranking.rows_QK.shape[1])
-            rows_QK[some, :width] = ranking.rows_QK[:, :width]
-            scores_QK[some, :width] = ranking.scores_QK[:, :width]
-        return Ranking(rows_QK, scores_QK)
+            found.fill(some, self._ranked(bags, self._gather(bags, most, excluded), k))
+        return found
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
         """Rank all candidate rows that ``lists`` gives each query."""

@@ -42,6 +42,18 @@ class Ranking:
     def __post_init__(self) -> None:
         assert self.rows_QK.shape == self.scores_QK.shape, "rows and scores differ in shape"
 
+    @classmethod
+    def empty(cls, queries: int, k: int) -> Ranking:
+        """Return lists without a candidate, to fill in."""
+        rows_QK = np.full((queries, k), -1, dtype=np.int64)
+        return cls(rows_QK, np.full((queries, k), -np.inf, dtype=np.float32))
+
+    def fill(self, queries: slice, part: Ranking) -> None:
+        """Copy the lists of some queries, cut to the length of these."""
+        width = min(self.rows_QK.shape[1], part.rows_QK.shape[1])
+        self.rows_QK[queries, :width] = part.rows_QK[:, :width]
+        self.scores_QK[queries, :width] = part.scores_QK[:, :width]
+
     def __len__(self) -> int:
         return len(self.rows_QK)
 
@@ -192,11 +204,10 @@ def ranking_of_pairs(
     lengths_Q = np.bincount(queries_P, minlength=n_queries)
     columns_P = np.arange(len(queries_P)) - np.repeat(np.cumsum(lengths_Q) - lengths_Q, lengths_Q)
     width = int(lengths_Q.max(initial=least))
-    rows_QK = np.full((n_queries, width), -1, dtype=np.int64)
-    scores_QK = np.full((n_queries, width), -np.inf, dtype=np.float32)
-    rows_QK[queries_P, columns_P] = rows_P
-    scores_QK[queries_P, columns_P] = scores_P
-    return Ranking(rows_QK, scores_QK)
+    ranking = Ranking.empty(n_queries, width)
+    ranking.rows_QK[queries_P, columns_P] = rows_P
+    ranking.scores_QK[queries_P, columns_P] = scores_P
+    return ranking
 
 
 def _column(name: str) -> str:

@@ -19,9 +19,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from scimult.arrays import load_array
+from scimult.arrays import load_array, save_array
 from scimult.errors import DataError
-from scimult.files import atomic_file
 from scimult.retrieval.embeddings import encode
 from scimult.types import (
     FloatArray,
@@ -171,11 +170,7 @@ class _Part:
         keys_BK = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
         name = hashlib.sha256(keys_BK.tobytes()).hexdigest()[:_KEY_BYTES]
         for ending, array in ((_ROWS, stored_BD), (_KEYS, keys_BK)):
-            with (
-                atomic_file(self._folder / (name + ending)) as temporary,
-                open(temporary, "wb") as file,
-            ):
-                np.save(file, array)
+            save_array(self._folder / (name + ending), array)
         self._open(name)
 
     def look_up(self, texts: Sequence[Text]) -> FloatArray:

@@ -16,6 +16,7 @@ from scimult.errors import DataError, SciMultError, suggest
 from scimult.library import Library
 from scimult.serving import schemas
 from scimult.serving.answers import Answers
+from scimult.terminal import shortened
 
 _T = TypeVar("_T")
 MOST, MOST_PAGES = 50, 200
@@ -172,7 +173,7 @@ def _tools(answers: Answers) -> list[Callable[..., Any]]:
             names: list[Any] | None = None if labels is None else list(labels)
             tagged = answers.tag(schemas.Tag(ids=ids, papers=drafts, labels=names, k=k))
             for paper in tagged.papers:
-                paper.title = _cut(paper.title, MOST_TITLE)
+                paper.title = shortened(paper.title, MOST_TITLE)
             return tagged
 
         return await _call(answers, work)
@@ -259,18 +260,14 @@ def _shortened(
     """Return a paper with its fields cut to lengths that an agent can use."""
     return {
         "id": name,
-        "title": _cut(title, MOST_TITLE),
-        "abstract": _cut(abstract, most),
+        "title": shortened(title, MOST_TITLE),
+        "abstract": shortened(abstract, most),
         "columns": {k: _short(value) for k, value in columns.items() if value not in (None, [])},
     }
 
 
 def _short(value: Any) -> Any:
     if isinstance(value, list):
-        items = [_cut(str(item), MOST_VALUE) for item in value[:MOST_ITEMS]]
+        items = [shortened(str(item), MOST_VALUE) for item in value[:MOST_ITEMS]]
         return items if len(value) <= MOST_ITEMS else [*items, "…"]
-    return _cut(value, MOST_VALUE) if isinstance(value, str) else value
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shortened(value, MOST_VALUE) if isinstance(value, str) else value

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scimult.arrays import load_arrays
+from scimult.arrays import load_arrays, save_arrays
 from scimult.checkpoints.config import ModelSettings
 from scimult.config import StrictConfig, validate
 from scimult.errors import ConfigError, DataError
@@ -19,13 +19,7 @@ from scimult.tagging.reading import read_vocabulary, write_vocabulary
 from scimult.tagging.sets import Hierarchy
 from scimult.tagging.signals import Learned
 from scimult.tagging.vocabulary import Vocabulary
-from scimult.tagging.words import (
-    LinearHead,
-    Words,
-    packed,
-    save_arrays,
-    unpacked,
-)
+from scimult.tagging.words import LinearHead, Words, packed, unpacked
 from scimult.terminal import counted
 from scimult.types import FloatArray, Similarity
 

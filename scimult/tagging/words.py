@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from scimult.arrays import load_array, load_arrays
-from scimult.files import atomic_file, read_json, write_json
+from scimult.arrays import load_array, load_arrays, save_array, save_arrays
+from scimult.files import read_json, write_json
 from scimult.progress import progress
 from scimult.types import FloatArray, Text
 
@@ -26,12 +26,6 @@ _OTHERS = 1000
 _INVERSE_PENALTY = 10.0
 _SMALLEST = 0.05
 """Smaller weights are dropped to keep models small (Babbar and Schölkopf 2017)."""
-
-
-def save_arrays(path: Path, **arrays: Any) -> None:
-    """Write arrays as one ``.npz`` file, atomically."""
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **arrays)
 
 
 def packed(rows: Sparse, prefix: str = "") -> dict[str, Any]:
@@ -81,8 +75,7 @@ class Words:
     def save(self, folder: Path) -> None:
         """Write ``terms.json`` and ``idf.npy``."""
         write_json(folder / "terms.json", self._terms)
-        with atomic_file(folder / "idf.npy") as temporary, temporary.open("wb") as file:
-            np.save(file, self._idf_T)
+        save_array(folder / "idf.npy", self._idf_T)
 
     @classmethod
     def load(cls, folder: Path) -> Words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -34,6 +35,14 @@ from tests.base_models import save_base_model
 from tests.training.corpus import prepare_corpus
 
 CPU = torch.device("cpu")
+
+
+def reported(*arguments: str) -> dict[str, Any]:
+    """Return what a benchmark prints last."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return report
 
 
 @pytest.mark.parametrize(
@@ -72,9 +81,7 @@ def test_active_parameters_are_those_of_one_route(name: str) -> None:
 
 def test_last_line_is_one_json_object() -> None:
     arguments = ["variants", "mha_expert", "prefix", "--size", "tiny"]
-    result = CliRunner().invoke(app, [*arguments, "--tokens", "64", "--rounds", "1"])
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.output.splitlines()[-1])
+    report = reported(*arguments, "--tokens", "64", "--rounds", "1")
     expert, prefix = report["rows"]
     assert [expert["name"], prefix["name"]] == ["mha_expert", "prefix"]
     assert expert["mixed"]["median"] > 0
@@ -90,9 +97,7 @@ def test_training_against_sentence_transformers(tmp_path: Path) -> None:
     base = save_base_model(tmp_path / "base", "bert")
     sizes = ["--pairs", "4", "--max-length", "32", "--chunk-tokens", "40", "--rounds", "1"]
     arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), *sizes]
-    result = CliRunner().invoke(app, ["train", *arguments, "--precision", "fp32"])
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout.splitlines()[-1])
+    report = reported("train", *arguments, "--precision", "fp32")
     assert [row["dropout"] for row in report["rows"]] == [0.1, 0.0]
     for row in report["rows"]:
         assert min(row["ours"], row["theirs"], row["cached"]["median"]) > 0
@@ -104,11 +109,7 @@ def test_gradients_in_half_precision(tmp_path: Path) -> None:
     prepare_corpus(tmp_path)
     base = save_base_model(tmp_path / "base", "bert")
     arguments = ["--base", str(base), "--prepared", str(tmp_path / "prepared"), "--pairs", "8"]
-    result = CliRunner().invoke(
-        app, ["gradients", *arguments, "--max-length", "32", "--chunks", "5"]
-    )
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout.splitlines()[-1])
+    report = reported("gradients", *arguments, "--max-length", "32", "--chunks", "5")
     whole, cut = report["rows"]
     assert whole["chunks"] == 1
     assert cut["chunks"] >= 5
@@ -124,9 +125,7 @@ def test_the_cost_of_preparing_a_library(tmp_path: Path) -> None:
     arguments = ["data", *size, "--memory", "3GB", "--folder", str(tmp_path / "library")]
     names = ["generate", "read, split, write", "clean, split, write"]
     for _ in range(2):
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, result.output
-        report = json.loads(result.stdout.splitlines()[-1])
+        report = reported(*arguments)
         steps = report["steps"]
         assert [step["step"] for step in steps] == [*names, "mine citations", "mine labels"]
         assert all(0 < step["own_mb"] <= step["peak_mb"] < 3000 for step in steps)
@@ -217,9 +216,7 @@ def test_the_cpu_clock_is_refused_for_a_gpu() -> None:
 def test_search_reports_the_requested_shapes() -> None:
     """A process with the embeddings in memory cannot have a peak below their size."""
     arguments = ["search", "cs_conference", "--width", "32", "--k", "10", "--fraction", "0.001"]
-    found = CliRunner().invoke(app, [*arguments])
-    assert found.exit_code == 0, found.output
-    (row,) = json.loads(found.stdout.splitlines()[-1])["rows"]
+    (row,) = reported(*arguments)["rows"]
     queries, candidates = SHAPES[row["name"]]
     assert (row["queries"], row["candidates"]) == (queries, candidates)
     assert row["fraction"] == 262 / queries
@@ -236,8 +233,6 @@ def test_unknown_shapes_are_named() -> None:
 
 def test_matching_reviewers_is_timed() -> None:
     sizes = ("--submissions", "30", "--reviewers", "40", "--each", "3", "--width", "8")
-    result = CliRunner().invoke(app, ["reviewers", *sizes])
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout.splitlines()[-1])
+    report = reported("reviewers", *sizes)
     assert (report["submissions"], report["reviewers"], report["rounds"] >= 1) == (30, 40, True)
     assert report["assign_cpu"] > 0

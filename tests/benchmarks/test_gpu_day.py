@@ -37,6 +37,7 @@ from scimult.preparation.world import WorldSettings, make_world, write_world
 from scimult.training.engine import DeepSpeedEngine
 from tests.base_models import save_base_model
 from tests.training.corpus import prepare_corpus
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -76,12 +77,7 @@ def test_a_time_limit_kills_a_step_with_all_its_children(tmp_path: Path, day: Da
     assert time.monotonic() - started < 20
     first, second = map(int, pids.read_text().split())
     # Init may reap them late on a busy machine.
-    for _ in range(100):
-        if _gone(first) and _gone(second):
-            break
-        time.sleep(0.1)
-    assert _gone(first)
-    assert _gone(second)
+    wait_until(lambda: _gone(first) and _gone(second))
 
 
 def test_a_step_returns_its_exit_code(day: Day) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.app import app
 from benchmarks.serving import _wrong_vectors
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 
 
@@ -29,7 +30,7 @@ def test_a_service_under_load(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model", similarity="cosine")
     rows = [{"id": str(n), "title": f"graph {n}", "abstract": f"Of {n} nodes."} for n in range(12)]
     papers = tmp_path / "papers.jsonl"
-    papers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(papers, rows)
     arguments = ["serve", "--model", str(model), "--papers", str(papers), "--texts", "12"]
     sizes = ["--clients", "4", "--rounds", "1", "--threads", "2", "--soak", "50"]
     sizes += ["--dtype", "float32"]

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from scimult.checkpoints import Pretrained, load_pretrained, save_pretrained
 from scimult.checkpoints.grow import grow_task
 from scimult.checkpoints.pretrained import start_from
-from scimult.cli.main import app
 from scimult.errors import SciMultError
 from scimult.files import read_json, write_json
 from scimult.models import embed_tokens
@@ -19,6 +17,7 @@ from scimult.tasks import Routing, Task, TaskSet
 from scimult.types import Role, TokenIds
 from tests.base_models import save_base_model
 from tests.checkpoints.exported import routed_model
+from tests.command import completed
 from tests.raw_corpus import raw_config, write_raw
 
 NEW = Task(name="reviewing", instruction="Find a reviewer.", format="regression")
@@ -114,8 +113,7 @@ def test_a_sentence_folder_lower_cases_when_it_is_trained_or_grown_too(tmp_path:
     tree = config.model_dump(mode="json", exclude_unset=True)
     write_json(tmp_path / "data.yaml", tree)
     arguments = ["prepare", "--config", str(tmp_path / "data.yaml"), "--out", str(prepared)]
-    result = CliRunner().invoke(app, [*arguments, "--tokenizer", str(folder)])
-    assert result.exit_code == 0, result.output
+    completed(*arguments, "--tokenizer", folder)
     assert [tokens.name for tokens in (prepared / "tokens").iterdir()] == [
         model.tokenizer.fingerprint
     ]
@@ -138,7 +136,6 @@ def test_verb_writes_a_model(tmp_path: Path) -> None:
     folder = save(tmp_path / "m", "mha_expert")
     out = tmp_path / "grown"
     arguments = ["grow-task", str(folder), "--name", "reviewing", "--like", "search"]
-    result = CliRunner().invoke(app, [*arguments, "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    result = completed(*arguments, "--out", out)
     assert "reviewing starts as search" in result.output
     assert TaskSet(load_pretrained(out).config.tasks)["reviewing"].query_kind == "query"

@@ -1,4 +1,4 @@
-"""A suite of every protocol, and `scimult evaluate` on it."""
+"""A tiny model, a suite of every protocol, and `scimult evaluate` on it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from scimult.cli.main import app
 from scimult.evaluation.benchmark import Benchmark
 from tests.benchmark_sets import EVERY_KIND
+from tests.command import invoke
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model with experts for three tasks."""
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
@@ -39,4 +46,4 @@ def evaluated(suite: Path, *arguments: str) -> Result:
     """Call ``scimult evaluate`` on the suite, with its data and folder of results."""
     data, out = suite.parent / "data", suite.parent / "out"
     options = ["--suite", str(suite), "--data", str(data), "--out", str(out)]
-    return CliRunner().invoke(app, ["evaluate", *options, *arguments])
+    return invoke("evaluate", *options, *arguments)

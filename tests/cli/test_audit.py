@@ -18,6 +18,7 @@ from scimult.evaluation.task_data import PaperSet, Signatures
 from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.types import Text
 from tests.benchmark_sets import CORPUS, write_coarse, write_links, write_search
+from tests.command import completed
 from tests.raw_corpus import write_jsonl, write_tsv
 
 
@@ -70,8 +71,7 @@ def test_the_audit_is_in_table_report_and_json(own: Path) -> None:
     search = load_result(out / "BM25/result.json").sets["search"].contamination
     assert search is not None
     assert (search.texts["answer"], search.pairs) == (4, 4)  # a grade of 0 makes no answer
-    page = CliRunner().invoke(app, ["report", str(out), "--out", str(own.parent / "page")])
-    assert page.exit_code == 0, page.output
+    completed("report", out, "--out", own.parent / "page")
     for name in ("report.html", "report.md", "report.tex", "report.json"):
         assert "Evaluation sets in training data" in (own.parent / "page" / name).read_text("utf-8")
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from scimult.cli.main import app
+from tests.command import completed, invoke, refused
 from tests.evaluation.reporting.scored import write_results
 
 
@@ -25,7 +25,7 @@ def out(evaluated: Path, tmp_path: Path) -> Path:
 
 
 def _compare(out: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["compare", str(out), *arguments])
+    return invoke("compare", out, *arguments)
 
 
 def test_every_protocol_is_compared(out: Path) -> None:
@@ -87,8 +87,7 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
 
 def test_seeds_of_a_run_are_compared_together(out: Path) -> None:
     call = ["compare", str(out), "--baseline", "BM25", "--runs", "dense=wor*"]
-    found = CliRunner().invoke(app, call)
-    assert found.exit_code == 0, found.output
+    found = completed(*call)
     assert "Obuchowski and Rockette" in found.stdout
     for ending in ("json", "md", "tex", "csv"):
         assert "dense" in (out / f"runs_BM25.{ending}").read_text(encoding="utf-8")
@@ -97,6 +96,4 @@ def test_seeds_of_a_run_are_compared_together(out: Path) -> None:
         (["--runs", "dense=BM25"], "two runs have the same name"),
         (["--runs", "dense"], "NAME=SYSTEM,SYSTEM"),
     ):
-        wrong = CliRunner().invoke(app, [*call, *arguments])
-        assert wrong.exit_code == 1
-        assert problem in wrong.output
+        assert problem in refused(*call, *arguments)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from scimult.cli.demo import commands
 from scimult.cli.main import app
 from scimult.evaluation.suites import load_suite
 from scimult.training.stages import load_stages, stages_up_to
+from tests.command import invoke, refused
 
 OUT = Path("some where/demo")
 
@@ -73,7 +73,7 @@ def test_a_failing_command_ends_the_demo(
     monkeypatch.chdir(repository)
     (tmp_path / "world").mkdir()
     (tmp_path / "world" / "thesis.tex").write_text("years of work", encoding="utf-8")
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
+    result = invoke("demo", "--out", tmp_path)
     assert result.exit_code == 1
     assert "command failed with exit code 1" in result.stderr
     assert "$ scimult generate --out" in result.stdout
@@ -84,6 +84,4 @@ def test_outside_a_checkout_the_demo_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["demo"])
-    assert result.exit_code == 1
-    assert "run it in a checkout" in result.stderr
+    assert "run it in a checkout" in refused("demo")

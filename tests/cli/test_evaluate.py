@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from scimult import distributed
 from scimult.cli import evaluate
-from scimult.cli.main import app
 from scimult.files import only_writer
 from scimult.library.manifest import FILE as LIBRARY
 from scimult.models.embeddings import Embeddings
@@ -27,6 +25,7 @@ from tests.benchmark_sets import (
     WordEncoder,
 )
 from tests.cli.conftest import evaluated
+from tests.command import completed, invoke, refused
 from tests.tiny import save_tiny_model
 
 
@@ -126,17 +125,16 @@ def test_another_model_of_the_same_name_does_not_replace_a_result(suite: Path) -
 def test_list_shows_suites_and_whether_their_data_is_here(suite: Path) -> None:
     (suite.parent / "data/coarse/papers.jsonl").unlink()
     arguments = ["--list", "--suite", str(suite), "--data", str(suite.parent / "data")]
-    result = CliRunner().invoke(app, ["evaluate", *arguments])
-    assert result.exit_code == 0, result.output
+    result = completed("evaluate", *arguments)
     for line in ("own: Mine", "  data: ask me", "  coarse [missing]: ", "  links [here]: "):
         assert line in result.stdout
     assert "first: " not in result.stdout
-    result = CliRunner().invoke(app, ["evaluate", "--list", *arguments[3:]])
+    result = invoke("evaluate", "--list", *arguments[3:])
     assert "first: " in result.stdout
     assert "beir: " in result.stdout
     assert "  cacm [missing]: search, search" in result.stdout
     one = ["--sets", "cacm", "benchmarks.cacm.licence=mine"]
-    result = CliRunner().invoke(app, ["evaluate", "--list", *one, *arguments[3:]])
+    result = invoke("evaluate", "--list", *one, *arguments[3:])
     assert "; mine" in result.stdout
     assert [line[:6] for line in result.stdout.splitlines() if "[" in line] == ["  cacm"]
 
@@ -190,9 +188,7 @@ def test_mistakes_are_one_line(suite: Path, arguments: list[str], message: str) 
 
 def test_out_is_needed(suite: Path) -> None:
     arguments = ["evaluate", "--suite", str(suite), "--data", str(suite.parent), "--bm25"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
-    assert "no folder for the results" in result.stderr
+    assert "no folder for the results" in refused(*arguments)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", LIBRARY, TAGGER])

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from scimult.checkpoints import load_pretrained
-from scimult.cli.main import app
 from scimult.inference import SciMult
 from tests.base_models import save_base_model
 from tests.checkpoints.adapterhub import adapter_weights, save_adapter
+from tests.command import invoke
 from tests.released import HEADS, released_encoder, released_state, save_released
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = invoke(*arguments)
     return result.exit_code, result.stdout, result.stderr
 
 

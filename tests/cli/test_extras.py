@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from scimult.cli.extras import EXTRAS_OF, not_installed
-from scimult.cli.main import app
+from tests.command import invoke
 
 PACKAGES = {"Stemmer": "PyStemmer", "sklearn": "scikit-learn", "umap": "umap-learn"}
 
@@ -51,7 +50,7 @@ def test_the_extra_all_has_every_package_that_verbs_need(repository: Path) -> No
 def test_a_verb_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = CliRunner().invoke(app, ["curves", "."])
+    result = invoke("curves", ".")
     assert result.exit_code == 1
     fix = "pip install 'scimult[train]' (in a checkout '.[train]')"
     assert result.stderr == f"error: matplotlib is not installed. Fix: {fix}\n"

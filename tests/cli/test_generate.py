@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from scimult.cli.main import app
 from scimult.data.tokenization import TextTokenizer
 from scimult.files import read_json
+from tests.command import invoke
 
 
 def _run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = invoke(*arguments)
     return result.exit_code, result.output
 
 

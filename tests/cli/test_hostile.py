@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.inference import SciMult
 from scimult.unfinished import unfinished
-from tests.tiny import save_tiny_model
+from tests.command import completed, invoke, refused
+from tests.raw_corpus import write_jsonl
 
 # Arguments of verbs besides --out, in a folder with papers.jsonl, labels.jsonl and model.
 VERBS_WITH_OUT = {
@@ -37,11 +36,6 @@ LATE = ("train-tokenizer", "tag", "export", "import", "grow-task", "export relea
 TITLE = "\x1b[31mRED\x1b]0;mine\x07 \u202egnp"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 @pytest.fixture
 def folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder, with papers, labels and a model."""
@@ -56,23 +50,9 @@ def folder(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def _fill(here: Path, model: Path) -> None:
     papers = [{"id": "p1", "title": TITLE}, {"id": "p2", "title": "Graphs"}]
     for name, rows in (("papers", papers), ("labels", [{"id": "l1", "name": "Geometry"}])):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (here / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        write_jsonl(here / f"{name}.jsonl", rows)
     (here / "prepare.yaml").write_text("sources: [{name: a, papers: papers.jsonl}]\n")
     (here / "model").symlink_to(model)
-
-
-def _run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def _error(result: Any) -> str:
-    assert result.exit_code == 1, result.output
-    message = str(result.stderr)
-    assert message.startswith("error: ")
-    assert message.count("\n") == 1
-    assert message.count("Fix: ") == 1
-    return message
 
 
 @pytest.mark.parametrize("verb", LATE)
@@ -85,7 +65,7 @@ def test_a_second_call_for_an_output_is_refused_before_its_work(verb: str, folde
     arguments = others.get(verb) or (verb, *VERBS_WITH_OUT[verb])
     before = set(folder.iterdir())
     with unfinished(folder / "out"):
-        assert "out: another process is writing here" in _error(_run(*arguments, "--out", "out"))
+        assert "out: another process is writing here" in refused(*arguments, "--out", "out")
     assert set(folder.iterdir()) == before
 
 
@@ -101,7 +81,7 @@ def test_a_file_that_a_faster_call_wrote_is_not_replaced(
         return real(*arguments, **options)
 
     monkeypatch.setattr(checkpoints, "load_pretrained", slow)
-    message = _error(_run("export", "model", "--to", "released", "--out", "out"))
+    message = refused("export", "model", "--to", "released", "--out", "out")
     assert "output exists already" in message
     assert (folder / "out").read_text() == "theirs"
 
@@ -117,7 +97,7 @@ def test_no_output_replaces_anything_else(folder: Path, verb: str, out: str) -> 
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to(folder / ("pipe" if verb == "tag" else "nowhere"))
     before, names = _content(folder), sorted(os.listdir(folder))
-    _error(_run(verb, *VERBS_WITH_OUT[verb], "--out", out))
+    refused(verb, *VERBS_WITH_OUT[verb], "--out", out)
     assert _content(folder) == before
     assert sorted(os.listdir(folder)) == names
 
@@ -126,7 +106,7 @@ def test_no_output_replaces_anything_else(folder: Path, verb: str, out: str) -> 
 def test_no_output_replaces_another_folder(folder: Path, verb: str) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "thesis.tex").write_text("precious", encoding="utf-8")
-    _error(_run(verb, *VERBS_WITH_OUT[verb], "--out", "mine"))
+    refused(verb, *VERBS_WITH_OUT[verb], "--out", "mine")
     assert (folder / "mine" / "thesis.tex").read_text(encoding="utf-8") == "precious"
 
 
@@ -135,14 +115,14 @@ def test_tag_never_replaces_an_input_and_other_files_only_on_request(folder: Pat
     (folder / "same").symlink_to(folder / "papers.jsonl")
     for papers, out in (("papers.jsonl", "papers.jsonl"), (".", "papers.jsonl"), (".", "same")):
         options = ("--model", "model", "--papers", papers, "--labels", "labels.jsonl")
-        assert "output is also an input" in _error(_run("tag", *options, "--out", out))
-        message = _error(_run("tag", *options, "--out", out, "--overwrite"))
+        assert "output is also an input" in refused("tag", *options, "--out", out)
+        message = refused("tag", *options, "--out", out, "--overwrite")
         assert "output is also an input" in message
     (folder / "old.jsonl").write_text("old", encoding="utf-8")
-    message = _error(_run("tag", *options, "--out", "old.jsonl"))
+    message = refused("tag", *options, "--out", "old.jsonl")
     assert "output exists already. Fix: choose another file, or --overwrite" in message
     assert _content(folder) == {**before, "old.jsonl": b"old", "same": before["papers.jsonl"]}
-    assert _run("tag", *options, "--out", "old.jsonl", "--overwrite").exit_code == 0
+    completed("tag", *options, "--out", "old.jsonl", "--overwrite")
     assert json.loads((folder / "old.jsonl").read_text().splitlines()[0])["title"] == TITLE
 
 
@@ -161,37 +141,37 @@ def test_verbs_with_fixed_file_names_replace_no_other_files(
     for file in ("thesis.md", "report.tex"):
         (folder / file).write_text("precious", encoding="utf-8")
     before = _content(folder)
-    assert name in _error(_run(verb, *options))
+    assert name in refused(verb, *options)
     assert _content(folder) == before
 
 
 def test_titles_do_not_command_the_terminal(folder: Path) -> None:
     inputs = ("--model", "model", "--papers", "papers.jsonl")
-    recommend = _run("recommend", "--id", "p1", *inputs)
+    recommend = invoke("recommend", "--id", "p1", *inputs)
     for result in (
-        _run("search", "red \x1b[31m", *inputs),
-        _run("tag", *inputs, "--labels", "labels.jsonl"),
+        invoke("search", "red \x1b[31m", *inputs),
+        invoke("tag", *inputs, "--labels", "labels.jsonl"),
         recommend,
-        _run("recommend", "--title", TITLE + "x", *inputs),
-        _run("search", "x", "--model", "model", "--papers", f"{TITLE}.jsonl"),
+        invoke("recommend", "--title", TITLE + "x", *inputs),
+        invoke("search", "x", "--model", "model", "--papers", f"{TITLE}.jsonl"),
     ):
         assert not set("\x1b\x07\u202e") & set(result.output), result.output
     assert r"\x1b[31mRED\x1b]0;mine\x07 \u202egnp" in recommend.stdout
-    rows = _run("search", "red", *inputs, "--json").stdout.splitlines()
+    rows = invoke("search", "red", *inputs, "--json").stdout.splitlines()
     assert TITLE in [json.loads(row)["title"] for row in rows]
 
 
 def test_scores_name_their_similarity(folder: Path) -> None:
     search = ("search", "graphs", "--model", "model", "--papers", ".")
-    assert "cosine" in _run(*search, "--similarity", "cosine").stdout
-    assert "minus L2" in _run(*search, "--similarity", "l2").stdout
-    listed = _run(*search, "--similarity", "l2", "--dtype", "float32", "--json").stdout
+    assert "cosine" in invoke(*search, "--similarity", "cosine").stdout
+    assert "minus L2" in invoke(*search, "--similarity", "l2").stdout
+    listed = invoke(*search, "--similarity", "l2", "--dtype", "float32", "--json").stdout
     model = SciMult.from_pretrained(folder / "model")
     query_1D = model.encode(["graphs"], task="search")
     for row in map(json.loads, listed.splitlines()):
         paper_1D = model.encode([{"title": row["title"]}], task="search", role="candidate")
         assert row["score"] == pytest.approx(-np.linalg.norm(query_1D - paper_1D), abs=1e-3)
-    assert set(json.loads(_run(*search, "--json").stdout.splitlines()[0])) == {
+    assert set(json.loads(invoke(*search, "--json").stdout.splitlines()[0])) == {
         "rank",
         "score",
         "id",
@@ -201,14 +181,13 @@ def test_scores_name_their_similarity(folder: Path) -> None:
 
 def test_recommend_for_an_abstract_a_title_or_nothing(folder: Path) -> None:
     inputs = ("--model", "model", "--papers", ".")
-    assert "p1" in _run("recommend", "--abstract", "On graphs.", *inputs).stdout
-    by_title = _run("recommend", "--title", "Graph", *inputs)
+    assert "p1" in invoke("recommend", "--abstract", "On graphs.", *inputs).stdout
+    by_title = invoke("recommend", "--title", "Graph", *inputs)
     assert "no paper has this title" in by_title.stderr
     assert "did you mean 'Graphs'?" in by_title.stderr
     (folder / "papers.jsonl").write_text('{"id": "p1", "title": "Alone"}\n', encoding="utf-8")
     for as_json in ((), ("--json",)):
-        result = _run("recommend", "--id", "p1", *inputs, *as_json)
-        assert result.exit_code == 0
+        result = completed("recommend", "--id", "p1", *inputs, *as_json)
         assert result.stdout == ""
         assert "nothing to rank" in result.stderr
 
@@ -223,27 +202,24 @@ def test_recommend_for_an_abstract_a_title_or_nothing(folder: Path) -> None:
     ],
 )
 def test_undecodable_arguments(folder: Path, arguments: tuple[str, ...]) -> None:
-    result = _run(*arguments, "--model", "model", "--papers", ".")
-    assert "words are not valid UTF-8" in _error(result)
+    error = refused(*arguments, "--model", "model", "--papers", ".")
+    assert r"words are not valid UTF-8 (value: 'na\udcefve')" in error
 
 
 def test_an_undecodable_file_name(folder: Path) -> None:
     name = os.fsdecode(b"na\xefve.jsonl")
     (folder / name).write_bytes((folder / "papers.jsonl").read_bytes())
-    result = _run("encode", name, "--model", "model", "--task", "search", "--out", "e")
-    assert result.exit_code == 0, result.output
+    completed("encode", name, "--model", "model", "--task", "search", "--out", "e")
     assert len(json.loads((folder / "e" / "manifest.json").read_text())["shards"]) == 1
-    assert r"e\udcef" in _error(
-        _run("encode", name + "e\udcef", *VERBS_WITH_OUT["encode"][1:], "--out", "f")
+    assert r"e\udcef" in refused(
+        "encode", name + "e\udcef", *VERBS_WITH_OUT["encode"][1:], "--out", "f"
     )
 
 
 def test_a_model_in_an_undecodable_folder_is_not_called_damaged(folder: Path) -> None:
     name = os.fsdecode(b"m\xf6del")
     shutil.copytree(folder / "model", folder / name)
-    error = _error(
-        _run("encode", "papers.jsonl", "--model", name, "--task", "search", "--out", "e")
-    )
+    error = refused("encode", "papers.jsonl", "--model", name, "--task", "search", "--out", "e")
     assert "rename files and folders whose names are not UTF-8" in error
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.library import Library
+from tests.command import completed, invoke, refused, rows_of
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 
 BIB = """@article{a1, title={Deep nets for graphs}, abstract={We study nets.}, year={2019}}
@@ -25,22 +25,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny", similarity="cosine")
 
 
-def _run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def _rows(*arguments: object) -> list[dict[str, Any]]:
-    result = _run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-def _error(*arguments: object) -> str:
-    result = _run(*arguments)
-    assert result.exit_code == 1, result.output
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("Fix:") == 1
-    return str(result.stderr)
+    return rows_of(invoke(*arguments, "--json"))
 
 
 def _table(folder: Path, text: str) -> Path:
@@ -52,8 +38,7 @@ def _table(folder: Path, text: str) -> Path:
 def library(model: Path, tmp_path: Path) -> Path:
     (tmp_path / "library.bib").write_text(BIB, encoding="utf-8")
     inputs = ("--model", model, "--papers", tmp_path / "library.bib")
-    created = _run("library", "create", tmp_path / "mine", *inputs)
-    assert created.exit_code == 0, created.output
+    created = completed("library", "create", tmp_path / "mine", *inputs)
     assert "mine: 3 papers, encoded for " in created.output
     return tmp_path / "mine"
 
@@ -62,8 +47,8 @@ def test_a_part_of_an_index_says_how_many_are_missing(model: Path, tmp_path: Pat
     rows = [f"p{number},graph {number} of nets\n" for number in range(1000)]
     table = _table(tmp_path, "".join(["id,title\n", *rows]))
     inputs = ("--model", model, "--papers", table, "--task", "search")
-    assert _run("library", "create", tmp_path / "many", *inputs).exit_code == 0
-    result = _run("library", "index", tmp_path / "many", "--part", "0/2")
+    completed("library", "create", tmp_path / "many", *inputs)
+    result = invoke("library", "index", tmp_path / "many", "--part", "0/2")
     assert result.output.endswith("many: part 0/2 is done; parts still missing: 1\n")
 
 
@@ -73,7 +58,7 @@ def test_fields_of_other_names_are_read_and_an_empty_one_is_not(
     table = _table(tmp_path, "id,title,name,summary,year\na,x1,Nets,Of graphs.,2020\n")
     columns = ("--column", "title=name", "--column", " abstract = summary ", "--column", "year=")
     inputs = ("--model", model, "--papers", table, "--task", "search", *columns)
-    assert _run("library", "create", tmp_path / "named", *inputs).exit_code == 0
+    completed("library", "create", tmp_path / "named", *inputs)
     (hit,) = Library.open(tmp_path / "named", model=model).search("nets")
     assert (hit.title, hit.abstract) == ("Nets", "Of graphs.")
     assert "year" not in hit.columns
@@ -85,19 +70,19 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
     bib.write_text(
         BIB.replace("Proteins", "Enzymes") + "@misc{a4, title={New}}\n", encoding="utf-8"
     )
-    result = _run("library", "sync", library, "--papers", bib)
+    result = invoke("library", "sync", library, "--papers", bib)
     assert "4 papers (1 added, 1 changed, 2 unchanged, 0 removed; 2 texts encoded)" in result.output
-    shown = _run("search", "nets", "--library", library).stdout
+    shown = invoke("search", "nets", "--library", library).stdout
     assert "2019" in shown
     assert "None" not in shown  # the year of a4
-    result = _run("library", "remove", library, "a1", "a9")
+    result = invoke("library", "remove", library, "a1", "a9")
     assert "not in the library: 1 of 2 ids" in result.stderr
     assert "3 papers" in result.stdout
-    assert "2 papers" in _run("library", "remove", library, "--where", "year = 2020").stdout
-    facts = json.loads(_run("library", "info", library, "--json").stdout)
+    assert "2 papers" in invoke("library", "remove", library, "--where", "year = 2020").stdout
+    facts = json.loads(invoke("library", "info", library, "--json").stdout)
     assert (facts["papers"], facts["model"], facts["made by"]["pooling"]) == (2, "tiny", "cls")
-    assert "2 usable papers, 0 damaged files" in _run("library", "check", library).stdout
-    assert "2 papers in 1 segment\n" in _run("library", "compact", library).stdout
+    assert "2 usable papers, 0 damaged files" in invoke("library", "check", library).stdout
+    assert "2 papers in 1 segment\n" in invoke("library", "compact", library).stdout
 
 
 @pytest.mark.parametrize(
@@ -111,7 +96,7 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
 def test_sync_keeps_papers_whose_records_are_bad_today(library: Path, bad: str) -> None:
     bib = library.parent / "library.bib"
     bib.write_text(f"{bad}\n@article{{a3, title={{Protein folding with nets}}, year={{2020}}}}\n")
-    result = _run("library", "sync", library, "--papers", bib, "--skip-bad")
+    result = invoke("library", "sync", library, "--papers", bib, "--skip-bad")
     counts = "(0 added, 0 changed, 1 unchanged, 1 removed, 1 kept; 0 texts encoded)"
     assert f"2 papers {counts}" in result.output
     assert "nothing was removed" not in result.stderr
@@ -124,29 +109,29 @@ def test_sync_removes_nothing_if_a_bad_record_has_no_readable_id(library: Path) 
     papers = library.parent / "papers.jsonl"
     papers.write_text('{"id": "a3", "title": "New"}\n{"id": "a1", "title": "Dee\n')
     sync = ("library", "sync", library, "--papers", papers, "--skip-bad")
-    result = _run(*sync)
+    result = invoke(*sync)
     assert "3 papers (0 added, 1 changed, 0 unchanged, 0 removed, 2 kept; " in result.output
     assert "nothing was removed: a record without a readable id was left out" in result.stderr
     papers.write_text('{"id": "a3", "title": "New"}\n{"id": "a3", "title": "Twice"}\n')
-    assert "1 paper (0 added, 0 changed, 1 unchanged, 2 removed; " in _run(*sync).output
+    assert "1 paper (0 added, 0 changed, 1 unchanged, 2 removed; " in invoke(*sync).output
 
 
 def test_a_mistake_in_the_papers_leaves_no_library(model: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"id": "1", "title": "One"}\n{"id": "2"}\n', encoding="utf-8")
     create = ("library", "create", tmp_path / "mine", "--model", model, "--papers")
-    assert "bad.jsonl:2" in _error(*create, bad)
+    assert "bad.jsonl:2" in refused(*create, bad)
     assert not (tmp_path / "mine").exists()
-    assert "no paper in the files (value: '" in _error(*create, _table(tmp_path, "id,title\n"))
+    assert "no paper in the files (value: '" in refused(*create, _table(tmp_path, "id,title\n"))
     bad.write_text('{"id": "1"}\n{"id": "a\\nb", "title": "Two"}\n', encoding="utf-8")
-    skipped = _run(*create, bad, "--skip-bad")
+    skipped = invoke(*create, bad, "--skip-bad")
     assert skipped.exit_code == 1
     assert "bad.jsonl:1: title and abstract are both empty" in skipped.stderr
     assert "bad.jsonl:2: id holds a line break or control character" in skipped.stderr
     assert not (tmp_path / "mine").exists()
     bad.write_text('{"id": "1", "title": "One"}\n', encoding="utf-8")
-    assert _run(*create, bad).exit_code == 0
-    message = _error(*create, bad)
+    completed(*create, bad)
+    message = refused(*create, bad)
     assert "library already exists" in message
     assert "scimult library sync" in message
     assert len(_rows("search", "one", "--library", tmp_path / "mine")) == 1
@@ -165,11 +150,11 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
         "venue",
         "year",
     }
-    table = _run("search", "nets", "--library", library, "--top", 1, "--percentile").stdout
+    table = invoke("search", "nets", "--library", library, "--top", 1, "--percentile").stdout
     (best,) = _rows("search", "nets", "--library", library, "--top", 1, "--percentile")
     cells = [str(best["rank"]), f"{best['score']:.4f}", f"{best['percentile']:.2f}", best["id"]]
     assert cells == table.splitlines()[-2].split()[:4]
-    table = _run("search", "nets", "--library", library, "--top", 1, "--words", "0.5").stdout
+    table = invoke("search", "nets", "--library", library, "--top", 1, "--words", "0.5").stdout
     assert "score (cosine and BM25, 0 to 1)" in table
     two = _rows("recommend", "--library", library, "--id", "a1", "--id", "a2")
     assert [row["id"] for row in two] == ["a3"]
@@ -183,13 +168,13 @@ def test_search_recommend_and_tag_in_a_library(library: Path) -> None:
     tagged = _rows("tag", "--library", library, "--labels", labels, "--top", 1, "--id", "a2")
     assert [(row["id"], len(row["labels"])) for row in tagged] == [("a2", 1)]
     out = library.parent / "tags.jsonl"
-    assert _run("tag", "--library", library, "--labels", labels, "--out", out).exit_code == 0
+    completed("tag", "--library", library, "--labels", labels, "--out", out)
     assert len(out.read_text().splitlines()) == 3
     table = library.parent / "labels.csv"
     table.write_text("id;name;definition\r\nl1;Biology;\r\nl2;Nets;\r\n", encoding="utf-8-sig")
     with_table = ("tag", "--library", library, "--labels", table, "--top", 1, "--id", "a2")
     assert _rows(*with_table) == tagged
-    assert "ends in .jsonl" in _error(*with_table, "--out", library.parent / "tags.csv")
+    assert "ends in .jsonl" in refused(*with_table, "--out", library.parent / "tags.csv")
 
 
 @pytest.mark.parametrize("verb", ["search", "recommend", "tag"])
@@ -225,32 +210,32 @@ def test_a_library_that_is_rewritten_meanwhile_is_asked_again(
 def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:
     queries = tmp_path / "dev.jsonl"
     rows = [{"query": "protein folding", "ids": ["a3"]}, {"query": "enzymes", "ids": ["a2"]}]
-    queries.write_text("".join(json.dumps(row) + "\n" for row in rows * 5), encoding="utf-8")
-    output = _run("library", "tune", library, "--queries", queries).output
+    write_jsonl(queries, rows * 5)
+    output = invoke("library", "tune", library, "--queries", queries).output
     assert "10 queries" in output
     assert "--words tuned is " in output
     hits = _rows("search", "protein folding", "--library", library, "--words", "tuned")
     assert {hit["id"] for hit in hits} == {"a1", "a2", "a3"}
-    assert "not a share of BM25" in _error("search", "x", "--library", library, "--words", "most")
+    assert "not a share of BM25" in refused("search", "x", "--library", library, "--words", "most")
     queries.write_text('{"query": "x", "ids": "a1"}\n', encoding="utf-8")
-    assert "dev.jsonl:1" in _error("library", "tune", library, "--queries", queries)
+    assert "dev.jsonl:1" in refused("library", "tune", library, "--queries", queries)
 
 
 def test_exports_and_a_newer_model(library: Path, tmp_path: Path) -> None:
     out = tmp_path / "feed"
-    result = _run("library", "export", library, "--to", "opensearch", "--out", out)
+    result = invoke("library", "export", library, "--to", "opensearch", "--out", out)
     assert "3 papers for opensearch" in result.output
     assert (out / "index.json").is_file()
-    assert "exactly one target is needed" in _error("library", "export", library, "--to", "milvus")
+    assert "exactly one target is needed" in refused("library", "export", library, "--to", "milvus")
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
-    other = _error("search", "nets", "--library", library, "--model", newer)
+    other = refused("search", "nets", "--library", library, "--model", newer)
     assert "differ in weights" in other
     assert "or go over to the other: scimult library migrate" in other
-    assert "too few papers" in _error("library", "migrate", library, "--model", newer, "--adapter")
-    result = _run("library", "migrate", library, "--model", newer)
+    assert "too few papers" in refused("library", "migrate", library, "--model", newer, "--adapter")
+    result = invoke("library", "migrate", library, "--model", newer)
     assert "3 papers by newer (3 texts encoded)" in result.output
     assert len(_rows("search", "nets", "--library", library)) == 3
-    assert "too few papers for an index" in _error("library", "index", library)
+    assert "too few papers for an index" in refused("library", "index", library)
 
 
 def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
@@ -258,8 +243,8 @@ def test_an_adapter_says_what_it_finds(model: Path, tmp_path: Path) -> None:
     table = _table(tmp_path, "".join(["id,title\n", *rows]))
     newer = save_tiny_model(tmp_path / "newer", similarity="cosine", seed=4)
     inputs = ("--model", model, "--papers", table, "--task", "search")
-    assert _run("library", "create", tmp_path / "some", *inputs).exit_code == 0
-    result = _run("library", "migrate", tmp_path / "some", "--model", newer, "--adapter")
+    completed("library", "create", tmp_path / "some", *inputs)
+    result = invoke("library", "migrate", tmp_path / "some", "--model", newer, "--adapter")
     said = r"some: search: [01]\.\d{3} of the top 10 of newer found on held-out papers \(adapter: "
     assert re.search(said, result.output)
     assert result.output.endswith(f"search with --model {newer}\n")
@@ -306,4 +291,4 @@ def test_mistakes_are_named(
     library: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(library.parent)
-    assert message in _error(*arguments)
+    assert message in refused(*arguments)

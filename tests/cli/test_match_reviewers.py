@@ -10,23 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from scimult.cli import match_reviewers
-from scimult.cli.main import app
 from scimult.unfinished import unfinished
+from tests.command import completed, invoke
 from tests.matching.made_up import note, write_venue
-from tests.tiny import save_tiny_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 def match(model: Path, folder: Path, *options: str) -> Any:
     paths = ("--model", str(model), "--venue", str(folder), "--out", str(folder / "out"))
-    return CliRunner().invoke(app, ["match-reviewers", *paths, "--no-cache", *options])
+    return invoke("match-reviewers", *paths, "--no-cache", *options)
 
 
 def rows(path: Path) -> list[list[str]]:
@@ -213,10 +206,9 @@ def test_submissions_come_from_a_venue_or_from_tables(model: Path, tmp_path: Pat
     publications = ["--publications", str(tmp_path / "publications.csv")]
     verb = ["match-reviewers", "--model", str(model), "--no-cache", "--out", str(tmp_path / "out")]
     for given in ([], papers, publications, [*papers, *publications, "--venue", str(tmp_path)]):
-        refused = CliRunner().invoke(app, [*verb, *given])
+        refused = invoke(*verb, *given)
         assert "exactly one source of submissions is needed" in refused.stderr
-    found = CliRunner().invoke(app, [*verb, *papers, *publications])
-    assert found.exit_code == 0, found.output
+    completed(*verb, *papers, *publications)
     (scores,) = (tmp_path / "out").glob("*scores*.csv")
     pairs = {(row[0], row[1]) for row in rows(scores)}
     assert {(s, r) for s in ("s1", "s2") for r in ("ada", "bob")} <= pairs

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from scimult import SciMult
 from scimult.checkpoints import load_pretrained
-from scimult.cli.main import app
 from scimult.evaluation import harness
 from scimult.evaluation.results import SetResult, load_result
 from scimult.evaluation.systems import System
 from scimult.files import FolderKind, atomic_folder
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.command import completed, invoke, refused
 from tests.tiny import save_tiny_model
 
 
@@ -29,13 +28,11 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
     model = save_tiny_model(tmp_path / "model")
     other = save_tiny_model(tmp_path / "other", seed=5)
     out = tmp_path / "merged"
-    runner = CliRunner()
-    result = runner.invoke(app, ["merge", str(model), str(other), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    result = completed("merge", model, other, "--out", out)
     assert load_pretrained(out).config.provenance["merged"]["shares"] == [0.5, 0.5]
     assert result.stdout == f"{out}: average: 0.5 of {model}, 0.5 of {other}\n"
     by_depth = [str(other), "--method", "task_vectors", "--base", str(model), "--by-depth", "1:0"]
-    result = runner.invoke(app, ["merge", *by_depth, "--out", str(tmp_path / "early")])
+    result = invoke("merge", *by_depth, "--out", tmp_path / "early")
     assert f"task vectors: 1 of {other}, base {model}, by depth 1:0" in result.stdout
     for words, expected in (
         ([f"--expert=search={model}", f"--expert=link_prediction={other}"], f"{other} for link"),
@@ -43,7 +40,7 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
     ):
         if words[0].startswith("--expert"):
             words.append(f"--expert=classification={model}")
-        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / words[-1][-9:])])
+        result = invoke("merge", *words, "--out", tmp_path / words[-1][-9:])
         assert expected in result.output
     for words, message in (
         ([str(model), "--expert", f"search={other}"], "one way of merging"),
@@ -70,9 +67,7 @@ def test_the_command_and_its_gate(tmp_path: Path) -> None:
         ([str(model), str(other), "--sets", "cisi"], "--sets can only be used with --suite"),
         ([str(model), str(tmp_path / "nowhere")], "folder does not exist"),
     ):
-        result = runner.invoke(app, ["merge", *words, "--out", str(tmp_path / "no")])
-        assert result.exit_code == 1
-        assert message in result.output, result.output
+        assert message in refused("merge", *words, "--out", tmp_path / "no")
         assert not (tmp_path / "no").exists()
 
 
@@ -105,9 +100,8 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     suite = _suite_that_prefers(model, tmp_path / "data")
     gate = ["--suite", str(suite), "--data", str(tmp_path / "data")]
     gate += ["--not-worse-than", str(model), "--results", str(tmp_path / "results")]
-    runner = CliRunner()
     words = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *gate]
-    result = runner.invoke(app, [*words, "--share", "0", "--share", "1"])
+    result = invoke(*words, "--share", "0", "--share", "1")
     assert result.exit_code == 1
     assert "the merged model is worse on own (" in result.output
     assert not (tmp_path / "out").exists()
@@ -115,11 +109,8 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     for name in ("model", "merged"):
         copy = tmp_path / "copies" / name
         shutil.copytree(model, copy)
-        result = runner.invoke(app, [*words, "--not-worse-than", str(copy)])
-        assert result.exit_code == 1
-        assert "two systems have the same name" in result.output
-    result = runner.invoke(app, [*words, "--share", "1", "--share", "0"])
-    assert result.exit_code == 0, result.output
+        assert "two systems have the same name" in refused(*words, "--not-worse-than", copy)
+    completed(*words, "--share", "1", "--share", "0")
     assert (tmp_path / "out").is_dir()
     assert (tmp_path / "results" / "table.md").is_file()
 
@@ -137,15 +128,12 @@ def test_the_gate_scores_as_evaluate_does_and_keeps_its_results(
     results = tmp_path / "results"
     scored = ["--suite", str(suite), "--data", str(tmp_path / "data")]
     evaluated = ["evaluate", *scored, "--out", str(results), "--model"]
-    runner = CliRunner()
-    result = runner.invoke(app, [*evaluated, ",".join([f"model={model}", *words])])
-    assert result.exit_code == 0, result.output
+    completed(*evaluated, ",".join([f"model={model}", *words]))
     before = load_result(results / "model/result.json")
     gate = ["merge", str(model), str(other), "--out", str(tmp_path / "out"), *scored]
     gate += ["--sets", "own", "--not-worse-than", str(model), "--results", str(results)]
     gate += [f"--{word.replace('=', ' ')}" for word in words]
-    result = runner.invoke(app, " ".join(gate))
-    assert result.exit_code == 0, result.output
+    completed(*" ".join(gate).split())
     after = load_result(results / "model/result.json")
     assert after.settings == before.settings
     assert after.sets.keys() == {"own", "second"}
@@ -175,7 +163,7 @@ def test_a_set_that_could_not_be_scored_lets_nothing_through(
     words = ["merge", str(model), str(other), "--share", "1", "--share", "0"]
     words += ["--out", str(tmp_path / "out"), "--suite", str(suite)]
     words += ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "results")]
-    result = CliRunner().invoke(app, [*words, "--not-worse-than", str(model)])
+    result = invoke(*words, "--not-worse-than", model)
     assert result.exit_code == 1
     assert "no score for merged on broken: out of memory" in result.output
     assert not (tmp_path / "out").exists()
@@ -199,8 +187,7 @@ def test_sets_without_scores_per_query_are_named_and_block_nothing(tmp_path: Pat
     words = ["merge", str(model), str(other), "--out", str(tmp_path / "out")]
     words += ["--suite", str(tmp_path / "own.yaml"), "--data", str(tmp_path)]
     words += ["--results", str(tmp_path / "results"), "--not-worse-than", str(model)]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
+    result = completed(*words)
     assert "persons: not tested against model: no per-query scores" in result.output
     assert (tmp_path / "out").is_dir()
 
@@ -222,7 +209,7 @@ def test_a_model_that_another_process_wrote_meanwhile_stays(
 
     monkeypatch.setattr("scimult.checkpoints.pretrained.atomic_folder", after_another)
     words = [word.format(*models) for word in verb.split()]
-    result = CliRunner().invoke(app, [*words, "--out", str(out)])
+    result = invoke(*words, "--out", out)
     assert result.exit_code == 1
     assert f"{out}: output exists already" in result.output.replace("\n", "")
     for path in models[1].iterdir():

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.cli.mine import _shard, open_encoder
 from scimult.data.prepared import PreparedData
 from scimult.errors import ConfigError
 from scimult.preparation.dataset import build_dataset
 from scimult.preparation.mining.config import DenseConfig
+from tests.command import completed, refused
 from tests.raw_corpus import raw_config, write_raw
 from tests.tiny import save_tiny_model
 
@@ -83,9 +82,9 @@ def _enter(monkeypatch: pytest.MonkeyPatch, **variables: int) -> None:
 
 
 def test_steps_inside_what_is_replaced_are_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["mine", str(tmp_path), "--steps", str(tmp_path / "steps")])
-    assert result.exit_code == 1
-    assert "--steps is inside the prepared folder" in result.stderr
+    assert "--steps is inside the prepared folder" in refused(
+        "mine", tmp_path, "--steps", tmp_path / "steps"
+    )
 
 
 @pytest.mark.long
@@ -97,12 +96,10 @@ def test_shards_say_that_they_are_mined_and_the_folder_is_shown_as_given(
     call = ["mine", "out", "citations=[co_cited, random]", "max_negatives=5"]
     steps = tmp_path / ".out.steps"
     before = set(steps.rglob("*"))
-    result = CliRunner().invoke(app, [*call, "--shard", "0/2"])
-    assert result.exit_code == 0, result.output
+    result = completed(*call, "--shard", "0/2")
     assert set(steps.rglob("*")) > before
     assert "shard 0/2 is mined; after all, mine without --shard" in result.output
-    result = CliRunner().invoke(app, call)
-    assert result.exit_code == 0, result.output
+    result = completed(*call)
     assert result.stdout.lstrip().startswith("out (texts: ")
     lines = [line.split() for line in result.stdout.splitlines()]
     for entry in PreparedData.open(tmp_path / "out").manifest.pairs:

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.cli.prepare import _with_decontamination
 from scimult.config import apply_overrides
 from scimult.data.manifest import PairEntry
 from scimult.data.prepared import PREPARED, PreparedData
 from scimult.files import atomic_folder
 from scimult.preparation.sources import SOURCES
+from tests.command import invoke
 from tests.public import write_files
 from tests.raw_corpus import raw_config, write_jsonl, write_raw
 from tests.tiny import save_tiny_model
@@ -32,7 +31,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def _run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = invoke(*arguments)
     return result.exit_code, result.output
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from scimult.cli.main import app
 from scimult.retrieval.embeddings import write_embeddings
 from tests.benchmark_sets import CORPUS, write_jsonl, write_links, write_search
+from tests.command import invoke
 from tests.evaluation.reporting.scored import score_all, write_results
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -23,7 +23,7 @@ HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.
 
 
 def _report(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["report", "--resamples", "100", *arguments])
+    return invoke("report", "--resamples", "100", *arguments)
 
 
 def test_a_report_of_two_folders(tmp_path: Path) -> None:

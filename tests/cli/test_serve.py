@@ -19,10 +19,9 @@ from unittest.mock import Mock
 import httpx
 import pytest
 import uvicorn
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from scimult.cli.common import is_local
-from scimult.cli.main import app
 from scimult.inference import SciMult
 from scimult.library import Library
 from scimult.serving.app import Service
@@ -31,13 +30,14 @@ from scimult.serving.refusals import Refusal
 from scimult.serving.run import listen, run
 from scimult.tagging import Tagger
 from scimult.types import Text
-from tests.library.conftest import dated
+from tests.command import invoke
+from tests.library.conftest import dated, small_library
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
 
 
 def _serve(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["serve", *arguments])
+    return invoke("serve", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,7 @@ def test_what_a_client_can_send_is_accepted(
     monkeypatch.setattr("scimult.serving.run.listen", lambda *_: sock)
     ran: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, **_: ran.append(self.config))
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(2), model=model)
+    small_library(tmp_path, 2)
     with sock:
         assert _serve(str(tmp_path / "library"), "--host", host).exit_code == 0
     # Others, used if they are installed, bound no headers or pass the guards.
@@ -126,7 +125,7 @@ def test_what_a_client_can_send_is_accepted(
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "0"])
 def test_no_service_waits_for_ever(tmp_path: Path, seconds: str) -> None:
-    found = CliRunner().invoke(app, ["serve", str(tmp_path), "--timeout", seconds])
+    found = invoke("serve", tmp_path, "--timeout", seconds)
     assert found.exit_code == 2
     assert "--timeout" in found.output
 
@@ -177,8 +176,7 @@ def test_a_short_timeout_is_of_requests_not_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service ended at once, and asked its operator to send shorter texts."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(2), model=model)
+    small_library(tmp_path, 2)
     quick = SciMult._embed_tokens
     slow = lambda *job: (time.sleep(0.3), quick(*job))[1]  # noqa: E731
     monkeypatch.setattr(SciMult, "_embed_tokens", slow)
@@ -205,8 +203,7 @@ def test_who_can_reach_a_service(
     is_open: bool,
 ) -> None:
     """Names of other sites are refused without a key; with one, a proxy may forward any."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(2), model=model)
+    small_library(tmp_path, 2)
     services: list[Any] = []
     monkeypatch.setattr("scimult.serving.run.run", lambda service, *_: services.append(service))
     monkeypatch.delenv("SCIMULT_API_KEY", raising=False)
@@ -227,8 +224,7 @@ def test_labels_are_a_project_named_after_their_file_or_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     """The current folder's name was empty, so no client could address the project."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(2), model=model)
+    small_library(tmp_path, 2)
     (tmp_path / "mesh.v2").mkdir()
     monkeypatch.chdir(tmp_path / "mesh.v2")
     line = b'{"id": "l1", "name": "Graphs"}\n'
@@ -249,8 +245,7 @@ def test_labels_are_a_project_named_after_their_file_or_folder(
 
 @pytest.mark.ranks
 def test_a_service_starts_answers_and_stops(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(20), model=model)
+    small_library(tmp_path, 20)
     (tmp_path / "labels.jsonl").write_text('{"id": "l1", "name": "Graphs"}\n', encoding="utf-8")
     start = "import sys; from scimult.cli.main import app; app(sys.argv[1:])"
     words = ["serve", "library", "--port", "0", "--labels", "labels.jsonl"]

@@ -12,6 +12,7 @@ import yaml
 
 from scimult.library import Library
 from tests.base_models import save_base_model
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 from tests.training.corpus import prepare_corpus, run_config
 
@@ -66,8 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     papers = [{"id": f"p{n}", "title": f"Graphs {n}", "year": 2000 + n} for n in range(5)]
     labels = [{"id": "l1", "name": "Geometry"}]
     for name, rows in (("papers", papers), ("labels", labels)):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+        write_jsonl(folder / f"{name}.jsonl", rows)
     Library.create(folder / "library", papers, model=folder / "model")
     Library.create(folder / "foreign", papers, model=save_base_model(folder / "base", "bert"))
     return folder

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from scimult.cli import output
-from scimult.cli.main import app
 from scimult.progress import is_watched, progress
+from tests.command import invoke
 from tests.tiny import save_tiny_model
 
 TITLE = "Gödel – 😀"
@@ -114,7 +113,7 @@ def test_folders_whose_names_have_no_encoding(
     (tmp_path / "papers.jsonl").write_text('{"id": "a", "title": "Graphs"}\n', encoding="utf-8")
     out = os.fsdecode(b"na\xefve")
     arguments = ["library", "create", f"{out}/l", "--model", "model", "--papers", "papers.jsonl"]
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(*arguments)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: text has no valid encoding")
     assert result.stderr.count("\n") == 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.cli.systems import MODEL_OPTIONS, make_systems, parse_system
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 from tests.benchmark_sets import write_search
+from tests.command import completed, invoke
 from tests.tiny import save_static_embeddings, save_tiny_model
 
 
@@ -39,8 +38,7 @@ def test_a_folder_with_pluses_or_commas_in_its_name_is_one(
     write_search(tmp_path)
     call = ["evaluate", "--suite", str(tmp_path / "search"), "--out", str(tmp_path / "out")]
     setting = ",similarity=dot" if name == "a,b,c" else ""
-    found = CliRunner().invoke(app, [*call, f"--{option}", f"mine={folder}{setting}"])
-    assert found.exit_code == 0, found.output
+    found = completed(*call, f"--{option}", f"mine={folder}{setting}")
     assert "mine: search: ndcg@10" in found.stderr
 
 
@@ -50,14 +48,14 @@ def test_a_system_that_fails_on_every_set_does_not_stop_the_others(tmp_path: Pat
     mine = "--embeddings", f"mine={tmp_path / 'nowhere'}"
     call = ["evaluate", "--suite", str(tmp_path / "search"), "--out", str(tmp_path / "out"), *mine]
     model = f"last={save_tiny_model(tmp_path / 'model')}"
-    found = CliRunner().invoke(app, [*call, "--bm25", "--model", model])
+    found = invoke(*call, "--bm25", "--model", model)
     assert found.exit_code == 1
     assert "mine: failed: " in found.stderr
     assert "BM25: search: ndcg@10" in found.stderr
     assert "last: search: ndcg@10" in found.stderr
     assert "error: 1 sets failed: mine: search" in found.stderr
     assert "| BM25 | last |" in (tmp_path / "out/table.md").read_text(encoding="utf-8")
-    alone = CliRunner().invoke(app, call)
+    alone = invoke(*call)
     assert alone.exit_code == 1
     assert alone.stderr.startswith("error: ")
 

@@ -12,14 +12,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.tagging import SuggestedTag, Tagger
 from scimult.tagging.reading import write_vocabulary
 from scimult.tagging.writing import write_tags
 from scimult.types import Text
 from scimult.unfinished import unfinished
+from tests.command import invoke
+from tests.raw_corpus import write_jsonl
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -27,13 +27,8 @@ GIVEN = ("--vocabulary", "terms.jsonl", "--model")
 ABSENT = ("--vocabulary", "no.csv", "--model")
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def call(verb: str, *arguments: object) -> Any:
-    return CliRunner().invoke(app, ["tagger", verb, *map(str, arguments)])
+    return invoke("tagger", verb, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +37,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cataloguing")
     save_tiny_model(folder / "model", similarity="cosine")
     write_vocabulary(folder / "terms.jsonl", VOCABULARY)
-    write(folder / "tagged.jsonl", papers(250))
-    write(folder / "new.jsonl", papers(60, seed=3))
+    write_jsonl(folder / "tagged.jsonl", papers(250))
+    write_jsonl(folder / "new.jsonl", papers(60, seed=3))
     done = call("train", *train_options(folder))
     assert done.exit_code == 0, done.output
     assert "expected calibration error" in done.output
@@ -84,7 +79,7 @@ def test_written_tags_equal_those_of_python(workspace: Path, tmp_path: Path) -> 
 
 
 def test_a_table_json_and_exclusions(workspace: Path, tmp_path: Path) -> None:
-    one = write(
+    one = write_jsonl(
         tmp_path / "one.jsonl", [{"id": "x", "title": "On plasma", "abstract": "A vision."}]
     )
     shown = call("tag", workspace / "tagger", "--papers", one, "--evidence", "--threshold", 0.2)
@@ -119,12 +114,12 @@ def test_papers_without_a_tag_are_counted(workspace: Path) -> None:
 def test_a_file_that_a_pattern_matches_is_not_overwritten(
     workspace: Path, tmp_path: Path, verb: str
 ) -> None:
-    out = write(tmp_path / "new.jsonl", papers(5))
+    out = write_jsonl(tmp_path / "new.jsonl", papers(5))
     pattern = tmp_path / "n*.jsonl"
     options = (workspace / "tagger", "--papers", pattern, "--overwrite", "--out")
     refused = call(verb, *options, out)
     assert "output is also an input" in refused.output
-    other = write(tmp_path / "other.jsonl", [])
+    other = write_jsonl(tmp_path / "other.jsonl", [])
     done = call(verb, *options, other)
     assert done.exit_code == 0, done.output
     assert other.stat().st_size
@@ -185,7 +180,7 @@ def test_parts_of_a_tagger_that_is_replaced_while_it_is_opened_are_not_the_new_o
 ) -> None:
     folder, newer, out = tmp_path / "tagger", tmp_path / "newer", tmp_path / "o.jsonl"
     shutil.copytree(workspace / "tagger", folder)
-    write(tmp_path / "others.jsonl", papers(200, seed=9))
+    write_jsonl(tmp_path / "others.jsonl", papers(200, seed=9))
     options = train_options(workspace, str(tmp_path / "others.jsonl"))[1:]
     assert call("train", newer, *options).exit_code == 0
     tagging = ("tag", "--papers", workspace / "new.jsonl")
@@ -267,14 +262,14 @@ def test_what_a_kill_in_the_last_step_left_is_removed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(workspace / "tagger", tmp_path / "tagger")
-    write(tmp_path / "o.jsonl", [])
+    write_jsonl(tmp_path / "o.jsonl", [])
     train = ("train", "tagger", *train_options(workspace)[1:])
     options = ("--papers", workspace / "new.jsonl", "--out", "o.jsonl")
     for name, again in (("tagger", train), ("o.jsonl", ("tag", "tagger", *options))):
         lock, store = Path(f".{name}.lock"), Path(f".{name}.unfinished")
         lock.touch()
         store.mkdir()
-        part = write(store / "part.jsonl", [])
+        part = write_jsonl(store / "part.jsonl", [])
         assert "output exists already" in call(*again).stderr
         assert part.exists()  # newer than the output: progress of one that replaces it
         assert not lock.exists()
@@ -285,7 +280,7 @@ def test_what_a_kill_in_the_last_step_left_is_removed(
             assert part.exists()  # a living process holds it
             part.touch()
         store.mkdir()
-        os.utime(write(store / "part.jsonl", []), (0, 0))
+        os.utime(write_jsonl(store / "part.jsonl", []), (0, 0))
         assert "output exists already" in call(*again).stderr
         assert not list(Path().glob(".*"))
 

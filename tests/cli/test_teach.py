@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
 from scimult.inference import SciMult
 from scimult.retrieval.embeddings import read_embeddings
 from scimult.retrieval.teacher_vectors import TeacherVectors
+from tests.command import invoke
 from tests.tiny import save_tiny_model
 from tests.training.corpus import prepare_corpus
 
@@ -28,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: object) -> Any:
-    return CliRunner().invoke(app, ["teach", str(folder / "prepared"), *map(str, arguments)])
+    return invoke("teach", folder / "prepared", *arguments)
 
 
 def vectors_of(folder: Path, out: Path) -> tuple[TeacherVectors, PreparedData]:

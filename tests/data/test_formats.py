@@ -12,13 +12,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data import formats
 from scimult.data.lines import read_jsonl
 from scimult.data.records import Rejects
 from scimult.errors import DataError
+from tests.command import completed
 from tests.data.importers import layouts
 
 ZOTERO = '\ufeff"Key","Item Type","Title","Abstract Note"\n"K1","article","A, b","Of\n\nb"\n'
@@ -88,8 +87,7 @@ def test_the_command_of_the_message_reads_the_table(
     with pytest.raises(DataError) as caught:
         _read(table)
     command, _, folder = str(caught.value.fix).partition(", then use ")
-    result = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert result.exit_code == 0, result.output
+    completed(*shlex.split(command)[1:])
     (made,) = pq.read_table(Path(shlex.split(folder)[0]) / "papers.parquet").to_pylist()
     assert made["title"].startswith("A")
 

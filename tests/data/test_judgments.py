@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from scimult.data.judgments import PAPER, QUERY, grade_of, read_judgments
 from scimult.data.records import Rejects
 from scimult.errors import DataError
+from tests.raw_corpus import write_jsonl
 
 Pairs = dict[tuple[str, str], int]
 IDS = st.text("abq7-_.", min_size=1, max_size=4)
@@ -52,7 +52,7 @@ def test_every_layout_says_the_same(tmp_path: Path, pairs: Pairs) -> None:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
         assert _read(tmp_path / f"{name}.gz") == pairs, name
     rows = [{"query_id": q, "cand_id": d, "score": float(s)} for (q, d), s in pairs.items()]
-    (tmp_path / "qrel.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "qrel.jsonl", rows)
     assert _read(tmp_path / "qrel.jsonl") == pairs
     with (tmp_path / "trec.tsv").open() as file:
         theirs = pytrec_eval.parse_qrel(file)

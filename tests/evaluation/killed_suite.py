@@ -21,6 +21,7 @@ from scimult.evaluation.systems import DenseSystem
 from scimult.retrieval.store import StoringEncoder, key_of
 from scimult.types import FloatArray, Role, Text
 from tests.benchmark_sets import WordEncoder, write_coarse, write_links, write_search
+from tests.raw_corpus import write_jsonl
 
 SETS, BLOCK = 22, 4
 
@@ -60,7 +61,7 @@ def load(folder: Path) -> tuple[Suite, dict[str, LoadedSet]]:
             records = [json.loads(line) for line in path.read_text().splitlines()]
             for record in records[number % 2 :]:
                 record["title"] += f" number{number}"
-            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            write_jsonl(path, records)
     suite = Suite(name="many", description="", how_to_get="", benchmarks=benchmarks)
     return suite, load_sets(suite, folder / "data")
 

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.evaluation.correlation import METHODS, Correlation, correlate, matrix
+from tests.command import completed
 from tests.made_results import set_result, write_result
 
 LEVELS = st.integers(0, 4).map(lambda value: value / 4)
@@ -84,8 +83,7 @@ def _write(out: Path, systems: dict[str, list[float]], names: str = "xyz") -> No
 
 def test_the_verb_writes_every_method(tmp_path: Path) -> None:
     _write(tmp_path, SCORES)
-    found = CliRunner().invoke(app, ["correlate", str(tmp_path), "--method", "kendall"])
-    assert found.exit_code == 0, found.output
+    found = completed("correlate", tmp_path, "--method", "kendall")
     assert "kendall correlation between data sets" in " ".join(found.stdout.split())
     written = Correlation.model_validate(json.loads((tmp_path / "correlation.json").read_text()))
     columns = list(zip(*SCORES.values(), strict=True))

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytrec_eval
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.evaluation.exports import export_results
 from scimult.evaluation.harness import evaluate, load_sets
@@ -18,6 +16,7 @@ from scimult.evaluation.results import Result, load_results, save_result
 from scimult.evaluation.suites import load_suite
 from scimult.evaluation.systems import BM25System
 from tests.benchmark_sets import write_search
+from tests.command import completed, refused
 from tests.evaluation.reporting.scored import write_results
 
 
@@ -68,8 +67,7 @@ def test_mteb_reads_its_files(written: tuple[Path, Path], tmp_path: Path) -> Non
     # Current names of MTEB have dots and hyphens.
     call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path)]
     chosen = ["--systems", "words", "--names", "search=SCIDOCS-NL.v2"]
-    called = CliRunner().invoke(app, [*call, *chosen])
-    assert called.exit_code == 0, called.output
+    completed(*call, *chosen)
     paths = sorted((tmp_path / "results").glob("*/*/[!m]*.json"))
     entries = _result(out, "words").sets
     for path in paths:
@@ -152,9 +150,7 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         (["--names", "search=SciFact", "--to", "csv"], "--names can only be used with --to mteb"),
     ):
         call = ["export-results", str(out), "--to", "mteb", "--out", str(tmp_path / "x")]
-        found = CliRunner().invoke(app, [*call, *arguments])
-        assert found.exit_code == 1
-        assert problem in found.output
+        assert problem in refused(*call, *arguments)
     bare, _ = write_results(tmp_path, save_runs=False)
     with pytest.raises(DataError, match="evaluate again with --save-runs"):
         export_results([bare], "beir", tmp_path / "y")
@@ -168,10 +164,7 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
     (damaged / "BM25" / "runs" / "search.run").write_text("q Q0\n")
     with pytest.raises(DataError, match="evaluate again with --save-runs, or write"):
         export_results([damaged], "beir", tmp_path / "d")
-    called = CliRunner().invoke(
-        app, ["export-results", str(out), "--to", "beir", "--out", str(tmp_path / "z")]
-    )
-    assert called.exit_code == 0, called.output
+    called = completed("export-results", out, "--to", "beir", "--out", tmp_path / "z")
     assert "files in" in called.output
 
 

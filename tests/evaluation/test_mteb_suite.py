@@ -11,9 +11,7 @@ import datasets
 import mteb
 import pytest
 from huggingface_hub import is_offline_mode
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data.records import Rejects
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.evaluation.datasets import read_dataset
@@ -33,6 +31,7 @@ from scimult.inference.mteb_model import MtebEncoder
 from scimult.inference.mteb_tasks import find_tasks, scientific_tasks
 from scimult.tasks import catalogue
 from tests.benchmark_sets import CORPUS, write_rerank, write_search
+from tests.command import completed, invoke, refused
 from tests.file_server import cut_off_hub
 from tests.local_mteb import metadata, ranking_task, register
 from tests.tiny import save_tiny_model
@@ -325,39 +324,35 @@ def test_the_verb_scores_names_failures_and_can_be_reported(
     out = tmp_path / "out"
     command = ["mteb", str(folder), "--out", str(out), "--name", "tiny", "--dtype", "float32"]
     command += ["--tasks", "LocalSearch", "--device", "cpu"]
-    done = CliRunner().invoke(app, [*command, "--tasks", "LocalBroken"])
+    done = invoke(*command, "--tasks", "LocalBroken")
     assert done.exit_code == 1
     assert "cannot load the data of LocalBroken (local/LocalBroken): ConnectionError" in done.output
     assert "1 task failed: LocalBroken" in done.output
     result = load_result(out / "tiny" / "result.json")
     assert list(result.sets) == ["LocalSearch"]
     assert list(result.failed) == ["LocalBroken"]
-    assert CliRunner().invoke(app, command).exit_code == 0
-    page = CliRunner().invoke(app, ["report", str(out), "--out", str(tmp_path / "page")])
-    assert page.exit_code == 0, page.output
+    completed(*command)
+    completed("report", out, "--out", tmp_path / "page")
     assert "LocalSearch" in (tmp_path / "page" / "report.md").read_text()
     shown = f"{100 * result.sets['LocalSearch'].scores['ndcg@10']:.2f}"
     assert shown in (out / "table.md").read_text()
     for words in (["mteb"], [*command, "--route", "SCIDOCS"]):
-        assert CliRunner().invoke(app, words).exit_code == 1
-    refused = CliRunner().invoke(app, [*command, "--route", "LocalSerch=search"])
-    assert refused.exit_code == 1
-    assert "unknown task or type in --route (value: 'LocalSerch')" in refused.output
-    assert "did you mean 'LocalSearch'" in refused.output
+        assert invoke(*words).exit_code == 1
+    error = refused(*command, "--route", "LocalSerch=search")
+    assert "unknown task or type in --route (value: 'LocalSerch')" in error
+    assert "did you mean 'LocalSearch'" in error
 
 
 def test_the_list_needs_no_model() -> None:
-    shown = CliRunner().invoke(app, ["mteb", "--list", "--json"])
+    shown = invoke("mteb", "--list", "--json")
     rows = [json.loads(line) for line in shown.output.splitlines()]
     assert {"name", "group", "type", "route", "what"} == rows[0].keys()
     assert len(rows) == len(scientific_tasks().tasks)
-    assert "LitSearchRetrieval" in CliRunner().invoke(app, ["mteb", "--list"]).output
+    assert "LitSearchRetrieval" in invoke("mteb", "--list").output
 
 
 def test_results_do_not_go_into_a_library(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "library.json").write_text("{}", encoding="utf-8")
     command = ["mteb", str(folder), "--tasks", "SCIDOCS", "--out", str(tmp_path)]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "output exists already" in refused.output
+    assert "output exists already" in refused(*command)
     assert [path.name for path in tmp_path.iterdir()] == ["library.json"]

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.evaluation.results import load_results
 from scimult.evaluation.routes import FixedRoute, cross_tables
 from scimult.inference import SciMult
 from scimult.types import Text
 from tests.benchmark_sets import PAPERS, write_fields, write_links, write_search
+from tests.command import completed, refused
 from tests.tiny import save_tiny_model
 
 
@@ -37,10 +36,9 @@ def test_cross_routes_scores_each_set_under_each_route(tmp_path: Path) -> None:
     (root / "own.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     common = ["--suite", str(root / "own.yaml"), "--data", str(root / "data")]
     options = [*common, "--model", str(model), "--out", str(root / "crossed")]
-    crossed = CliRunner().invoke(app, ["cross-routes", *options])
-    assert crossed.exit_code == 0, crossed.output
+    completed("cross-routes", *options)
     plain = ["evaluate", *common, "--model", f"tiny={model}", "--out", str(root / "plain")]
-    assert CliRunner().invoke(app, plain).exit_code == 0
+    completed(*plain)
     (usual,) = load_results(root / "plain")
     results = load_results(root / "crossed")
     (grid,) = cross_tables(results)
@@ -70,17 +68,14 @@ def test_results_by_route_do_not_go_into_a_library(tmp_path: Path) -> None:
     out.mkdir()
     (out / "library.json").write_text("{}", encoding="utf-8")
     command = ["cross-routes", "--model", str(model), "--data", str(tmp_path), "--out", str(out)]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "output exists already" in refused.output
+    assert "output exists already" in refused(*command)
 
 
 def test_a_model_without_routes_is_refused(tmp_path: Path) -> None:
     """Its table had the same score in every column, as if tasks did not matter."""
     model, out = save_tiny_model(tmp_path / "plain", variant="vanilla"), tmp_path / "out"
     command = ["cross-routes", "--model", str(model), "--data", str(tmp_path), "--out", str(out)]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "all tasks of this model take one route" in refused.output
-    assert "scimult evaluate" in refused.output
+    error = refused(*command)
+    assert "all tasks of this model take one route" in error
+    assert "scimult evaluate" in error
     assert not out.exists()

@@ -21,6 +21,7 @@ from scimult.preparation.world import WorldSettings, make_world, write_world
 from scimult.tasks import catalogue, default_tasks
 from tests.benchmark_sets import write_search
 from tests.made_results import set_result
+from tests.raw_corpus import write_jsonl
 
 OWN = """
 name: own
@@ -246,8 +247,7 @@ def test_papers_are_asked_for_papers_as_iclr_2022_has_them(tmp_path: Path) -> No
     titles = ["graph nets", "graph nets again", "graph trees", "gene virus", "stellar dust"]
     papers = [{"_id": f"p{i}", "title": title, "text": title} for i, title in enumerate(titles)]
     for name, rows in (("corpus", papers), ("queries", papers[:1])):
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"{name}.jsonl").write_text(lines)
+        write_jsonl(folder / f"{name}.jsonl", rows)
     qrels = [("p0", "p1", 1), ("p0", "p2", 2), ("p0", "p3", 0)]
     rows = "".join(f"{query}\t{paper}\t{grade}\n" for query, paper, grade in qrels)
     (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)

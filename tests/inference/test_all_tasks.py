@@ -10,26 +10,9 @@ import pytest
 from scimult.errors import ConfigError, DataError, UnknownNameError
 from scimult.files import read_json, write_json
 from scimult.inference import SciMult
-from scimult.types import Role, Similarity, Text
+from scimult.types import Role, Similarity
+from tests.inference.test_encoder import LINK, PAPERS, TASKS
 from tests.tiny import save_tiny_model
-
-LINK = "link_prediction"
-TASKS = ("search", LINK, "classification")
-PAPERS = [
-    Text("paper", "A long title about graphs", "An abstract, " * 6),
-    Text("paper", "Short"),
-    Text("paper", "", "Only an abstract"),
-]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("runs") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> SciMult:
-    return SciMult.from_pretrained(folder, device="cpu")
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])

@@ -19,9 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data.records import Rejects
 from scimult.data.text_files import RAW_FORMAT
 from scimult.distributed import free_port
@@ -34,20 +32,12 @@ from scimult.retrieval.embeddings import read_embeddings, write_embeddings
 from scimult.retrieval.shards import Shards
 from scimult.types import Text
 from scimult.unfinished import only_call
+from tests.command import completed, invoke
 from tests.ranks import Verb
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 
 WORDS = "graph protein folding of a sparse matrix and drawing trees forests".split()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> SciMult:
-    return SciMult.from_pretrained(folder, device="cpu")
 
 
 def some_texts(number: int, seed: int = 0) -> list[tuple[str, Text]]:
@@ -142,9 +132,9 @@ def test_two_inputs_into_one_folder_at_once(
     (tmp_path / "papers.jsonl").write_text('{"id": "a", "title": "Graphs"}\n')
     command = ["encode", "papers.jsonl", "--model", str(folder), "--task", "search", "--out", "f"]
     with only_call(Path("f")):
-        refused = CliRunner().invoke(app, command)
+        refused = invoke(*command)
     assert "f: another process is writing here" in refused.stderr
-    assert CliRunner().invoke(app, command).exit_code == 0
+    completed(*command)
 
 
 def test_a_folder_that_was_not_finished_is_removed(tmp_path: Path, model: SciMult) -> None:
@@ -283,7 +273,7 @@ def test_common_paper_formats_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,title,abstract\n1,Graphs,"Drawn,\nlarge"\n2,Trees,\n')
     (tmp_path / "b.bib").write_text("@article{k, title={Folding}, abstract={Of proteins}}")
     lines = [{"_id": "3", "title": "T", "text": "Body"}, {"id": "2", "title": "again"}, {"id": 5}]
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(tmp_path / "c.jsonl", lines)
     rejects = Rejects(skip_bad=True)
     csv = list(read_texts([tmp_path / "a.csv"], "paper", rejects))
     assert csv == [("1", Text("paper", "Graphs", "Drawn, large")), ("2", Text("paper", "Trees"))]
@@ -358,13 +348,12 @@ def test_a_killed_run_resumes_and_gives_the_same_bytes(
     assert running.wait(60) == -signal.SIGKILL
     whole = {path: path.stat().st_mtime_ns for path in out.glob("*.arrow")}
     assert killed_after <= len(whole) < 10
-    again = CliRunner().invoke(app, [*command, str(out)])
-    assert again.exit_code == 0, again.output
+    again = completed(*command, out)
     assert again.stdout.startswith(f"{out}: 3,000 embeddings of width 16, computed in ")
     assert f", {3000 - 300 * len(whole):,} of them new" in again.stdout
     assert "left out 1: line is not valid JSON" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in whole} == whole
-    assert CliRunner().invoke(app, [*command, "whole"]).exit_code == 0
+    completed(*command, "whole")
     left_behind = {name for name in contents(out) if name.startswith(".")}
     assert {n: c for n, c in contents(out).items() if n not in left_behind} == contents(
         tmp_path / "whole"
@@ -385,7 +374,7 @@ def test_ranks_of_a_launcher_write_the_bytes_of_one_process(
     repository: Path, tmp_path: Path, folder: Path, launcher: str
 ) -> None:
     rows = [{"id": name, "title": t.title, "abstract": t.body} for name, t in some_texts(90)]
-    (tmp_path / "papers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "papers.jsonl", rows)
     command = [str(repository / "launch" / "encode.py"), "papers.jsonl", "--model", str(folder)]
     command += ["--task", "link_prediction", "--rows", "20", "--dtype", "float32", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository)}

@@ -35,16 +35,6 @@ PAPERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("runs") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> SciMult:
-    return SciMult.from_pretrained(folder, device="cpu")
-
-
 def test_it_is_a_text_encoder(model: SciMult) -> None:
     encoder: TextEncoder = model
     assert (encoder.name, encoder.similarity) == ("tiny", "dot")

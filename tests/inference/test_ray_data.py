@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from scimult.inference.bulk import BulkEncoder, encode_shards
 from scimult.inference.ray_data import encode_with_ray
 from scimult.types import Text
 from tests.inference.test_bulk import contents, some_texts
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model
 
 ray = pytest.importorskip("ray", reason="ray is not installed (pip install 'scimult[ray]')")
@@ -31,7 +31,7 @@ def cluster() -> Iterator[None]:
 
 def _write(path: Path, number: int) -> None:
     rows = [{"id": name, "title": t.title, "abstract": t.body} for name, t in some_texts(number)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(path, rows)
 
 
 @pytest.mark.parametrize("task", ["search", "all"])

@@ -64,6 +64,12 @@ def made(
     return library
 
 
+def small_library(root: Path, count: int, dtype: str = "auto") -> Library:
+    """Create a library of dated papers in ``root``, next to a tiny model."""
+    model = save_tiny_model(root / "model", similarity="cosine")
+    return Library.create(root / "library", dated(count), model=model, dtype=dtype)
+
+
 @pytest.fixture(scope="session")
 def dated_library(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Return a library of ``PAPERS``, which no test may change."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from scimult.data.ragged import Ragged
 from scimult.evaluation.task_data import Dataset, Reviewers
 from scimult.retrieval.runs import Qrels, Ranking
 from scimult.types import FloatArray, Text
+from tests.raw_corpus import write_jsonl
 
 
 def reviewer_dataset() -> tuple[Dataset, Ranking, tuple[FloatArray, FloatArray]]:
@@ -68,14 +68,12 @@ def write_venue(folder: Path) -> Path:
         ],
     }
     for name, notes in written.items():
-        lines = "".join(json.dumps(found) + "\n" for found in notes)
-        (archives / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+        write_jsonl(archives / f"{name}.jsonl", notes)
     (archives / "~Idle_O1.jsonl").touch()
     submissions = [
         note("s1", "Graphs that pass messages", "Networks on graphs.", authorids=["~Bob_M1"]),
         note("s2", "How proteins fold", "Structures."),
         note("s3", "Dwarf galaxies", "Stars form."),
     ]
-    lines = "".join(json.dumps(found) + "\n" for found in submissions)
-    (folder / "submissions.jsonl").write_text(lines, encoding="utf-8")
+    write_jsonl(folder / "submissions.jsonl", submissions)
     return folder

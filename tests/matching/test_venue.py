@@ -15,6 +15,7 @@ from scimult.errors import DataError
 from scimult.matching.openreview import read_openreview
 from scimult.matching.venue import read_conflicts, read_tables
 from tests.matching.made_up import note, write_venue
+from tests.raw_corpus import write_jsonl
 
 
 def test_a_folder_of_openreview(tmp_path: Path) -> None:
@@ -70,8 +71,7 @@ def test_authors_in_a_table_may_be_separated_by_commas(tmp_path: Path) -> None:
         {"reviewer": name, "id": f"p{number}", "title": "Nodes"}
         for number, name in enumerate(["ada", "bob", "Lovelace, Ada"])
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "publications.jsonl").write_text(text)
+    write_jsonl(tmp_path / "publications.jsonl", lines)
     venue = read_tables(tmp_path / "papers.csv", tmp_path / "publications.jsonl", Rejects())
     assert venue.authors == {"s1": ["ada", "bob"], "s2": ["Lovelace, Ada", "bob"], "s3": ["eve"]}
 
@@ -82,8 +82,7 @@ def test_tables_of_any_format(tmp_path: Path) -> None:
         {"reviewer": "ada", "id": "p1", "title": "Nodes", "year": 2020, "venue": "ACL 2020"},
         {"reviewer": "bob", "id": "p1", "title": "Nodes", "abstract": "And edges."},
     ]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (tmp_path / "publications.jsonl").write_text(text)
+    write_jsonl(tmp_path / "publications.jsonl", lines)
     venue = read_tables(tmp_path / "papers.csv", tmp_path / "publications.jsonl", Rejects())
     assert venue.submissions["s1"].body == "Of nodes."
     assert venue.reviewers == {"ada": ["p1"], "bob": ["p1"]}
@@ -214,7 +213,7 @@ def test_rows_without_a_reviewer_are_named(tmp_path: Path, filled: int | None) -
     reviewers = ["ada" if number == filled else " " for number in range(3)]
     rows = [{"id": f"{n}", "title": f"T {n}", "reviewer": r} for n, r in enumerate(reviewers)]
     path = tmp_path / "written.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     (tmp_path / "papers.csv").write_text("id,title\ns,Nodes\n")
     with pytest.raises(DataError, match="column 'reviewer' is empty") as found:
         read_tables(tmp_path / "papers.csv", path, Rejects())

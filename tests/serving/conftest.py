@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 import uvicorn
 
 from scimult.cli.serve import followed_labels
-from scimult.library import Library
 from scimult.serving.annif import Project
 from scimult.serving.answers import Answers
 from scimult.serving.app import Service
@@ -24,8 +22,8 @@ from scimult.serving.guards import Limits
 from scimult.serving.metrics import Metrics
 from scimult.serving.run import listen
 from scimult.serving.served import Served
-from tests.library.conftest import dated
-from tests.tiny import save_tiny_model
+from tests.library.conftest import small_library
+from tests.waiting import wait_until
 
 LABELS = [
     {"id": "http://example.org/1", "name": "Graphs", "definition": "Nodes and edges."},
@@ -47,8 +45,7 @@ class Running:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self.socket],))
         self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         """Post one request."""
@@ -117,8 +114,7 @@ def running(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a library of 200 papers."""
     root = tmp_path_factory.mktemp("served")
-    model = save_tiny_model(root / "model", similarity="cosine")
-    Library.create(root / "library", dated(200), model=model)
+    small_library(root, 200)
     return root / "library"
 
 

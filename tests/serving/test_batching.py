@@ -23,6 +23,7 @@ from scimult.serving.batching import DEADLINE, Passes, SharedModel
 from scimult.serving.refusals import Refusal
 from scimult.types import FloatArray, TokenIds
 from tests.tiny import save_tiny_model
+from tests.waiting import wait_until
 
 # With other texts in a pass, float32 sums have another order: 2 blocks of width 16.
 TOLERANCE = 1e-5
@@ -94,18 +95,14 @@ def _text(number: int = 1) -> list[TokenIds]:
 
 def _wait(passes: Passes, count: int) -> None:
     """Wait until the queue has this many jobs."""
-    end = time.monotonic() + 30
-    while len(passes._waiting) < count:
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    wait_until(lambda: len(passes._waiting) >= count)
 
 
 def test_waiting_jobs_share_the_next_pass(gate: Gate) -> None:
     passes = Passes(gate, most_tokens=9)
     with ThreadPoolExecutor(8) as threads:
         first = threads.submit(passes.encode, _text(), [0])
-        while not gate.passes:
-            time.sleep(0.001)
+        wait_until(lambda: gate.passes)
         rest = [threads.submit(passes.encode, _text(n), [n % 2]) for n in range(7)]
         _wait(passes, 7)
         gate.open.set()
@@ -118,10 +115,7 @@ def test_a_long_request_fills_the_threads_and_lets_others_in_between(gate: Gate)
     passes = Passes(gate, most_tokens=3, threads=2)
     with ThreadPoolExecutor(2) as threads:
         long = threads.submit(passes.encode, _text() * 6, [0])
-        end = time.monotonic() + 30
-        while len(gate.passes) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+        wait_until(lambda: len(gate.passes) == 2)
         short = threads.submit(passes.encode, _text(2), [1])
         _wait(passes, 1)
         gate.open.set()
@@ -178,8 +172,7 @@ def test_an_error_of_one_request_does_not_reach_those_of_its_pass(gate: Gate) ->
     passes = Passes(gate)
     with ThreadPoolExecutor(4) as threads:
         threads.submit(passes.encode, _text(), [0])
-        while not gate.passes:
-            time.sleep(0.001)
+        wait_until(lambda: gate.passes)
         rest = [threads.submit(passes.encode, _text(n), [0]) for n in (1, 13, 2)]
         _wait(passes, 3)
         gate.open.set()
@@ -194,8 +187,7 @@ def test_closing_answers_all_waiting_jobs(gate: Gate) -> None:
     passes = Passes(gate)
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(passes.encode, _text(0), [0])]
-        while not gate.passes:
-            time.sleep(0.001)
+        wait_until(lambda: gate.passes)
         futures += [threads.submit(passes.encode, _text(n), [n % 2]) for n in range(1, 4)]
         _wait(passes, 3)
         passes.close()

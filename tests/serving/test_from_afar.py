@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -11,21 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.serving import schemas
+from tests.command import invoke, refused, rows_of
 from tests.serving.conftest import Running, running
 
 
-def _run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
-
-
 def _rows(*arguments: object) -> list[dict[str, Any]]:
-    result = _run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return rows_of(invoke(*arguments, "--json"))
 
 
 @pytest.mark.parametrize(
@@ -66,14 +58,14 @@ def test_all_papers_above_a_threshold_come_in_pages(
     assert [row["id"] for row in found] == wanted
     assert len(found) > 8
     monkeypatch.setattr(schemas, "MOST_DEPTH", 4)
-    result = _run(*question, "--server", server.url)
+    result = invoke(*question, "--server", server.url)
     assert f"a service lists no more than the best {deepest}" in " ".join(result.stderr.split())
 
 
 def test_no_paper_is_said_beside_the_results(server: Running) -> None:
     library = server.served.library.path
     for target in (("--server", server.url), ("--library", library)):
-        found = _run("search", "graph", "--min-score", "1.5", *target, "--json")
+        found = invoke("search", "graph", "--min-score", "1.5", *target, "--json")
         assert (found.exit_code, found.stdout) == (0, "")
         assert found.stderr.strip().endswith("no paper of the library matches")
 
@@ -94,26 +86,20 @@ def test_a_remote_question_loads_no_torch(server: Running) -> None:
 
 
 def test_refusals_are_reported(server: Running, tmp_path: Path) -> None:
-    def error(*arguments: object) -> str:
-        result = _run(*arguments)
-        assert result.exit_code == 1, result.output
-        assert result.stderr.count("Fix:") == 1
-        return str(result.stderr)
-
-    assert "unknown task" in error("search", "x", "--task", "serch", "--server", server.url)
-    where = error("search", "x", "--where", "1", "--server", server.url)
+    assert "unknown task" in refused("search", "x", "--task", "serch", "--server", server.url)
+    where = refused("search", "x", "--where", "1", "--server", server.url)
     assert "--server excludes --where" in where
     assert "filter with --library" in where
-    assert "--server excludes --library. Fix: leave out --library\n" in error(
+    assert "--server excludes --library. Fix: leave out --library\n" in refused(
         "search", "x", "--library", "anywhere", "--server", server.url
     )
     for question in (["search", "x"], ["recommend", "--id", "p001"]):
         for option in (["--dtype", "float32"], ["--model", "m"], ["--papers", "p.jsonl"]):
-            excluded = error(*question, *option, "--server", server.url)
+            excluded = refused(*question, *option, "--server", server.url)
             assert f"--server excludes {option[0]}" in excluded
-    assert "not the address of a service" in error("search", "x", "--server", "localhost:8000")
-    assert "no service answers" in error("search", "x", "--server", "http://127.0.0.1:9")
-    assert "Not Found" in error("search", "x", "--server", f"{server.url}/v1/nothing")
+    assert "not the address of a service" in refused("search", "x", "--server", "localhost:8000")
+    assert "no service answers" in refused("search", "x", "--server", "http://127.0.0.1:9")
+    assert "Not Found" in refused("search", "x", "--server", f"{server.url}/v1/nothing")
 
 
 def test_a_proxy_is_not_asked_for_this_machine(
@@ -124,15 +110,13 @@ def test_a_proxy_is_not_asked_for_this_machine(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert _rows("search", "graph", "--server", server.url)
-    far = _run("search", "graph", "--server", "http://service.invalid")
+    far = invoke("search", "graph", "--server", "http://service.invalid")
     assert "if $HTTP_PROXY does not lead there, list it in $NO_PROXY" in far.stderr
 
 
 @pytest.mark.parametrize("address", ["http://localhost:80O0", "http://[::1", "http://:8000"])
 def test_half_an_address_is_named(address: str) -> None:
-    refused = _run("search", "graph", "--server", address)
-    assert refused.exit_code == 1
-    assert "not the address of a service" in refused.stderr
+    assert "not the address of a service" in refused("search", "graph", "--server", address)
 
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length:"
@@ -161,18 +145,16 @@ def test_what_is_no_service_is_told_from_one(answer: bytes, problem: str) -> Non
         thread = threading.Thread(target=serve, args=(listening,))
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        refused = _run("search", "graph", "--server", address)
+        error = refused("search", "graph", "--server", address)
         thread.join()
-    assert refused.exit_code == 1
-    assert problem in refused.stderr
-    assert refused.stderr.count("Fix:") == 1
+    assert problem in error
 
 
 def test_a_service_with_a_key_requires_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "k" * 20
     with running(folder, key=key) as guarded:
-        refused = _run("search", "graph", "--server", guarded.url)
-        assert "wrong. Fix: set $SCIMULT_API_KEY to the service's key" in refused.stderr
+        error = refused("search", "graph", "--server", guarded.url)
+        assert "wrong. Fix: set $SCIMULT_API_KEY to the service's key" in error
         # As a file ends that was written on Windows.
         monkeypatch.setenv("SCIMULT_API_KEY", f"{key}\r\n")
         assert _rows("search", "graph", "--server", guarded.url)
@@ -183,7 +165,6 @@ def test_a_key_that_no_header_can_carry_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("SCIMULT_API_KEY", key)
-    refused = _run("search", "graph", "--server", "http://127.0.0.1:9")
-    assert refused.exit_code == 1
-    assert "$SCIMULT_API_KEY is not a valid key" in refused.stderr
-    assert key[:5] not in refused.stderr
+    error = refused("search", "graph", "--server", "http://127.0.0.1:9")
+    assert "$SCIMULT_API_KEY is not a valid key" in error
+    assert key[:5] not in error

@@ -27,10 +27,11 @@ from scimult.serving.schemas import Health, Search
 from scimult.serving.served import Served
 from scimult.tagging import Tagger, Vocabulary
 from scimult.types import Text
-from tests.library.conftest import dated, paper
+from tests.library.conftest import dated, paper, small_library
 from tests.serving.conftest import LABELS, Running, running, same_hits
 from tests.tagging.made_up import VOCABULARY
 from tests.tiny import save_tiny_model
+from tests.waiting import wait_until
 
 
 def _health(server: Running) -> dict[str, object]:
@@ -39,10 +40,7 @@ def _health(server: Running) -> dict[str, object]:
 
 
 def _wait_for(server: Running, name: str, value: object) -> None:
-    end = time.monotonic() + 60
-    while _health(server)[name] != value:
-        assert time.monotonic() < end, _health(server)
-        time.sleep(0.05)
+    wait_until(lambda: _health(server)[name] == value)
 
 
 @pytest.mark.long
@@ -87,8 +85,7 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_papers_whose_files_are_gone_are_told(tmp_path: Path) -> None:
     """Searches were refused while ``/health`` said ok."""
-    model = save_tiny_model(tmp_path / "m", similarity="cosine")
-    Library.create(tmp_path / "library", dated(30), model=model)
+    small_library(tmp_path, 30)
     with running(tmp_path / "library") as server:
         (papers,) = (tmp_path / "library" / "papers").iterdir()
         papers.rename(tmp_path / "away")
@@ -161,29 +158,25 @@ def test_a_tagger_trained_again_is_served(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_changed_labels_are_served(tmp_path: Path) -> None:
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    Library.create(tmp_path / "library", dated(30), model=model)
+    small_library(tmp_path, 30)
     with running(tmp_path / "library") as server:
         (tmp_path / "labels.jsonl").write_text('{"id": "w", "name": "Walks"}\n')
         _wait_for_labels(server, ["Walks"])
 
 
 def _wait_for_labels(server: Running, names: list[str]) -> None:
-    end = time.monotonic() + 60
-    while True:
-        tagged = server.post("/tag", {"ids": ["p001"], "k": 9}).json()["papers"][0]["labels"]
-        if sorted(one["name"] for one in tagged) == sorted(names):
-            return
-        assert time.monotonic() < end, tagged
-        time.sleep(0.05)
+    def tagged() -> list[str]:
+        paper = server.post("/tag", {"ids": ["p001"], "k": 9}).json()["papers"][0]
+        return sorted(one["name"] for one in paper["labels"])
+
+    wait_until(lambda: tagged() == sorted(names))
 
 
 @pytest.mark.long
 def test_the_first_index_of_words_holds_up_no_other_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     release, build = threading.Event(), WordIndex._build
 
     def slow(index: WordIndex) -> Any:
@@ -200,8 +193,7 @@ def test_the_first_index_of_words_holds_up_no_other_request(
         body = {"text": "graph", "words": 0.5}
         waiting = [threads.submit(client.post, "/search", json=body) for _ in range(THREADS + 8)]
         try:
-            while server.metrics.waiting._value.get() < THREADS + 8:
-                time.sleep(0.01)
+            wait_until(lambda: server.metrics.waiting._value.get() == THREADS + 8)
             assert client.post("/search", json={"text": "graph"}, timeout=20).status_code == 200
         finally:
             release.set()
@@ -210,10 +202,7 @@ def test_the_first_index_of_words_holds_up_no_other_request(
         assert server.served.has_words
         library.add(dated(13)[12:])
         _wait_for(server, "papers", 13)
-        end = time.monotonic() + 20
-        while not server.served.has_words:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: server.served.has_words)
 
 
 def test_a_deadline_ends_with_its_request() -> None:
@@ -243,8 +232,7 @@ def test_evidence_compares_vectors_of_one_space(tmp_path: Path) -> None:
 
 def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> None:
     """At once: files that a sync has removed kept their place on the disk, for days perhaps."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     gc.disable()
     try:
@@ -261,11 +249,10 @@ def test_a_former_state_of_the_library_lets_go_of_its_files(tmp_path: Path) -> N
 @pytest.mark.long
 def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_path: Path) -> None:
     """Its files have the former's names, and are there before its ``library.json``."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     library.add([{"id": "last", "title": "zzz"}])
     renamed = [{**paper, "id": f"new {paper['id']}", "title": "new"} for paper in dated(12)]
-    other = Library.create(tmp_path / "other", renamed, model=model, dtype="float32")
+    other = Library.create(tmp_path / "other", renamed, model=tmp_path / "model", dtype="float32")
     other.add([{"id": "new last", "title": "another"}])
     with running(library.path) as server:
         shutil.rmtree(library.path)
@@ -285,8 +272,7 @@ def test_a_library_made_anew_in_its_folder_is_never_mixed_with_the_former(tmp_pa
 
 def test_questions_outlast_several_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of two states in a row may be gone; the second time it was an error (503)."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served, build = Served(library.path), WordIndex._build
     seen: list[int] = []
 
@@ -305,14 +291,12 @@ def test_questions_outlast_several_changes(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_waits_for_an_index_of_words_asks_the_library_of_then(tmp_path: Path) -> None:
     """It asked the former one, whose index each of the waiting questions built once more."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     with ThreadPoolExecutor(1) as threads:
         with served._reading_words:
             waiting = threads.submit(served.ask, len, words=True)
-            while not waiting.running():
-                time.sleep(0.01)
+            wait_until(waiting.running)
             time.sleep(0.2)
             library.add(dated(13)[12:])
             assert served.follow()
@@ -324,8 +308,7 @@ def test_an_index_of_words_that_cannot_be_built_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is built for nobody's request; the next one that needs it tries again."""
-    model = save_tiny_model(tmp_path / "model", similarity="cosine")
-    library = Library.create(tmp_path / "library", dated(12), model=model, dtype="float32")
+    library = small_library(tmp_path, 12, "float32")
     served = Served(library.path)
     served._uses_words = True
 
@@ -385,10 +368,7 @@ def test_changes_by_another_process_show_up_without_errors(tmp_path: Path, folde
             writer.sync([paper(i, version=n, year=2000) for i in range(32 + n)])
             writer.compact()
             time.sleep(0.1)
-        end = time.monotonic() + 30
-        while httpx.get(f"{server.url}/health").json()["papers"] != 34:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        _wait_for(server, "papers", 34)
         stop = True
         assert [client.result() for client in clients] == [{200}] * 4
         assert same_hits(server.post("/search", {"text": "graph"}).json(), writer.search("graph"))

@@ -19,6 +19,7 @@ from scimult.library import Library
 from scimult.serving.guards import Limits
 from tests.library.conftest import WORDS
 from tests.serving.conftest import LABELS, TOLERANCE, Running, running, same_hits
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -265,10 +266,7 @@ def test_clients_that_go_away_disturb_nobody(server: Running) -> None:
             with socket.create_connection(("127.0.0.1", port)) as sock:
                 sock.sendall(part)
     assert server.post("/search", {"text": "graph"}).status_code == 200
-    end = time.monotonic() + 30
-    while server.metrics.waiting.collect()[0].samples[0].value:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: not server.metrics.waiting.collect()[0].samples[0].value)
 
 
 @pytest.fixture(scope="module")
@@ -381,8 +379,7 @@ def test_a_stop_under_load_loses_no_accepted_request(folder: Path) -> None:
                         return
 
         clients = [threads.submit(ask, n) for n in range(16)]
-        while len(statuses) < 100:
-            time.sleep(0.005)
+        wait_until(lambda: len(statuses) >= 100)
         server.stop()
         for client in clients:
             client.result()

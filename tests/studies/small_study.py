@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from tests.benchmark_sets import HEADER, benchmark, write_jsonl, write_rows
+from tests.command import invoke
 from tests.training.corpus import WORDS, prepare_corpus, run_config
 
 
@@ -63,13 +60,4 @@ def write_study(folder: Path, name: str, /, **changes: Any) -> Path:
 
 def call(*words: str | Path) -> Any:
     """Run ``scimult study`` in this process."""
-    return CliRunner().invoke(app, ["study", *map(str, words)])
-
-
-def wait_for(happened: Callable[[], bool], seconds: float = 400) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.1)
+    return invoke("study", *words)

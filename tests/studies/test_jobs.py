@@ -16,7 +16,7 @@ from scimult.studies.config import LaunchConfig
 from scimult.studies.jobs import Slot, is_at_work, log_of, run_jobs
 from scimult.studies.work import make_slots
 from scimult.training.stopping import StopRequest
-from tests.studies.small_study import wait_for
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) 
     jobs = [Shell("a", tmp_path, trap), Shell("b", tmp_path, needs=["a"]), Shell("c", tmp_path)]
 
     def interrupt() -> None:
-        wait_for((tmp_path / "began").exists)
+        wait_until((tmp_path / "began").exists)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
@@ -131,7 +131,7 @@ def test_a_signal_reaches_every_process_and_nothing_more_starts(tmp_path: Path) 
     assert not outcome.done
     assert not outcome.failed
     # The shell may end before the sleep that the same signal reached; a minute would be too late.
-    wait_for(lambda: not is_at_work(tmp_path / "logs", "a"))
+    wait_until(lambda: not is_at_work(tmp_path / "logs", "a"))
 
 
 _CALL = """
@@ -141,7 +141,6 @@ sys.path.insert(0, {root!r})
 from tests.studies.test_jobs import Shell
 from scimult.studies.jobs import Slot, run_jobs
 from scimult.training.stopping import StopRequest
-from tests.studies.small_study import wait_for
 folder = Path({folder!r})
 run_jobs([Shell("a", folder, {script!r})], [Slot()], folder / "logs", StopRequest())
 """
@@ -154,7 +153,7 @@ def test_a_stop_waits_for_ranks_that_outlive_their_launcher(tmp_path: Path) -> N
     request = StopRequest()
 
     def stop() -> None:
-        wait_for((tmp_path / "ready").exists)
+        wait_until((tmp_path / "ready").exists)
         request.signal = signal.SIGTERM
 
     thread = threading.Thread(target=stop)
@@ -170,7 +169,7 @@ def test_what_a_killed_call_left_at_work_is_waited_for(tmp_path: Path, repositor
     script = "echo x >> starts; touch began; while [ ! -e go ]; do sleep 0.1; done; touch a"
     code = _CALL.format(root=str(repository), folder=str(tmp_path), script=script)
     call = subprocess.Popen([sys.executable, "-c", code])
-    wait_for((tmp_path / "began").exists)
+    wait_until((tmp_path / "began").exists)
     call.kill()
     call.wait()
     assert is_at_work(tmp_path / "logs", "a")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from scimult.evaluation.results import load_result
-from tests.studies.small_study import call, small_study, wait_for, write_study
+from tests.studies.small_study import call, small_study, write_study
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -42,8 +43,8 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     vanilla = broken / "runs" / "vanilla-seed0"
 
     def interrupt() -> None:
-        wait_for((vanilla / "metrics.jsonl").is_file)
-        wait_for(lambda: len((vanilla / "metrics.jsonl").read_text().splitlines()) > 2)
+        wait_until((vanilla / "metrics.jsonl").is_file, 400)
+        wait_until(lambda: len((vanilla / "metrics.jsonl").read_text().splitlines()) > 2, 400)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
@@ -55,7 +56,7 @@ def test_a_study_that_was_stopped_and_killed_ends_as_one_that_was_not(folder: Pa
     command = [sys.executable, "-m", "scimult.cli.main", "study", str(path)]
     killed = subprocess.Popen(command, start_new_session=True)
     experts = broken / "runs" / "experts-seed0" / "run.json"
-    wait_for(experts.is_file)
+    wait_until(experts.is_file, 400)
     killed.kill()
     killed.wait()
     os.kill(json.loads(experts.read_text())["pid"], signal.SIGKILL)

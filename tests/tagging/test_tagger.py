@@ -19,6 +19,7 @@ from scimult.tagging import Concept, Tagger, Vocabulary, read_vocabulary
 from scimult.tagging.incoming import text_hashes
 from scimult.tagging.training import split_papers, works_of
 from scimult.types import Text
+from tests.raw_corpus import write_jsonl
 from tests.tagging.made_up import VOCABULARY, papers
 from tests.tiny import save_tiny_model
 
@@ -180,7 +181,7 @@ def test_an_unknown_tag_of_a_file_is_located(model: SciMult, tmp_path: Path) -> 
     some = papers(60)
     some[2]["labels"] = ["Grahp"]
     file = tmp_path / "papers.jsonl"
-    file.write_text("".join(json.dumps(paper) + "\n" for paper in some), encoding="utf-8")
+    write_jsonl(file, some)
     with pytest.raises(DataError, match=r"papers\.jsonl:3: paper 'p0-2': no concept"):
         Tagger.train(tmp_path / "t", VOCABULARY, read_papers(file), model=model)
 
@@ -369,7 +370,7 @@ def test_a_model_by_name_is_opened_by_its_name(
 def test_papers_of_files_and_of_tables_train_as_mappings_do(model: SciMult, tmp_path: Path) -> None:
     rows = papers(80)
     file = tmp_path / "papers.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_jsonl(file, rows)
     given: list[Any] = [rows, list(read_papers(file)), pd.DataFrame(rows)]
     found = [
         Tagger.train(tmp_path / f"t{number}", VOCABULARY, one, model=model).tag(NEW[:5])

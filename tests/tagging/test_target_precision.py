@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scimult.arrays import load_arrays, save_arrays
 from scimult.errors import ConfigError
 from scimult.files import read_json, write_json
 from scimult.inference import SciMult
 from scimult.tagging import Concept, Tagger, Vocabulary
 from scimult.tagging.evaluating import evaluate_tagger
 from scimult.tagging.sets import Hierarchy
-from scimult.tagging.words import load_arrays, save_arrays
 from tests.tagging.made_up import SUBJECTS, VOCABULARY, papers
 
 NEW = papers(120, seed=7)

@@ -21,6 +21,7 @@ from scimult.preparation.dataset import DatasetConfig, build_dataset
 from scimult.tasks import default_tasks
 from scimult.training.config import PretrainConfig
 from scimult.training.plan import build_sampler, plan_run
+from tests.raw_corpus import write_jsonl
 from tests.tiny import save_tiny_model, tiny_tokenizer
 
 # Fields of a step's line, apart from times.
@@ -58,9 +59,9 @@ def write_corpus(folder: Path, papers: int = 60) -> Path:
     ]
     labels = [{"id": f"l{k}", "name": WORDS[k], "definition": words(3)} for k in range(6)]
     queries = [{"id": f"q{i}", "text": words(3)} for i in range(papers // 2)]
-    _lines(folder / "papers.jsonl", rows)
-    _lines(folder / "labels.jsonl", labels)
-    _lines(folder / "queries.jsonl", queries)
+    write_jsonl(folder / "papers.jsonl", rows)
+    write_jsonl(folder / "labels.jsonl", labels)
+    write_jsonl(folder / "queries.jsonl", queries)
     edges = sorted({(i, int(j)) for i in range(5, papers) for j in rng.choice(i, size=3)})
     _table(folder / "citations.tsv", "citing\tcited", [f"p{i}\tp{j}" for i, j in edges])
     clicks = [
@@ -155,11 +156,6 @@ def assert_same_run(one: Path, other: Path) -> None:
     theirs = load_pretrained(other).model.state_dict()
     for name, weight in load_pretrained(one).model.state_dict().items():
         assert torch.equal(weight, theirs[name]), name
-
-
-def _lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _table(path: Path, header: str, rows: list[str]) -> None:

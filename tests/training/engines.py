@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,19 +17,27 @@ from tests.models.variants import tiny_encoder, tiny_rows
 
 
 def tiny_engine(
-    stage: int, precision: Precision = "fp32", model: Encoder | None = None, **settings: Any
+    stage: int,
+    precision: Precision = "fp32",
+    model: Encoder | None = None,
+    *,
+    clip: float = 1.0,
+    rate_at: Callable[[int], float] = lambda _: 1.0,
+    keeps_norms: bool = False,
+    **settings: Any,
 ) -> DeepSpeedEngine:
-    """Return an engine that clips at 1, by default around an encoder with experts."""
+    """Return an engine, by default around an encoder with experts, whose rate is constant."""
     model = model or tiny_encoder("mha_expert")
-    optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    groups = parameter_groups(model, OptimizerConfig(lr=1e-3))
+    optimizer = RoutedAdamW(groups, keeps_norms=keeps_norms, lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate_at)
     resolved = resolve_deepspeed(
         {"zero_optimization": {"stage": stage}, **settings},
         pairs_per_step=8,
         accumulation=1,
         world_size=distributed.world_size(),
         precision=precision,
-        clip=1.0,
+        clip=clip,
     )
     return DeepSpeedEngine(model, optimizer, schedule, resolved)
 

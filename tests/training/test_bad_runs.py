@@ -18,15 +18,7 @@ from scimult.training.module import TrainModule
 from scimult.training.record import read_record
 from scimult.training.run import pretrain
 from scimult.training.state import CheckpointStore
-from tests.training.corpus import metrics, prepare_corpus, run_config
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bad")
-    prepare_corpus(path)
-    return path
-
+from tests.training.corpus import metrics, run_config
 
 # At most one of eight pairs is of search.
 RARE_SEARCH = {"search": 0.1, "link_prediction": 0.5, "classification": 0.4}

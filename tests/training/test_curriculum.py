@@ -24,7 +24,7 @@ from scimult.training.run import pretrain
 from scimult.training.stages import load_stages
 from scimult.training.stopping import StoppedError, StopRequest
 from tests.ranks import Verb, rank_environment, run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 from tests.training.test_resume import assert_same_run, wait_for_step
 
 pytestmark = pytest.mark.ranks
@@ -43,13 +43,6 @@ STAGES: dict[str, Any] = {
         "schedule": {"steps": 3},
     },
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("curriculum")
-    prepare_corpus(path)
-    return path
 
 
 def write(folder: Path, name: str, stages: dict[str, Any] = STAGES, **sections: Any) -> Path:

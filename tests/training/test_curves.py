@@ -7,11 +7,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.errors import DataError
 from scimult.training.curves import plot_curves, read_curves, smoothed
+from tests.command import completed, invoke
+from tests.raw_corpus import write_jsonl
 
 
 def write_run(folder: Path) -> Path:
@@ -23,7 +23,7 @@ def write_run(folder: Path) -> Path:
         numbers: dict[str, object] = {"loss": 1 / step, "tokens": 10, "seconds": 0.5}
         numbers["by_task"] = {"search": {"loss": 1 / step}}
         lines.append({"step": step, "sources": [source], "metrics": metrics, **numbers})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(folder / "metrics.jsonl", lines)
     return folder
 
 
@@ -79,7 +79,7 @@ def test_each_task_of_a_source_has_a_name_and_a_colour(
         numbers = {"step": step, "loss": 1.0, "tokens": 10, "seconds": 0.5}
         by_task = {task: {"loss": 1.0}}
         lines.append({**numbers, "sources": ["x"], "metrics": {}, "by_task": by_task})
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(run / "metrics.jsonl", lines)
     from matplotlib import pyplot
 
     monkeypatch.setattr(pyplot, "close", lambda figure: None)
@@ -143,13 +143,12 @@ def test_only_our_own_plot_is_replaced(tmp_path: Path) -> None:
     run, path = write_run(tmp_path / "run"), tmp_path / "figure.png"
     pyplot.figure().savefig(path)
     drawn = path.read_bytes()
-    refused = CliRunner().invoke(app, ["curves", str(run), "--out", str(path)])
+    refused = invoke("curves", run, "--out", path)
     assert "is not a plot of curves" in refused.stderr
     assert path.read_bytes() == drawn
     path.unlink()
     for _ in range(2):
-        result = CliRunner().invoke(app, ["curves", str(run), "--out", str(path)])
-        assert result.exit_code == 0, result.output
+        result = completed("curves", run, "--out", path)
     for other in (str(tmp_path / "c.pdf"), "/", ""):
-        result = CliRunner().invoke(app, ["curves", str(run), "--out", other])
+        result = invoke("curves", run, "--out", other)
         assert "is a PNG file" in result.stderr

@@ -23,7 +23,7 @@ from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 
 NAN = float("nan")
 # Each query's positive, its hard negative if it has one, and the scores of both.
@@ -131,13 +131,6 @@ def test_weights_add_up_and_queries_without_scores_have_only_the_other_loss() ->
     # Queries 1 and 2 lack a score: the teacher moves only texts of queries 0 and 3.
     moved = [TEXTS[row] for row in gradient.abs().sum(1).nonzero()[:, 0].tolist()]
     assert moved == [0, 3, 10, 13, 20, 22]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("distillation")
-    prepare_corpus(path)
-    return path
 
 
 def score_search(prepared: Path) -> None:

@@ -45,7 +45,13 @@ from tests.training.corpus import (
     prepare_corpus,
     run_config,
 )
-from tests.training.test_ranks import CHUNK, OwnGradients, assert_equal_gradients, run_pass
+from tests.training.test_ranks import (
+    CHUNK,
+    OwnGradients,
+    assert_equal_gradients,
+    mean_gradients,
+    run_pass,
+)
 
 TASKS = ("classification", "link_prediction", "search")
 WIDTH = 16
@@ -135,13 +141,7 @@ def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) ->
         results = run_pass(engine, objective, micro_batch, pretrained.routes, learned, chunk_tokens)
         share = distributed.world_size() / micro_batch.pairs
         sums.append(sum(float(result.loss.detach()) * share for result in results))
-    ranks, gradients = distributed.world_size(), {}
-    for name, parameter in pretrained.model.named_parameters():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        if ranks > 1:
-            torch.distributed.all_reduce(gradient)
-        gradients[name] = gradient / ranks
-    return {"losses": sums, "gradients": gradients}
+    return {"losses": sums, "gradients": mean_gradients(pretrained.model)}
 
 
 @pytest.mark.ranks

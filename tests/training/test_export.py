@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.weights import read_tensors
-from scimult.cli.main import app
 from scimult.errors import CheckpointError, SciMultError
 from scimult.files import read_json, write_json
 from scimult.training.folder import load_step
 from scimult.training.run import pretrain
+from tests.command import completed
 from tests.ranks import run_ranks
 from tests.training.corpus import prepare_corpus, run_config
 
@@ -75,8 +74,7 @@ def test_an_unfinished_run_is_exported_from_its_step(folder: Path, tmp_path: Pat
         load_pretrained(run)
     for step, to, more in (("4", "pretrained", []), ("2", "folded", ["--task", "search"])):
         out = ["--to", to, "--out", str(tmp_path / to), "--step", step, *more]
-        result = CliRunner().invoke(app, ["export", str(run), *out])
-        assert result.exit_code == 0, result.output
+        completed("export", run, *out)
     weights = load_pretrained(folder / name).model.state_dict()
     found = load_pretrained(tmp_path / "pretrained")
     assert found.config.provenance["step"] == 4

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from scimult.models import pack
-from scimult.training.config import OptimizerConfig
-from scimult.training.deepspeed_config import resolve_deepspeed
-from scimult.training.engine import DeepSpeedEngine
-from scimult.training.optim import GradientSums, RoutedAdamW, parameter_groups
-from tests.models.variants import tiny_encoder, tiny_rows
+from scimult.training.optim import GradientSums
+from tests.models.variants import tiny_rows
 from tests.ranks import run_ranks
+from tests.training.engines import tiny_engine
 
 pytestmark = pytest.mark.ranks
 
@@ -32,19 +30,8 @@ ZERO: dict[str, dict[str, Any]] = {
 
 def norms(zero: dict[str, Any]) -> list[float]:
     """Return the norms of two steps on one batch: in one pass, and in many."""
-    model = tiny_encoder("mha_expert")
-    optimizer = RoutedAdamW(parameter_groups(model, OptimizerConfig(lr=1e-3)), lr=1e-3)
     # A step changes no weight.
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.0)
-    settings = resolve_deepspeed(
-        {"zero_optimization": zero},
-        pairs_per_step=8,
-        accumulation=1,
-        world_size=1,
-        precision="bf16",
-        clip=1.0,
-    )
-    engine = DeepSpeedEngine(model, optimizer, schedule, settings)
+    engine = tiny_engine(zero["stage"], "bf16", rate_at=lambda _: 0.0, zero_optimization=zero)
     found = []
     for shares in ([1.0], SHARES):
         with engine.one_reduction():

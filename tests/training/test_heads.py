@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import Tensor
 from scimult import distributed
 from scimult.checkpoints import load_pretrained
 from scimult.checkpoints.heads import load_heads
-from scimult.data.batches import MicroBatch
 from scimult.errors import DataError, SciMultError
 from scimult.files import read_json, write_json
 from scimult.inference import SciMult
@@ -25,8 +23,7 @@ from scimult.training import build
 from scimult.training.callbacks import Checkpoints
 from scimult.training.learned import learned_parts
 from scimult.training.negatives import shared_negatives
-from scimult.training.objective import Objective, PartResult
-from scimult.training.passes import MicroBatchTexts, activation_tokens, pass_in_chunks, pass_whole
+from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from scimult.training.weighting import Weighting
@@ -41,7 +38,13 @@ from tests.training.corpus import (
     run_config,
 )
 from tests.training.heads import BY_TASK, LOSSES, config_of, micro_batches_of, stir
-from tests.training.test_ranks import CHUNK, OwnGradients, assert_equal_gradients
+from tests.training.test_ranks import (
+    CHUNK,
+    OwnGradients,
+    assert_equal_gradients,
+    mean_gradients,
+    run_pass,
+)
 
 pytestmark = pytest.mark.ranks
 
@@ -68,39 +71,17 @@ def gradients(
     weighting = Weighting(config.loss, plan.loss_weights)
     engine = OwnGradients(model)
     losses = []
+
+    def weigh(*arguments: Any) -> Tensor:
+        loss = weighting(*arguments)
+        losses.append(float(loss.detach()))
+        return loss
+
     for number in range(2):
         micro_batch = builder.micro_batch(sampler.plan(number), distributed.rank())
-        texts = MicroBatchTexts.of(micro_batch, pretrained.routes)
-
-        def loss_of(
-            embeddings_UD: Tensor, values: Any, micro_batch: MicroBatch = micro_batch
-        ) -> tuple[Tensor, list[PartResult]]:
-            results = objective(micro_batch.parts, embeddings_UD, values)
-            value = weighting(results, micro_batch, embeddings_UD, values)
-            losses.append(float(value.detach()))
-            return value, results
-
-        values = partial(learned.values, micro_batch.tasks)
-        if chunk_tokens is None:
-            pass_whole(engine, texts, loss_of, values)  # type: ignore[arg-type]
-        else:
-            pass_in_chunks(
-                engine,  # type: ignore[arg-type]
-                texts,
-                loss_of,
-                values,
-                chunk_tokens=chunk_tokens,
-                weigh=partial(activation_tokens, head_width=2),
-                seed_of_chunk=lambda chunk: chunk,
-            )
-    ranks = distributed.world_size()
-    found = {}
-    for name, parameter in model.named_parameters():
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        if ranks > 1:
-            torch.distributed.all_reduce(gradient)
-        found[name] = gradient / ranks
-    return losses, found
+        routes = pretrained.routes
+        run_pass(engine, objective, micro_batch, routes, learned, chunk_tokens, weigh)
+    return losses, mean_gradients(model)
 
 
 def all_gradients(

@@ -21,7 +21,7 @@ from scimult.distributed import free_port
 from scimult.training.config import PretrainConfig
 from scimult.training.state import CheckpointStore
 from tests.ranks import Verb, rank_environment
-from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
+from tests.training.corpus import assert_same_run, metrics, run_config
 
 pytestmark = pytest.mark.ranks
 
@@ -156,13 +156,6 @@ def kill_once(config: PretrainConfig, jobs: list[Job], rng: random.Random, kind:
         assert codes[1 - victims[0]] == 1, "the other rank went on alone: " + job.printed()
         assert "another rank exited or hangs" in job.ranks[1 - victims[0]].printed()
     assert len(metrics(job.output)) < STEPS, "the run ended before it could be killed"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("kill")
-    prepare_corpus(path)
-    return path
 
 
 @pytest.fixture(scope="module")

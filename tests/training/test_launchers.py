@@ -13,17 +13,10 @@ from scimult.config import save_config
 from scimult.distributed import free_port
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 
 pytestmark = pytest.mark.ranks
 SLOW = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("launchers")
-    prepare_corpus(path)
-    return path
 
 
 def run(command: list[str], repository: Path, timeout: float) -> subprocess.CompletedProcess[str]:

@@ -10,10 +10,6 @@ import torch
 
 from scimult.models import pack
 from scimult.training import deepspeed_private
-from scimult.training.config import OptimizerConfig
-from scimult.training.deepspeed_config import resolve_deepspeed
-from scimult.training.engine import DeepSpeedEngine
-from scimult.training.optim import RoutedAdamW, parameter_groups
 from tests.models.variants import tiny_encoder, tiny_rows
 from tests.ranks import run_ranks
 from tests.training.engines import do_step, tiny_engine
@@ -28,25 +24,13 @@ def scaled_steps(stage: int) -> list[dict[str, Any]]:
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True
-    model = tiny_encoder("mha_expert")
-    groups = parameter_groups(model, OptimizerConfig(lr=1e-3))
-    optimizer = RoutedAdamW(groups, keeps_norms=True, lr=1e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
     fp16 = {"enabled": True, "initial_scale_power": SCALE_POWER, "hysteresis": 1}
-    settings = resolve_deepspeed(
-        {"zero_optimization": {"stage": stage}, "fp16": fp16},
-        pairs_per_step=8,
-        accumulation=1,
-        world_size=1,
-        precision="fp16",
-        clip=0.1,
+    engine = tiny_engine(
+        stage, "fp16", clip=0.1, rate_at=lambda n: 1 / (n + 1), keeps_norms=True, fp16=fp16
     )
-    engine = DeepSpeedEngine(model, optimizer, schedule, settings)
     steps = []
     for _ in range(6):
-        embeddings = engine.forward(pack(tiny_rows()), 1)
-        engine.backward(embeddings.float().square().mean())
-        engine.step(frozenset({1}))
+        do_step(engine)
         norms = engine.gradient_norms(float(engine.gradient_norm), [engine.take_squares().tolist()])
         steps.append({"scale": engine.loss_scale, "skipped": engine.skipped_steps, "norms": norms})
         steps[-1] |= {"norm": float(engine.gradient_norm), "lr": engine.learning_rate}

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
 from scimult import distributed
-from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.data.batches import Batch, MicroBatch
 from scimult.data.prepared import PreparedData
@@ -34,6 +32,7 @@ from scimult.training.objective import Objective, PartResult
 from scimult.training.run import pretrain
 from scimult.training.stopping import StoppedError, StopRequest
 from scimult.training.weighting import Weighting
+from tests.command import invoke
 from tests.models.variants import tiny_encoder
 from tests.ranks import run_ranks
 from tests.training.corpus import metrics, plan_micro_batches, prepare_corpus, run_config
@@ -303,6 +302,6 @@ def test_one_rank_says_why_all_stop(
     monkeypatch.setattr("scimult.training.run.pretrain", stops)
     monkeypatch.setenv("RANK", str(rank))
     save_config(run_config(tmp_path, "run"), tmp_path / "run.yaml")
-    result = CliRunner().invoke(app, ["pretrain", "--config", str(tmp_path / "run.yaml")])
+    result = invoke("pretrain", "--config", tmp_path / "run.yaml")
     assert result.exit_code == 1
     assert ("not_finite_step_3.json: loss is not finite" in result.output) == (rank == 0)

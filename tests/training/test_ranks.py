@@ -28,19 +28,13 @@ from scimult.training.objective import Objective, PartResult
 from scimult.training.passes import MicroBatchTexts, activation_tokens, pass_in_chunks, pass_whole
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, plan_micro_batches, prepare_corpus, run_config
+from tests.training.corpus import metrics, plan_micro_batches, run_config
 
 pytestmark = pytest.mark.ranks
 
 STAGES = (0, 1, 2, 3)
 TASKS = ("classification", "link_prediction", "search")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ranks")
-    prepare_corpus(path)
-    return path
+NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,7 @@ def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) ->
     config = run_config(
         folder,
         "unused",
-        model={"similarity": case.similarity, "dropout": 0.0, "attention_dropout": 0.0}
-        | case.model,
+        model={"similarity": case.similarity, **NO_DROPOUT, **case.model},
         loss=case.loss,
         batch=case.batch,
     )
@@ -144,14 +137,19 @@ def micro_batch_gradients(folder: Path, case: Case, chunk_tokens: int | None) ->
         share = distributed.world_size() / micro_batch.pairs
         losses.append(sum(float(result.loss.detach()) * share for result in results))
         masked += sum(int(result.masked) for result in results)
-    ranks = distributed.world_size()
-    gradients = {}
-    for name, parameter in pretrained.model.named_parameters():
+    gradients = mean_gradients(pretrained.model)
+    return {"losses": losses, "gradients": gradients, "masked": masked, "peak": engine.longest_pass}
+
+
+def mean_gradients(model: Encoder) -> dict[str, Tensor]:
+    """Return the mean over ranks of each parameter's gradient."""
+    ranks, gradients = distributed.world_size(), {}
+    for name, parameter in model.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if ranks > 1:
             torch.distributed.all_reduce(gradient)
         gradients[name] = gradient / ranks
-    return {"losses": losses, "gradients": gradients, "masked": masked, "peak": engine.longest_pass}
+    return gradients
 
 
 def run_pass(
@@ -161,13 +159,16 @@ def run_pass(
     routes_of_task: Callable[[str], Sequence[int]],
     learned: LearnedParts,
     chunk_tokens: int | None,
+    weigh: Callable[..., Tensor] | None = None,
 ) -> list[PartResult]:
-    """Do one forward-backward, whole or in chunks."""
+    """Do one forward-backward, whole or in chunks; the loss is a mean over pairs by default."""
     texts = MicroBatchTexts.of(micro_batch, routes_of_task)
     scale = distributed.world_size() / micro_batch.pairs
 
     def loss_of(embeddings: Tensor, values: Values) -> tuple[Tensor, list[PartResult]]:
         results = objective(micro_batch.parts, embeddings, values)
+        if weigh is not None:
+            return weigh(results, micro_batch, embeddings, values), results
         return torch.stack([result.loss for result in results]).sum() * scale, results
 
     values = partial(learned.values, micro_batch.tasks)
@@ -286,7 +287,7 @@ def run_every_stage(
         config = run_config(
             folder,
             name,
-            model={"dropout": 0.0, "attention_dropout": 0.0, "freeze": [FROZEN]},
+            model={**NO_DROPOUT, "freeze": [FROZEN]},
             loss={"temperature": 0.7, "learn_temperature": True, "weights": {"search": 0.5}},
             optimizer={"lr": 1e-3, "layer_decay": 0.9, "added_lr": 2e-3},
             batch={"accumulation": 2, "chunk_tokens": chunk_tokens},
@@ -312,15 +313,14 @@ def run_bfloat16(folder: Path) -> dict[int, list[float]]:
     for stage in STAGES[1:]:
         name = f"bf16-stage{stage}"
         engine = {"precision": "bf16", "deepspeed": {"zero_optimization": {"stage": stage}}}
-        dropout = {"dropout": 0.0, "attention_dropout": 0.0}
-        pretrain(run_config(folder, name, model=dropout, engine=engine))
+        pretrain(run_config(folder, name, model=NO_DROPOUT, engine=engine))
         losses[stage] = [line["loss"] for line in metrics(folder / name)]
     return losses
 
 
 def test_bfloat16_follows_float32(folder: Path, tmp_path: Path) -> None:
     half = run_ranks(run_bfloat16, 2, tmp_path, folder)[0]
-    pretrained = run_config(folder, "fp32", model={"dropout": 0.0, "attention_dropout": 0.0})
+    pretrained = run_config(folder, "fp32", model=NO_DROPOUT)
     (tmp_path / "full").mkdir()
     run_ranks(pretrain, 1, tmp_path / "full", pretrained)
     full = [line["loss"] for line in metrics(folder / "fp32")]

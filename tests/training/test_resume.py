@@ -14,18 +14,11 @@ import pytest
 from scimult.config import save_config
 from scimult.training.config import PretrainConfig
 from tests.ranks import Verb
-from tests.training.corpus import assert_same_run, metrics, prepare_corpus, run_config
+from tests.training.corpus import assert_same_run, metrics, run_config
 
 pytestmark = pytest.mark.ranks
 
 STEPS = 8
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("resume")
-    prepare_corpus(path)
-    return path
 
 
 def launch(config: PretrainConfig, *arguments: str) -> Verb:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.errors import ConfigError, DataError
 from scimult.training.config import PretrainConfig
 from scimult.training.record import recorded
 from scimult.training.runs import Best, compare_runs, find_runs, summarise, summarise_all
 from scimult.training.stopping import StoppedError
+from tests.command import completed, invoke, refused
+from tests.raw_corpus import write_jsonl
 
 
 def write_run(folder: Path, losses: list[float], scores: dict[int, float], **model: Any) -> Path:
@@ -41,7 +41,7 @@ def write_run(folder: Path, losses: list[float], scores: dict[int, float], **mod
         metrics = {"dev/mean/mrr": scores[step]} if step in scores else {}
         line = {"step": step, "loss": loss, "tokens": 50, "seconds": 0.5, "metrics": metrics}
         lines.append(line)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(folder / "metrics.jsonl", lines)
     return folder
 
 
@@ -192,8 +192,7 @@ def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "metrics" / "metrics.jsonl").write_bytes(b"\xff\n")
     one = {"state": "running", "started": "", "host": "h", "pid": "many"}
     (tmp_path / "pid" / "run.json").write_text(json.dumps(one))
-    shown = CliRunner().invoke(app, ["runs", str(tmp_path), "--json"])
-    assert shown.exit_code == 0, shown.output
+    shown = completed("runs", tmp_path, "--json")
     assert [json.loads(line)["name"] for line in shown.stdout.splitlines()] == ["good"]
     for part in (
         "record/run.json: not a valid JSON",
@@ -202,10 +201,8 @@ def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
     ):
         assert part in shown.stderr
     assert "pid/run.json: not a process id (value: 'many'). Fix:" in shown.stderr
-    alone = CliRunner().invoke(app, ["runs", str(tmp_path / "config")])
-    assert alone.exit_code == 1
-    assert "config.yaml" in alone.stderr
-    single = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path / "good")])
+    assert "config.yaml" in refused("runs", tmp_path / "config")
+    single = invoke("runs", "--compare", tmp_path / "good")
     assert "at least two runs" in single.stderr
     assert "Fix: name another run" in single.stderr
 
@@ -238,17 +235,14 @@ def test_the_command_prints_tables_and_json(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [2.0], {1: 0.5})
     write_run(tmp_path / "b", [1.0], {}, variant="ffn_expert")
     end_with(tmp_path / "b", ValueError("[broken] disk"))
-    listed = CliRunner().invoke(app, ["runs", str(tmp_path)])
-    assert listed.exit_code == 0, listed.output
+    listed = completed("runs", tmp_path)
     for shown in ("ffn_expert", "failed: [broken] disk", "1/10", "2.0000", "mean/mrr 0.5000 @1"):
         assert shown in listed.output
-    compared = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path)])
+    compared = invoke("runs", "--compare", tmp_path)
     assert "model.variant" in compared.output
     assert "-0.4" in compared.output
-    lines = CliRunner().invoke(app, ["runs", "--json", str(tmp_path)]).stdout.splitlines()
+    lines = invoke("runs", "--json", tmp_path).stdout.splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["a", "b"]
-    both = CliRunner().invoke(app, ["runs", "--json", "--compare", str(tmp_path)]).stdout
+    both = invoke("runs", "--json", "--compare", tmp_path).stdout
     assert json.loads(both)["metrics"]["loss"] == [2.0, 1.0]
-    alone = CliRunner().invoke(app, ["runs", "--compare", str(tmp_path / "a")])
-    assert alone.exit_code == 1
-    assert "two runs" in alone.output
+    assert "two runs" in refused("runs", "--compare", tmp_path / "a")

@@ -24,7 +24,7 @@ from scimult.training.loop import StepReport
 from scimult.training.run import pretrain
 from scimult.training.selection import BestStep, Selection
 from scimult.training.stopping import StoppedError, StopRequest
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 
 MEAN = "dev/mean/mrr"
 
@@ -105,13 +105,6 @@ def test_states_of_older_versions_hold_the_metric_alone() -> None:
     best = {"step": 3, "score": 0.5}
     selection.restore({"metric": MEAN, "best": best, "without_gain": 1}, lambda step: False)
     assert selection.best == BestStep(3, 0.5)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("selection")
-    prepare_corpus(path)
-    return path
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from scimult.training import build
 from scimult.training.config import PretrainConfig
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 
 pytestmark = pytest.mark.ranks
 
@@ -38,13 +38,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "pals": {"variant": "pals", "options": {"width": 8, "heads": 2}},
     "sides": {"variant": "ffn_expert", "routing": "task_and_side"},
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("variants")
-    prepare_corpus(path)
-    return path
 
 
 def variant_config(folder: Path, name: str, output: str, **sections: Any) -> PretrainConfig:

@@ -22,7 +22,7 @@ from scimult.training.objective import Objective
 from scimult.training.plan import plan_run
 from scimult.training.run import pretrain
 from tests.ranks import run_ranks
-from tests.training.corpus import metrics, prepare_corpus, run_config
+from tests.training.corpus import metrics, run_config
 
 pytestmark = pytest.mark.ranks
 
@@ -33,13 +33,6 @@ STEPS = 2
 PEAK_TFLOPS = 0.5
 NORMS = [("mha_expert", 0), ("mha_expert", 1), ("mha_expert", 2), ("mha_expert", 3)]
 NORMS += [("control_codes", 2)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("watching")
-    prepare_corpus(path)
-    return path
 
 
 def watched(folder: Path, name: str, model: dict[str, Any], **engine: Any) -> PretrainConfig:

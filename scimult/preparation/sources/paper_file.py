@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from scimult.data.records import Record
 from scimult.data.shards import PAPERS, Shard
+from scimult.terminal import shortened
 
 _BATCH = 1024
 MERGED = ("authors", "labels")
@@ -136,5 +137,4 @@ def _words(value: object) -> list[str]:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
+    return shortened(repr(value), _LONGEST_SHOWN)

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
 from scimult.preparation.dataset import build_dataset
@@ -24,6 +22,7 @@ from scimult.preparation.hygiene.statistics import (
     text_statistics,
 )
 from scimult.types import Text
+from tests.command import completed, invoke
 from tests.raw_corpus import LABELS, PAPERS, raw_config, write_jsonl, write_raw
 
 
@@ -66,8 +65,7 @@ def test_languages_of_long_texts(root: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) -> None:
     path = tmp_path / "cards" / "toy.md"
-    result = CliRunner().invoke(app, ["card", str(data.folder), "--out", str(path)])
-    assert result.exit_code == 0, result.output
+    completed("card", data.folder, "--out", path)
     text = path.read_text()
     plots = re.findall(r"\]\((.*\.png)\)", text)
     assert plots == ["toy_lengths.png", "toy_labels.png", "toy_years.png"]
@@ -136,10 +134,10 @@ def test_the_card_shows_negatives_on_request_and_escapes_them(root: Path, tmp_pa
     write_jsonl(root / "papers.jsonl", [dict(paper, title=title) for paper in PAPERS])
     data, _ = build_dataset(raw_config(root, mining=MIX), tmp_path / "out")
     path = tmp_path / "card.md"
-    CliRunner().invoke(app, ["card", str(data.folder), "--out", str(path)])
+    invoke("card", data.folder, "--out", path)
     assert "pipe" not in path.read_text()
     arguments = ["card", str(data.folder), "--out", str(path), "--negatives", "2"]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    completed(*arguments)
     text = path.read_text()
     assert "its licences apply to them" in text
     rows = [line for line in text.splitlines() if "pipe" in line]

@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.data.prepared import PreparedData
+from tests.command import completed
 from tests.data.importers import layouts, test_services
 from tests.data.importers.written import lines
 
@@ -116,8 +115,7 @@ def test_recipe(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     name = words[words.index("--out") + 1]
     _downloads(tmp_path, edges=name == "edges")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, [*words, "prepare.dev_fraction=0"])
-    assert result.exit_code == 0, result.output
+    completed(*words, "prepare.dev_fraction=0")
     data = PreparedData.open(tmp_path / name)
     kinds = data.texts.kinds
     pairs = {file.task: len(file.positives.values) for file in data.pairs("train")}

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from scimult.cli.main import app
 from scimult.config import save_config
 from scimult.errors import ConfigError, DataError, StorageError
 from scimult.hardware import MemoryFullError
@@ -21,6 +19,7 @@ from scimult.training.interference import (
     run,
 )
 from scimult.training.interference.run import run_interference
+from tests.command import completed
 from tests.training.corpus import (
     ALL_TASKS,
     KINDS,
@@ -48,8 +47,7 @@ def test_the_command_writes_a_report(folder: Path) -> None:
     arguments = ["interference", "--model", folder / "base", "--config", folder / "config.yaml"]
     arguments += ["--data", folder / "data #1"]
     arguments += ["--out", out, "--rounds", 3, "--base", folder / "base", "batch.pairs_per_step=4"]
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
-    assert result.exit_code == 0, result.output
+    result = completed(*arguments)
     assert "suggested layout: " in result.output
     assert sorted(path.name for path in out.iterdir() if path.name != ".lock") == [
         "interference.json",
@@ -68,7 +66,7 @@ def test_the_command_writes_a_report(folder: Path) -> None:
     # A run accepts the suggested layout.
     model = {"base": str(folder / "base"), **report["layout"]["model"]}
     build_model(run_config(folder, "next", model=model))
-    assert CliRunner().invoke(app, [str(one) for one in arguments]).exit_code == 0
+    completed(*arguments)
 
 
 @pytest.mark.long

@@ -18,15 +18,7 @@ from scimult.training.interference.gradients import training_rounds
 from scimult.training.interference.run import run_interference
 from scimult.training.plan import plan_run
 from tests.tiny import save_tiny_model
-from tests.training.corpus import prepare_corpus, run_config
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a corpus with its base."""
-    path = tmp_path_factory.mktemp("drift")
-    prepare_corpus(path)
-    return path
+from tests.training.corpus import run_config
 
 
 def test_linear_cka_is_that_of_gram_matrices() -> None:
