@@ -267,6 +267,17 @@ def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
         assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
 
 
+def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(tmp_path: Path) -> None:
+    """CSS ignores a negative width: the bar of a negative correlation was of full length."""
+    write_results(tmp_path, save_runs=False)
+    suite_report = _with_texts(tmp_path)
+    group = replace(suite_report.groups[0], scores=[-0.125, 0.25])
+    tags = _read(to_html([replace(suite_report, groups=[group])], provenance()))
+    bars = [a["style"] for _, a in tags.tags if (a.get("class") or "").startswith("bar ")]
+    assert bars == ["width:0.00%", "width:25.00%"]
+    assert "-12.50" in tags.text
+
+
 def test_two_suites_are_on_one_page(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)
