@@ -218,6 +218,20 @@ def test_one_system_is_not_compared(tmp_path: Path) -> None:
     suite_report = _suite_report(tmp_path / "one", Options(resamples=100))
     assert not suite_report.wins
     assert "Significance marks, wins and losses" in {gap.section for gap in suite_report.missing}
+    board = next(table for table in suite_report.tables if table.title == "Leaderboard")
+    assert "Only one system, so nothing is tested." in board.notes
+    assert any(cell.note for row in board.rows for cell in row)
+    assert board.notes[-1].startswith("Small numbers: 95% bootstrap interval over queries, seed 0.")
+
+
+def test_systems_without_a_common_set_are_not_called_one(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    for result, kept in zip(load_results(out), ({"fields", "coarse"}, {"links"}), strict=True):
+        sets = {name: entry for name, entry in result.sets.items() if name in kept}
+        save_result(result.model_copy(update={"sets": sets}), out)
+    (board, _) = _suite_report(out, Options(resamples=100)).tables
+    assert "No other system can be compared with BM25 query by query." in board.notes
+    assert not any("one system" in note for note in board.notes)
 
 
 def test_unknown_baselines_are_named(tmp_path: Path) -> None:
