@@ -12,18 +12,22 @@ from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
 from scimult.errors import DataError
-from scimult.evaluation.per_query import PerQuery
+from scimult.evaluation.per_query import PerQuery, read_per_query
 from scimult.evaluation.reporting import charts, maps
 from scimult.evaluation.reporting.charts import dots, line_chart
 from scimult.evaluation.reporting.curves import Curve, RecallCurves
 from scimult.evaluation.reporting.labels import by_frequency
 from scimult.evaluation.reporting.maps import PaperMap, Point, paper_map
+from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import ScoredSet
+from scimult.evaluation.reporting.suite_report import make_suite_report
 from scimult.evaluation.results import SetFacts
 from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.embeddings import StoredEmbeddings, read_embeddings, write_embeddings
 from scimult.retrieval.runs import Qrels
 from scimult.types import Text
+from tests.benchmark_sets import write_coarse, write_links
+from tests.evaluation.reporting.scored import score_all
 
 
 def _scored(columns: dict[str, list[str]], protocol: str, dataset: Dataset | None) -> ScoredSet:
@@ -140,6 +144,31 @@ def test_a_map_of_embeddings_that_are_not_finite_is_refused(tmp_path: Path) -> N
     rows_ND[3, 3] = np.nan
     with pytest.raises(DataError, match="not finite"):
         paper_map(_of_fields(["f"] * 10), "words", _stored(tmp_path / "e", rows_ND), seed=0)
+
+
+def test_a_report_maps_the_set_whose_papers_have_embeddings_and_one_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "FEWEST", 4)
+    monkeypatch.setitem(maps._LAYOUTS, "tsne", lambda unit_ND, seed: unit_ND[:, :2])
+    out = score_all(tmp_path, [write(tmp_path / "data") for write in (write_coarse, write_links)])
+    papers = read_per_query(out, "words", "coarse").query_ids
+    write_embeddings(tmp_path / "all", papers, np.eye(len(papers), dtype=np.float32), {})
+    write_embeddings(tmp_path / "few", papers[1:], np.eye(len(papers) - 1, dtype=np.float32), {})
+    every, few = (read_embeddings(tmp_path / name) for name in ("all", "few"))
+    given = {"words": every, "BM25": few, "elsewhere": every}
+    options = Options(data=[tmp_path / "data"], maps=given, resamples=100)
+    report = make_suite_report(out, options, lambda message: None)
+    assert [(one.system, one.name, len(one.points)) for one in report.maps] == [
+        ("words", "coarse", len(papers))
+    ]
+    assert [gap.why for gap in report.missing if gap.section == "Map of papers"] == [
+        "the embeddings of BM25 do not cover all papers of a set with one field each"
+    ]
+    # With texts, titles stand for ids.
+    titles = {point.title for point in report.maps[0].points}
+    assert titles.isdisjoint(papers)
+    assert "drawing a graph" in titles
 
 
 def test_classes_are_listed_by_their_number_of_papers() -> None:

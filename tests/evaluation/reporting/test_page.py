@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
@@ -208,6 +209,23 @@ def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Pat
     suite_report = _suite_report(out, Options())
     assert [table.title for table in suite_report.tables] == ["Leaderboard", "Cost"]
     assert "words on links" in suite_report.missing[0].why
+
+
+def test_the_days_and_the_code_of_the_results_are_named(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    shutil.rmtree(out / "BM25/per_query")  # not what is read here
+    git = {"commit": "0123456789abcdef", "modified": True}
+    for result, facts in zip(
+        load_results(out),
+        ({"date": "2026-01-02T23:59:00", "git": git}, {"date": "2025-12-31T00:01:00"}),
+        strict=True,
+    ):
+        save_result(result.model_copy(update={"provenance": facts}), out)
+    report = _suite_report(out, Options())
+    assert report.dates == ("2025-12-31", "2026-01-02")
+    assert sorted(report.commits) == ["0123456789 and changes", "unknown"]
+    text = " ".join(_read(to_html([report], provenance())).text.split())
+    assert "evaluated 2025-12-31 to 2026-01-02; code" in text
 
 
 def test_one_system_is_not_compared(tmp_path: Path) -> None:
