@@ -1,9 +1,10 @@
-"""Charts, maps and label frequencies of a report against positions and counts by hand."""
+"""Charts, maps, examples and label frequencies of a report against values by hand."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from scimult.evaluation.reporting.maps import PaperMap, Point, paper_map
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.reporting.suite_report import make_suite_report
+from scimult.evaluation.reporting.wins import pairwise_wins
 from scimult.evaluation.results import SetFacts
 from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.embeddings import StoredEmbeddings, read_embeddings, write_embeddings
@@ -183,7 +185,7 @@ def test_classes_are_listed_by_their_number_of_papers() -> None:
     np.testing.assert_allclose([row[2].value for row in table.rows], scores, atol=1e-12)
 
 
-def _labelled(papers: Sequence[Sequence[int]], hits: Sequence[int]) -> ScoredSet:
+def _labelled(papers: Sequence[Sequence[int]], hits: Sequence[float]) -> ScoredSet:
     rows = Ragged.from_lists(papers)
     ids = [f"p{row}" for row in range(len(papers))]
     names = [f"l{row}" for row in range(1 + max(map(max, papers)))]
@@ -217,3 +219,19 @@ def test_papers_are_grouped_by_how_many_have_their_rarest_label() -> None:
     assert common is not None
     assert [cell.text for cell in common.rows[0]] == ["256 and more", "300", "100.00"]
     assert "no other paper" not in common.notes[0]
+
+
+def test_the_examples_are_the_queries_that_differ_most() -> None:
+    ours, theirs = [0.6, 1.0, 0.9, 0.1, 0.5, 0.5], [0.5, 0.5, 0.5, 0.3, 0.9, 0.5]
+    scored = _labelled([[0]] * 6, ours)
+    tables = {"BM25": _labelled([[0]] * 6, theirs).tables["words"], **scored.tables}
+    (found,) = pairwise_wins(replace(scored, tables=tables), "BM25", examples=2)
+    assert (found.wins, found.ties, found.losses) == (3, 1, 2)
+    assert [example.query_id for example in found.won] == ["p1", "p2"]
+    assert [example.query_id for example in found.lost] == ["p4", "p3"]
+    assert [(side.system, side.score) for side in found.won[0].sides] == [
+        ("BM25", 0.5),
+        ("words", 1.0),
+    ]
+    (counted,) = pairwise_wins(replace(scored, tables=tables), "BM25", examples=0)
+    assert (counted.won, counted.lost, counted.losses) == ([], [], 2)
