@@ -16,8 +16,10 @@ import pytest
 
 from scimult.errors import UnknownNameError
 from scimult.evaluation.comparison import Settings, compare
+from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.costs import costs, missing_costs
+from scimult.evaluation.reporting.gaps import without_samples
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
@@ -226,6 +228,19 @@ def test_the_days_and_the_code_of_the_results_are_named(tmp_path: Path) -> None:
     assert sorted(report.commits) == ["0123456789 and changes", "unknown"]
     text = " ".join(_read(to_html([report], provenance())).text.split())
     assert "evaluated 2025-12-31 to 2026-01-02; code" in text
+
+
+def test_sets_that_cannot_be_resampled_are_named_by_who_scored_them() -> None:
+    protocols = {"authors": "clustering", "SciFact": MTEB, "links": "search"}
+    both = without_samples(["authors", "SciFact"], protocols)
+    assert [gap.why for gap in both] == [
+        "not every system has the main metric per query: authors",
+        "MTEB keeps no per-query scores",
+    ]
+    assert [without_samples([name], protocols) for name in ("authors", "SciFact")] == [
+        [gap] for gap in both
+    ]
+    assert without_samples([], protocols) == []
 
 
 def test_one_system_is_not_compared(tmp_path: Path) -> None:

@@ -310,6 +310,10 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     assert shortened(limit * " " + text, limit) == found
 
 
+def test_a_text_is_cut_only_if_it_is_too_long() -> None:
+    assert [shortened("ab cde", limit) for limit in (6, 5)] == ["ab cde", "ab …"]
+
+
 def _first_sentence(below: dict[str, tuple[float, float, float]]) -> str:
     """Return what a verdict says of 50.00 against averages so far below, with their intervals."""
     rows = [
