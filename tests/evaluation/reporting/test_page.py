@@ -198,8 +198,12 @@ def test_costs_are_sums_over_sets_where_all_have_them(tmp_path: Path) -> None:
 def test_one_thread_is_not_several(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     words = next(result for result in load_results(out) if result.system == "words")
-    for threads, said in ((1, "1 thread, no GPU"), (8, "8 threads, no GPU")):
-        machine = {"processor": "P", "threads": threads}
+    for threads, gpus, said in (
+        (1, [], "1 thread, no GPU"),
+        (8, [], "8 threads, no GPU"),
+        (8, ["H200", "H200"], "P, 8 threads, H200, H200"),
+    ):
+        machine = {"processor": "P", "threads": threads, "gpus": gpus}
         provenance = {**words.provenance, "hardware": machine}
         table = costs([words.model_copy(update={"provenance": provenance})])
         assert table.notes[-1].endswith(f"{said}.")

@@ -8,6 +8,7 @@ import pytest
 
 from scimult.evaluation.comparison import Comparison, Difference, Settings
 from scimult.evaluation.reporting import verdict as module
+from scimult.evaluation.reporting.leaderboard import differences, standing
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import make_suite_report
 from scimult.evaluation.reporting.verdict import scale_of, verdict
@@ -137,6 +138,32 @@ def test_the_best_system_is_compared_with_the_baseline_set_by_set(
     found = verdict(Path(), comparison, other)
     assert found is not None
     assert found.sentences[-1] == "Best by task: search: best (58.75); tags: third (60.00)."
+
+
+def test_standing_and_differences_are_those_of_the_corrected_test() -> None:
+    """A corrected p-value at the level passes; only main metrics count as sets."""
+    tested = {"one": (0.1, 0.01), "two": (-0.05, 0.05), "three": (0.1, 0.06)}
+    rows = [
+        row_of("best", change, name=name, metric=metric, p_holm=p, p=p / 2)
+        for name, (change, p_main) in tested.items()
+        for metric, p in (("main", p_main), ("other", 0.9))
+    ]
+    comparison = _comparison("base", ["best", "alone"], rows, [row_of("best", 0.05, p_holm=None)])
+    found = [[cell.text for cell in row] for row in standing(comparison).rows]
+    assert found == [
+        ["best", "55.00", "50.00", "1", "1", "1"],
+        ["alone", "–", "–", "0", "0", "0"],
+    ]
+    table = differences(comparison)
+    shown = {tuple(cell.text for cell in row[:2]): row for row in table.rows}
+    assert shown.keys() == {
+        *((name, metric) for name in tested for metric in ("main", "other")),
+        ("average (all)", "main"),
+    }
+    in_bold = {key for key, row in shown.items() if all(cell.bold for cell in row[3:])}
+    assert in_bold == {("one", "main"), ("two", "main")}
+    numbers = [cell.text for cell in shown["two", "main"][3:]]
+    assert numbers == ["50.00", "45.00", "-5.00", "–", "-6.00 to -4.00", "0.0250", "0.0500*"]
 
 
 def test_a_picture_marks_what_its_interval_shows(monkeypatch: pytest.MonkeyPatch) -> None:
