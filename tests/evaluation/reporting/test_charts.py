@@ -148,6 +148,14 @@ def test_a_map_of_embeddings_that_are_not_finite_is_refused(tmp_path: Path) -> N
         paper_map(_of_fields(["f"] * 10), "words", _stored(tmp_path / "e", rows_ND), seed=0)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_embeddings_of_one_direction_have_no_map(tmp_path: Path, value: float) -> None:
+    """Those of a collapsed model ended the process: t-SNE crashed."""
+    stored = _stored(tmp_path / "e", np.full((12, 4), value))
+    with pytest.raises(DataError, match=r"/e: all embeddings have the same direction.*Fix: check"):
+        paper_map(_of_fields(["f"] * 12), "words", stored, seed=0)
+
+
 def test_a_report_maps_the_set_whose_papers_have_embeddings_and_one_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
 from scimult.evaluation.reporting.sources import read_scored_set
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
-from scimult.retrieval.embeddings import read_embeddings, write_embeddings
+from scimult.retrieval.embeddings import read_embeddings, unit_rows, write_embeddings
 from tests.evaluation.reporting.scored import row_of, write_results
 
 Written = tuple[Path, Path]
@@ -253,7 +253,7 @@ def test_a_map_keeps_groups_apart(layout: Layout) -> None:
         pytest.importorskip("umap")
     generator = np.random.default_rng(0)
     centres = np.repeat(np.eye(2, 8, dtype=np.float32), 20, axis=0)
-    rows = centres + 0.01 * generator.normal(size=centres.shape).astype(np.float32)
+    rows = unit_rows(centres + 0.01 * generator.normal(size=centres.shape).astype(np.float32))
     places = project(rows, 0, layout)
     assert places.min() >= 0
     assert places.max() <= 1
