@@ -62,6 +62,7 @@ def test_the_command_writes_a_report(folder: Path) -> None:
     # Two blocks of attention, feed-forward and norms; embeddings and their norm; all.
     assert len(report["pairs"]) == 3 * (2 * 3 + 2 + 1)
     assert len(report["within"]) == 3 * (2 * 3 + 2 + 1)
+    assert [drift["role"] for drift in report["drift"]] == ["query", "candidate"] * 3
     for drift in report["drift"]:
         assert drift["cosine"] == pytest.approx(1, abs=1e-6)
         assert drift["cka"] == pytest.approx(1, abs=1e-6)
