@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from scimult.evaluation.suites import Suite
 from scimult.studies.config import (
@@ -18,7 +21,7 @@ from scimult.studies.config import (
     RunConfig,
     StudyConfig,
 )
-from scimult.studies.page import _dev_means, _losses
+from scimult.studies.page import _dev_means, _losses, draw_curves, write_findings
 from scimult.studies.plan import Plan, SuitePlan
 from scimult.studies.states import State, state_table, states
 from scimult.studies.tables import cost_of, cost_table, run_table
@@ -116,10 +119,8 @@ def test_a_table_says_what_each_run_is_made_from(tmp_path: Path) -> None:
 
 
 def _write_scores(plan: Plan, key: str, sets: Sequence[str], seconds: float) -> None:
-    made = {
-        name: set_result("ndcg@10", {"ndcg@10": 0.5}, counts={"queries": 5}, seconds=seconds)
-        for name in sets
-    }
+    facts: dict[str, Any] = {"counts": {"queries": 5}, "resampled": [], "seconds": seconds}
+    made = {name: set_result("ndcg@10", {"ndcg@10": 0.5}, **facts) for name in sets}
     benchmarks = plan.suites["own"].suite.benchmarks
     entries = {name: benchmarks[name].model_dump(mode="json") for name in sets}
     write_result(plan.results("own"), key, made, entries)
@@ -227,3 +228,62 @@ def test_stages_follow_each_other_in_a_curve(tmp_path: Path) -> None:
     trial = _trial(tmp_path, "a", 0, *stages)
     assert _losses(trial) == ([1, 2, 3, 4, 5], [1, 1 / 2, 1, 1 / 2, 1 / 3])
     assert _dev_means(trial) == ([0, 2, 2, 5], [0.25, 0.5, 0.25, 0.5])
+
+
+@pytest.fixture
+def two_seeds(tmp_path: Path) -> Plan:
+    """Return the plan of a run of two seeds, the second of which has only begun."""
+    trials = [
+        _trial(tmp_path, "a", 0, _stage(tmp_path / "a-seed0", (4, 4))),
+        _trial(tmp_path, "a", 1, _stage(tmp_path / "a-seed1", (2, 4))),
+        _trial(tmp_path, "b", 0, _stage(tmp_path / "b-seed0", (1, 4))),
+        _trial(tmp_path, "c", 0, _stage(tmp_path / "c-seed0", (0, 4))),
+        _trial(tmp_path, "base", None),
+    ]
+    runs = {name: RunConfig() for name in "abc"} | {"base": RunConfig(model="base")}
+    return _plan(tmp_path, runs, trials)
+
+
+def test_curves_have_a_colour_per_run_and_a_line_per_seed(
+    two_seeds: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: figures.append(figure))
+    assert draw_curves(two_seeds) is not None
+    (figure,) = figures
+    scores, losses = (axes.get_lines() for axes in figure.axes)
+    assert [list(line.get_xdata()) for line in losses] == [[1, 2, 3, 4], [1, 2], [1]]
+    assert [list(line.get_ydata()) for line in scores] == [[0.25, 0.5]] * 3
+    colours = [line.get_color() for line in losses]
+    assert colours == [line.get_color() for line in scores]
+    assert colours[0] == colours[1] != colours[2]
+    assert losses[0].get_linestyle() != losses[1].get_linestyle()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    untrained = _plan(two_seeds.out, two_seeds.runs, list(two_seeds.trials.values())[3:])
+    assert draw_curves(untrained) is None
+
+
+def test_findings_are_written_in_every_form(
+    two_seeds: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.studies.page.draw_curves", lambda plan: b"a picture")
+    for key in ("a-seed0", "base"):
+        _write_scores(two_seeds, key, ["cisi", "cacm"], 30)
+    (scores,) = write_findings(two_seeds, {"b-seed0.train": "<b>no</b> memory"})
+    assert [[cell.text for cell in row[:3]] for row in scores.rows] == [
+        ["a", "1", "50.00"], ["b", "0", "–"], ["c", "0", "–"], ["base", "–", "50.00"],
+    ]  # fmt: skip
+    found = json.loads((two_seeds.out / "study.json").read_text(encoding="utf-8"))
+    assert {trial["key"]: trial["cost"]["steps"] for trial in found["trials"]} == {
+        "a-seed0": 4, "a-seed1": 2, "b-seed0": 1, "c-seed0": 0, "base": 0,
+    }  # fmt: skip
+    assert found["failed"] == {"b-seed0.train": "<b>no</b> memory"}
+    assert [suite["suite"] for suite in found["suites"]] == ["own"]
+    # A study that was interrupted has the same scores, but other times.
+    assert "training h" not in (two_seeds.out / "table.md").read_text(encoding="utf-8")
+    assert "training h" in (two_seeds.out / "costs.md").read_text(encoding="utf-8")
+    page = (two_seeds.out / "study.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;no&lt;/b&gt; memory" in page
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert base64.b64decode(picture, validate=True) == b"a picture"

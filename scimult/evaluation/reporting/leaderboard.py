@@ -215,8 +215,9 @@ def _notes(tested: Tested, systems: int) -> list[str]:
         notes.append(f"No other system can be compared with {settings.baseline} query by query.")
     if tested.intervals:
         notes.append(
-            f"Small numbers: {100 * settings.confidence:g}% bootstrap interval over queries, seed "
-            f"{settings.seed}. {'Neither accounts' if comparison else 'They do not account'} for "
+            f"Small numbers on the page: {100 * settings.confidence:g}% bootstrap interval over "
+            f"queries, seed {settings.seed}. "
+            f"{'Neither accounts' if comparison else 'They do not account'} for "
             "variance between training runs."
         )
     return notes

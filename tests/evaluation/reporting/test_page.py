@@ -258,7 +258,9 @@ def test_one_system_is_not_compared(tmp_path: Path) -> None:
     board = next(table for table in suite_report.tables if table.title == "Leaderboard")
     assert "Only one system, so nothing is tested." in board.notes
     assert any(cell.note for row in board.rows for cell in row)
-    assert board.notes[-1].startswith("Small numbers: 95% bootstrap interval over queries, seed 0.")
+    assert board.notes[-1].startswith(
+        "Small numbers on the page: 95% bootstrap interval over queries, seed 0."
+    )
 
 
 def test_systems_without_a_common_set_are_not_called_one(tmp_path: Path) -> None:
