@@ -200,10 +200,11 @@ def test_the_state_of_a_model_is_that_of_the_last_stage_that_began(tmp_path: Pat
     stages = [_stage(tmp_path / "a-seed0" / name, (0, 2)) for name in ("one", "two", "three")]
     plan = _plan(tmp_path, {"a": RunConfig()}, [_trial(tmp_path, "a", 0, *stages)])
     assert [state.model for state in states(plan)] == ["missing"]
+    process = {"started": "2026-01-02T03:04:05+00:00", "host": "here", "pid": 1}
     records = ({"state": "finished"}, {"state": "failed", "message": "out of memory\nat step 3"})
     for stage, record in zip(stages, records, strict=False):
         folder = Path(stage.config.output)
-        (folder / "run.json").write_text(json.dumps(record))
+        (folder / "run.json").write_text(json.dumps({**process, **record}))
         (folder / "config.yaml").write_text("model: {}\n")
     (state,) = states(plan)
     assert (state.model, state.planned) == ("failed: out of memory", 6)
