@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import pytrec_eval
 from sklearn.metrics import f1_score
 
 from scimult.data.ragged import Ragged
@@ -16,7 +19,7 @@ from scimult.errors import DataError
 from scimult.evaluation.per_query import PerQuery, read_per_query
 from scimult.evaluation.reporting import charts, maps
 from scimult.evaluation.reporting.charts import dots, line_chart
-from scimult.evaluation.reporting.curves import Curve, RecallCurves
+from scimult.evaluation.reporting.curves import Curve, RecallCurves, recall_curves
 from scimult.evaluation.reporting.labels import by_frequency
 from scimult.evaluation.reporting.maps import PaperMap, Point, paper_map
 from scimult.evaluation.reporting.parts import Options
@@ -26,7 +29,7 @@ from scimult.evaluation.reporting.wins import pairwise_wins
 from scimult.evaluation.results import SetFacts
 from scimult.evaluation.task_data import Dataset
 from scimult.retrieval.embeddings import StoredEmbeddings, read_embeddings, write_embeddings
-from scimult.retrieval.runs import Qrels
+from scimult.retrieval.runs import Qrels, Ranking
 from scimult.types import Text
 from tests.benchmark_sets import write_coarse, write_links
 from tests.evaluation.reporting.scored import score_all
@@ -75,6 +78,36 @@ def test_a_line_chart_has_its_corners_where_its_axes_end() -> None:
     heights = np.linspace(bottom, charts.TOP, 5)
     np.testing.assert_allclose([tick.position for tick in chart.y_ticks], heights, atol=0.05)
     assert re.fullmatch(r"[\d.]+,[\d.]+( [\d.]+,[\d.]+){2}", first.path)
+
+
+def _results(*metrics: str) -> Any:
+    scores = SimpleNamespace(scores=dict.fromkeys(metrics, 0.0))
+    return [SimpleNamespace(system="words", sets={"fields": scores})]
+
+
+def test_recall_of_lists_is_that_of_trec_eval_up_to_the_cut_of_the_suite() -> None:
+    """Also where lists are longer: those of other systems may end there."""
+    rng = np.random.default_rng(0)
+    relevant = [rng.choice(30, size=size, replace=False).tolist() for size in (1, 3, 5, 30)]
+    lists_QK = np.stack([rng.permutation(30)[:25] for _ in relevant])
+    scores_QK = np.tile(-np.arange(25, dtype=np.float32), (4, 1))
+    runs = {"words": Ranking(lists_QK, scores_QK)}
+    scored = replace(_labelled(relevant, hits=[0] * 4), runs=runs)
+    qrels = {f"q{n}": {f"d{row}": 1 for row in rows} for n, rows in enumerate(relevant)}
+    run = {
+        f"q{n}": {f"d{row}": -float(k) for k, row in enumerate(rows)}
+        for n, rows in enumerate(lists_QK)
+    }
+    found = pytrec_eval.RelevanceEvaluator(qrels, {"recall.1,2,5,10,20"}).evaluate(run)
+    for metrics, cut in ((("recall@5", "recall@20", "recall@10+names"), 20), (("recall@10",), 10)):
+        curves = recall_curves(scored, _results(*metrics))
+        assert curves is not None
+        assert curves.source == "ranked lists"
+        assert curves.depths == [k for k in (1, 2, 5, 10, 20) if k <= cut]
+        means = [np.mean([one[f"recall_{k}"] for one in found.values()]) for k in curves.depths]
+        assert curves.curves[0].recalls == pytest.approx(means, abs=1e-12)
+    # A paper with one label has no list to recall from.
+    assert recall_curves(scored, _results("macro_f1", "accuracy")) is None
 
 
 def test_papers_at_the_ends_of_a_map_are_a_margin_inside_the_picture() -> None:
