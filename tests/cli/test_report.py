@@ -85,6 +85,15 @@ def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / name).iterdir()] == [name]
 
 
+def test_a_file_is_no_folder_for_a_report(tmp_path: Path) -> None:
+    """It was an error only after all tests and curves."""
+    (tmp_path / "scored").mkdir()
+    (tmp_path / "report.html").touch()
+    found = _report(str(tmp_path / "scored"), "--out", str(tmp_path / "report.html"))
+    assert found.exit_code == 1
+    assert "report.html: exists and is not a folder. Fix: name a folder" in found.output
+
+
 def test_a_layout_that_is_not_installed_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

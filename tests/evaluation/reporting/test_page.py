@@ -331,6 +331,18 @@ def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(tmp_path: Path) ->
     assert "-12.50" in tags.text
 
 
+def test_queries_without_examples_say_why(tmp_path: Path) -> None:
+    """Ties lack no texts: "Not shown" had nothing on them."""
+    write_results(tmp_path, save_runs=False)
+    suite_report = _with_texts(tmp_path)
+    one = replace(suite_report.wins[0], won=[], lost=[])
+    tied, told = "Both systems answer every query equally well.", "No texts to show"
+    for wins, losses, said in ((0, 0, tied), (2, 0, told), (0, 1, told)):
+        changed = replace(suite_report, wins=[replace(one, wins=wins, losses=losses)])
+        text = _read(to_html([changed], provenance())).text
+        assert [tied in text, told in text] == [said == tied, said == told]
+
+
 def test_two_suites_are_on_one_page(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)
