@@ -147,6 +147,11 @@ def test_the_picture_has_a_map_of_every_pair_and_task_four_abreast(
     spec = panels["d – e"].get_subplotspec()
     assert spec is not None
     assert spec.get_gridspec().ncols == 4
+    assert {axes.axison for title, axes in panels.items() if title} == {True}
+    empty = [
+        axes for axes in figure.axes if not axes.get_title() and axes.get_label() != "<colorbar>"
+    ]
+    assert [axes.axison for axes in empty] == [False] * (5 * 4 - 15)
     # Blocks from top to bottom, parts from left to right.
     panel = panels["b – d"]
     assert [tick.get_text() for tick in panel.get_yticklabels()] == ["top", "block 0", "embeddings"]
@@ -181,5 +186,10 @@ def test_without_conflict_experts_go_where_tasks_are_most_apart() -> None:
         "variant": "ffn_expert",
         "options": {"blocks": [0]},
     }
+    three: Given = {
+        (Location(block, "attention"), ("a", "b")): ("apart", gap)
+        for block, gap in enumerate((0.2, 0.9, 0.4))
+    }
+    assert suggest_layout(_map(["a", "b"], 3, three)).model["options"] == {"blocks": [1]}
     elsewhere: Given = {(Location(1, "norms"), ("a", "b")): ("conflict", 0.9)}
     assert suggest_layout(_map(["a", "b"], 1, elsewhere)).model == {"variant": "vanilla"}
