@@ -61,6 +61,14 @@ def _with_texts(root: Path) -> SuiteReport:
     return _suite_report(root / "results", Options(data=[root / "data"], resamples=100))
 
 
+@pytest.fixture(scope="module")
+def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
+    """Return a report with texts but without lists."""
+    root = tmp_path_factory.mktemp("shown")
+    write_results(root, save_runs=False)
+    return _with_texts(root)
+
+
 def test_texts_of_users_are_text(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)
@@ -320,10 +328,8 @@ def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
         assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
 
 
-def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(tmp_path: Path) -> None:
+def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(suite_report: SuiteReport) -> None:
     """CSS ignores a negative width: the bar of a negative correlation was of full length."""
-    write_results(tmp_path, save_runs=False)
-    suite_report = _with_texts(tmp_path)
     group = replace(suite_report.groups[0], scores=[-0.125, 0.25])
     tags = _read(to_html([replace(suite_report, groups=[group])], provenance()))
     bars = [a["style"] for _, a in tags.tags if (a.get("class") or "").startswith("bar ")]
@@ -331,10 +337,8 @@ def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(tmp_path: Path) ->
     assert "-12.50" in tags.text
 
 
-def test_queries_without_examples_say_why(tmp_path: Path) -> None:
+def test_queries_without_examples_say_why(suite_report: SuiteReport) -> None:
     """Ties lack no texts: "Not shown" had nothing on them."""
-    write_results(tmp_path, save_runs=False)
-    suite_report = _with_texts(tmp_path)
     one = replace(suite_report.wins[0], won=[], lost=[])
     tied, told = "Both systems answer every query equally well.", "No texts to show"
     for wins, losses, said in ((0, 0, tied), (2, 0, told), (0, 1, told)):
