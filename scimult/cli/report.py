@@ -86,6 +86,9 @@ def _check(folders: list[Path], maps: list[str], out: Path) -> None:
     for folder in (*folders, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
+    if out.exists() and not out.is_dir():
+        fix = "name a folder for the report's files, which may be new"
+        raise StorageError("exists and is not a folder", path=out, fix=fix)
     check_own_file(out / "report.json", "a report", b'"scimult-report/')
     for name in ("report.html", "report.md", "report.tex"):
         if (out / name).exists() and not (out / "report.json").exists():

@@ -43,12 +43,15 @@ def export_results(
     Raises
     ------
     DataError
-        If there are no results, no ranked lists to export, or two for the same file; or if scores
-        per query, which name the queries of ranked lists, are missing.
+        If there are no results of the systems on the sets, no ranked lists to export, or two for
+        the same file; or if scores per query, which name the queries of ranked lists, are missing.
     UnknownNameError
         If a system or set has no result.
     """
     selected = [(folder, one) for folder in folders for one in _select(folder, systems, sets)]
+    if not selected:
+        problem, fix = "these systems have no result of these sets", "name others, or evaluate them"
+        raise DataError(problem, path=folders[0], value=list(sets), fix=fix)
     for name in names or ():
         one_of("set", name, {name for _, result in selected for name in result.sets})
     if form == "csv":
@@ -85,13 +88,14 @@ def _select(folder: Path, systems: Sequence[str], sets: Sequence[str]) -> list[R
     scored = {name for result in results for name in result.sets}
     for name in sets:
         one_of("set", name, scored, path=folder)
-    return [
+    chosen = [
         result.model_copy(
             update={"sets": {k: v for k, v in result.sets.items() if not sets or k in sets}}
         )
         for result in results
         if not systems or result.system in systems
     ]
+    return [result for result in chosen if result.sets]
 
 
 def _csv(results: Iterable[Result]) -> str:

@@ -11,6 +11,7 @@ from scimult.studies.tables import Cost, cost_of
 from scimult.studies.trials import Trial
 from scimult.studies.work import Evaluating, making_of, scored_sets
 from scimult.table import Table, label, number, texts
+from scimult.terminal import counted
 from scimult.training import record
 from scimult.training.runs import summarise
 
@@ -128,7 +129,7 @@ def state_table(plan: Plan, states: Sequence[State]) -> Table:
     unknown = len(states) - len(known)
     note = f"{sum(known):.2f} hours of one rank are left"
     if unknown:
-        note += f", plus {unknown} models without an estimate yet"
+        note += f", plus {counted(unknown, 'model')} without an estimate yet"
     if unknown and not sum(known):
         note = "The time left is known once the first model is trained and evaluated"
     headings = ["model", "state", "steps", "sets scored", "hours left"]

@@ -71,6 +71,38 @@ def test_a_map_of_an_unknown_system_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:
+    scored, _ = write_results(tmp_path / "scored", save_runs=False)
+    for name, problem in (
+        ("report.json", "is not a report"),
+        ("report.md", "file is not part of a report"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("{}")
+        found = _report(str(scored), "--out", str(tmp_path / name))
+        assert found.exit_code == 1
+        assert problem in found.output
+        assert [path.name for path in (tmp_path / name).iterdir()] == [name]
+
+
+def test_a_file_is_no_folder_for_a_report(tmp_path: Path) -> None:
+    """It was an error only after all tests and curves."""
+    (tmp_path / "scored").mkdir()
+    (tmp_path / "report.html").touch()
+    found = _report(str(tmp_path / "scored"), "--out", str(tmp_path / "report.html"))
+    assert found.exit_code == 1
+    assert "report.html: exists and is not a folder. Fix: name a folder" in found.output
+
+
+def test_a_layout_that_is_not_installed_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scimult.evaluation.reporting.maps.find_spec", lambda name: None)
+    (tmp_path / "scored").mkdir()
+    arguments = [str(tmp_path / "scored"), "--out", str(tmp_path / "report"), "--layout", "umap"]
+    assert "umap-learn, which this layout needs, is not installed" in _report(*arguments).output
+
+
 @pytest.fixture(scope="module")
 def browser() -> str:
     """Return the path of a Chromium."""

@@ -143,6 +143,9 @@ def test_evaluate_measures_the_requested_precision(workspace: Path, tmp_path: Pa
     assert facts["unseen"]["papers"] == 0
     assert 0 <= facts["expected_calibration_error"] < 0.2
     assert f"{facts['all']['f1@5']:.4f}" in done.stdout
+    at = facts["at_precision"]
+    line = f"target precision 0.5: {at['measured']:.4f}, {at['tags_per_paper']:.2f} tags per paper"
+    assert f"{line}, {at['share_of_gold']:.1%} of the gold tags" in done.stdout
 
 
 def test_a_killed_tagging_resumes_from_its_parts(

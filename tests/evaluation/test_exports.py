@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,24 @@ def test_what_cannot_be_exported_is_named(written: tuple[Path, Path], tmp_path: 
         export_results([damaged], "beir", tmp_path / "d")
     called = completed("export-results", out, "--to", "beir", "--out", tmp_path / "z")
     assert "files in" in called.output
+
+
+@pytest.mark.parametrize("form", ["csv", "mteb", "beir"])
+def test_systems_without_a_chosen_set_are_left_out(
+    written: tuple[Path, Path], tmp_path: Path, form: str
+) -> None:
+    """Only they gave an empty table, or "these results have no ranked lists"."""
+    folder = shutil.copytree(written[0], tmp_path / "in")
+    for system, kept in (("BM25", "coarse"), ("words", "search")):
+        result = _result(folder, system)
+        save_result(result.model_copy(update={"sets": {kept: result.sets[kept]}}), folder)
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"no result of these sets .*'search'"):
+        export_results([folder], form, out, systems=["BM25"], sets=["search"])
+    assert not out.exists()
+    (path,) = export_results([folder], form, out, sets=["search"])
+    assert not list(out.glob("**/*BM25*"))
+    assert "BM25" not in path.read_text(encoding="utf-8")
 
 
 def test_names_in_others_results_do_not_lead_out_of_the_folder(

@@ -142,3 +142,17 @@ def test_what_cannot_be_is_said() -> None:
     with pytest.raises(DataError, match="1 reviewer cannot get") as refused:
         assign(blocked, loads(3, 2, needed=1, most=3, least=1), "abc", ["Ada", "Bob"])
     assert (refused.value.value, "--max-papers" in str(refused.value.fix)) == ("Bob", False)
+
+
+@pytest.mark.parametrize("length", [3, 12])
+def test_a_last_slot_may_cost_every_other_match_its_score(length: int) -> None:
+    """The last submission has one reviewer; then each of the others must take its next one."""
+    scores_SR = np.full((length + 1, length + 1), np.nan, dtype=np.float32)
+    for row in range(length):
+        scores_SR[row, row : row + 2] = 1, 0
+    scores_SR[length, 0] = 0
+    found = assign(scores_SR, loads(length + 1, length + 1, needed=1, most=1))
+    assert found.reviewers.tolist() == [*range(1, length + 1), 0]
+    scores_SR[length, 0] = np.nan
+    with pytest.raises(DataError, match="too few reviewers who have no conflict"):
+        assign(scores_SR, loads(length + 1, length + 1, needed=1, most=1))

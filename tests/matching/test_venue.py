@@ -42,6 +42,13 @@ def test_dates_that_pandas_wrote_as_floats_have_years(tmp_path: Path) -> None:
     assert read_openreview(folder, Rejects()).publications["b1"].year == 2011
 
 
+def test_only_a_field_of_a_value_is_unwrapped(tmp_path: Path) -> None:
+    folder = write_venue(tmp_path)
+    found = note("s9", "The value of a value", keywords={"values": ["graphs"]})
+    (folder / "submissions.jsonl").write_text(json.dumps(found) + "\n")
+    assert read_openreview(folder, Rejects()).submissions["s9"].title == "The value of a value"
+
+
 def test_submissions_in_three_forms(tmp_path: Path) -> None:
     whole = read_openreview(write_venue(tmp_path / "lines"), Rejects()).submissions
     notes = [json.loads(line) for line in (tmp_path / "lines" / "submissions.jsonl").open()]

@@ -173,6 +173,19 @@ def test_errors_name_the_fix(
     assert "pydantic" not in found.content[0].text
 
 
+def test_an_internal_error_is_no_empty_answer(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(Library, "search", fails)
+    found = _call(answers, "search_papers", query="a")
+    assert found.is_error
+    assert found.structured_content is None
+    assert "Traceback" not in found.content[0].text
+
+
 def test_a_sync_is_seen_at_the_next_call(answers: Answers) -> None:
     writer = Library.open(answers.served.path)
     writer.add([{"id": "new", "title": "quite new"}])

@@ -50,6 +50,7 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
     file = tmp_path / "library" / "library.json"
     with running(tmp_path / "library") as server:
         before = server.post("/search", {"text": "graph"}).json()
+        (former,) = server.served.models
         writer = Library.open(tmp_path / "library")
         writer.migrate(models[1])
         _wait_for(server, "generation", writer.state.manifest.generation)
@@ -57,6 +58,9 @@ def test_another_model_and_a_broken_file(tmp_path: Path) -> None:
         hits = writer.search("graph")
         assert [one["id"] for one in found["papers"]] == hits.ids
         assert found != before
+        for thread in former._passes._threads:
+            thread.join(20)
+            assert not thread.is_alive()
         # Labels are encoded again, by the new model.
         tagged = server.post("/tag", {"ids": ["p001"], "k": 3}).json()["papers"][0]["labels"]
         (expected,) = writer.tag(LABELS, ids=["p001"], k=3)

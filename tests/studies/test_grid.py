@@ -115,6 +115,16 @@ def test_runs_come_after_those_that_they_are_made_of(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("models", "seeds"), [(["vanilla"], [3, 4]), (["vanilla", "base"], [3])], ids=["seeds", "runs"]
+)
+def test_two_models_can_be_merged(tmp_path: Path, models: list[str], seeds: list[int]) -> None:
+    merge = {"models": models, "all_seeds": True}
+    runs = {"base": {"model": "there"}, "soup": {"merge": merge}}
+    found = study(tmp_path, seeds=seeds, runs=runs)
+    assert seeds_of(found, "soup", found.all_runs()) == []
+
+
 def test_the_environment_stands_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMEWHERE", "/data")
     evaluate = [{"suite": "demo", "data": "$SOMEWHERE/eval"}]

@@ -39,8 +39,9 @@ Intervals = dict[tuple[str, str, str], Interval]
 
 @dataclass(frozen=True)
 class Tested:
-    """Intervals of main metrics, and tests against the baseline unless it is the only system."""
+    """Intervals of main metrics; tests, unless nothing can be compared with the baseline."""
 
+    settings: Settings
     intervals: Intervals
     comparison: Comparison | None
 
@@ -48,7 +49,7 @@ class Tested:
         """Return the mark of one score's corrected test."""
         for row in self.comparison.rows if self.comparison else ():
             if (row.name, row.metric, row.system) == (name, metric, system):
-                return mark_of(row, self.comparison.settings.level if self.comparison else 0)
+                return mark_of(row, self.settings.level)
         return ""
 
 
@@ -81,7 +82,7 @@ def significance(out: Path, results: Sequence[Result], settings: Settings) -> Te
     others = [result for result in results if result is not baseline]
     sampled = {name for name, _, _ in intervals} & baseline.sets.keys()
     comparable = any(sampled & result.sets.keys() for result in others)
-    return Tested(intervals, compare(out, settings) if comparable else None)
+    return Tested(settings, intervals, compare(out, settings) if comparable else None)
 
 
 def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
@@ -90,7 +91,7 @@ def leaderboard(results: Sequence[Result], tested: Tested | None) -> Table:
     rows = [_row(row, report.systems, tested) for row in report.rows]
     notes = list(report.notes)
     if tested:
-        notes += _notes(tested)
+        notes += _notes(tested, len(results))
     main = {name: entry.main_metric for result in results for name, entry in result.sets.items()}
     minor = [
         index
@@ -198,16 +199,25 @@ def _ends(ends: Interval | None) -> str:
     return "" if ends is None else f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f}"
 
 
-def _notes(tested: Tested) -> list[str]:
-    comparison = tested.comparison
-    if comparison is None:
-        return ["Only one system, so nothing is tested."]
-    settings = comparison.settings
-    better, worse = SIGNS["better"], SIGNS["worse"]
-    return [
-        f"{better} better and {worse} worse than {settings.baseline}: paired randomisation test on "
-        f"the main metric, {settings.resamples:,} draws, corrected for "
-        f"{counted(len(comparison.rows), 'comparison')} (Holm), p ≤ {settings.level:g}.",
-        f"Small numbers: {100 * settings.confidence:g}% bootstrap interval over queries, seed "
-        f"{settings.seed}. Neither accounts for variance between training runs.",
-    ]
+def _notes(tested: Tested, systems: int) -> list[str]:
+    settings, comparison = tested.settings, tested.comparison
+    notes = []
+    if comparison is not None:
+        better, worse = SIGNS["better"], SIGNS["worse"]
+        notes.append(
+            f"{better} better and {worse} worse than {settings.baseline}: paired randomisation "
+            f"test on the main metric, {settings.resamples:,} draws, corrected for "
+            f"{counted(len(comparison.rows), 'comparison')} (Holm), p ≤ {settings.level:g}."
+        )
+    elif systems == 1:
+        notes.append("Only one system, so nothing is tested.")
+    else:
+        notes.append(f"No other system can be compared with {settings.baseline} query by query.")
+    if tested.intervals:
+        notes.append(
+            f"Small numbers on the page: {100 * settings.confidence:g}% bootstrap interval over "
+            f"queries, seed {settings.seed}. "
+            f"{'Neither accounts' if comparison else 'They do not account'} for "
+            "variance between training runs."
+        )
+    return notes

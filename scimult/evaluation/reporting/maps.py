@@ -16,7 +16,7 @@ import numpy as np
 from scimult.errors import ConfigError, DataError
 from scimult.evaluation.reporting.sources import ScoredSet
 from scimult.evaluation.reporting.wins import title_of
-from scimult.retrieval.embeddings import StoredEmbeddings
+from scimult.retrieval.embeddings import StoredEmbeddings, unit_rows
 from scimult.types import FloatArray
 
 Layout = Literal["tsne", "umap"]
@@ -86,7 +86,7 @@ def paper_map(
     Raises
     ------
     DataError
-        If there are too few papers, or embeddings are not finite.
+        If there are too few papers, or embeddings are not finite or all in one direction.
     """
     gold = next(iter(scored.tables.values())).column("gold")
     if len(gold) < FEWEST:
@@ -99,7 +99,13 @@ def paper_map(
     if not np.isfinite(embeddings_ND).all():
         fix = "encode the papers again"
         raise DataError("embeddings are not finite", path=stored.path, fix=fix)
-    positions_N2 = project(embeddings_ND, seed, layout)
+    unit_ND = unit_rows(embeddings_ND)
+    if not np.ptp(unit_ND, axis=0).any():
+        # t-SNE divides by their spread, and crashes.
+        problem = "all embeddings have the same direction, so there is nothing to map"
+        fix = "check the model that encoded the papers, or leave its map out"
+        raise DataError(problem, path=stored.path, fix=fix)
+    positions_N2 = project(unit_ND, seed, layout)
     names, fields = _fields([gold[row] for row in rows], scored)
     titles = [scored.query_ids[row] for row in rows]
     if scored.dataset:
@@ -117,12 +123,12 @@ def paper_map(
     )
 
 
-def project(embeddings_ND: FloatArray, seed: int, layout: Layout = "tsne") -> FloatArray:
-    """Return positions in the unit square, shape ``(N, 2)``, similar embeddings close together."""
-    rows_ND = np.asarray(embeddings_ND, dtype=np.float32)
-    norms_N1: FloatArray = np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
-    # On the unit sphere, Euclidean neighbours are cosine neighbours, and PCA can initialise.
-    unit_ND = rows_ND / norms_N1
+def project(unit_ND: FloatArray, seed: int, layout: Layout = "tsne") -> FloatArray:
+    """Return positions in the unit square, shape ``(N, 2)``, similar embeddings close together.
+
+    Embeddings have length 1: then Euclidean neighbours are cosine neighbours, and PCA can
+    initialise.
+    """
     positions_N2 = _LAYOUTS[layout](unit_ND, seed)
     low_2, high_2 = positions_N2.min(axis=0), positions_N2.max(axis=0)
     scaled_N2: FloatArray = (positions_N2 - low_2) / np.maximum(high_2 - low_2, 1e-12)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 JSON_FILE, PAGE_FILE, PICTURE_FILE = "interference.json", "interference.md", "interference.png"
 _COLUMNS = ("embeddings", "attention", "feed_forward", "norms")
+# Maps side by side in the picture: six tasks have 15 pairs, too wide for any screen.
+_ABREAST = 4
 
 
 def block_name(interference: InterferenceMap, location: Location) -> str:
@@ -143,18 +145,19 @@ def draw(interference: InterferenceMap, path: Path) -> None:
     from matplotlib.figure import Figure
 
     pairs = list(dict.fromkeys(cell.tasks for cell in interference.pairs))
-    columns = max(len(pairs), len(interference.tasks))
+    columns = min(max(len(pairs), len(interference.tasks)), _ABREAST)
+    above, below = (math.ceil(len(maps) / columns) for maps in (pairs, interference.tasks))
     height = 1.4 + 0.34 * (interference.num_blocks + 2)
-    figure = Figure(figsize=(1.2 + 3.6 * columns, 2 * height), layout="constrained")
-    grid = figure.subplots(2, columns, squeeze=False)
+    figure = Figure(figsize=(1.2 + 3.6 * columns, (above + below) * height), layout="constrained")
+    grid = figure.subplots(above + below, columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, pair in zip(grid[0], pairs, strict=False):
+    for axes, pair in zip(grid[:above].flat, pairs, strict=False):
         cells = {cell.location: cell for cell in interference.pairs if cell.tasks == pair}
         estimates = {location: cell.cosine for location, cell in cells.items()}
         conflicts = {location for location, cell in cells.items() if cell.verdict == "conflict"}
         _panel(axes, interference, estimates, " – ".join(pair), conflicts)
-    for axes, task in zip(grid[1], interference.tasks, strict=False):
+    for axes, task in zip(grid[above:].flat, interference.tasks, strict=False):
         estimates = {
             location: interference.within[location, task] for location in interference.locations
         }

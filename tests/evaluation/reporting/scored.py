@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scimult.evaluation.benchmark import Benchmark
+from scimult.evaluation.comparison import Difference
 from scimult.evaluation.harness import evaluate, load_sets
 from scimult.evaluation.systems import BM25System, DenseSystem
 from tests.benchmark_sets import EVERY_KIND, WordEncoder, made_suite
@@ -26,3 +27,20 @@ def score_all(root: Path, made: Sequence[Benchmark], *, save_runs: bool = True) 
     for system in (BM25System(), DenseSystem(WordEncoder())):
         evaluate(system, suite, sets, out, save_runs=save_runs)
     return out
+
+
+def row_of(system: str, difference: float, **changes: object) -> Difference:
+    values: dict[str, object] = {
+        "task": "all",
+        "name": "average",
+        "metric": "main",
+        "system": system,
+        "queries": 50,
+        "baseline_score": 0.5,
+        "score": 0.5 + difference,
+        "difference": difference,
+        "relative_change": None,
+        "low": difference - 0.01,
+        "high": difference + 0.01,
+    }
+    return Difference.model_validate(values | changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
@@ -15,8 +16,10 @@ import pytest
 
 from scimult.errors import UnknownNameError
 from scimult.evaluation.comparison import Settings, compare
+from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import write_per_query
 from scimult.evaluation.reporting.costs import costs, missing_costs
+from scimult.evaluation.reporting.gaps import without_samples
 from scimult.evaluation.reporting.page import to_html, write_page
 from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.suite_report import SuiteReport, make_suite_report
@@ -56,6 +59,14 @@ def _suite_report(out: Path, options: Options) -> SuiteReport:
 
 def _with_texts(root: Path) -> SuiteReport:
     return _suite_report(root / "results", Options(data=[root / "data"], resamples=100))
+
+
+@pytest.fixture(scope="module")
+def suite_report(tmp_path_factory: pytest.TempPathFactory) -> SuiteReport:
+    """Return a report with texts but without lists."""
+    root = tmp_path_factory.mktemp("shown")
+    write_results(root, save_runs=False)
+    return _with_texts(root)
 
 
 def test_texts_of_users_are_text(tmp_path: Path) -> None:
@@ -195,8 +206,12 @@ def test_costs_are_sums_over_sets_where_all_have_them(tmp_path: Path) -> None:
 def test_one_thread_is_not_several(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     words = next(result for result in load_results(out) if result.system == "words")
-    for threads, said in ((1, "1 thread, no GPU"), (8, "8 threads, no GPU")):
-        machine = {"processor": "P", "threads": threads}
+    for threads, gpus, said in (
+        (1, [], "1 thread, no GPU"),
+        (8, [], "8 threads, no GPU"),
+        (8, ["H200", "H200"], "P, 8 threads, H200, H200"),
+    ):
+        machine = {"processor": "P", "threads": threads, "gpus": gpus}
         provenance = {**words.provenance, "hardware": machine}
         table = costs([words.model_copy(update={"provenance": provenance})])
         assert table.notes[-1].endswith(f"{said}.")
@@ -210,6 +225,36 @@ def test_results_without_scores_per_query_still_have_a_leaderboard(tmp_path: Pat
     assert "words on links" in suite_report.missing[0].why
 
 
+def test_the_days_and_the_code_of_the_results_are_named(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    shutil.rmtree(out / "BM25/per_query")  # not what is read here
+    git = {"commit": "0123456789abcdef", "modified": True}
+    for result, facts in zip(
+        load_results(out),
+        ({"date": "2026-01-02T23:59:00", "git": git}, {"date": "2025-12-31T00:01:00"}),
+        strict=True,
+    ):
+        save_result(result.model_copy(update={"provenance": facts}), out)
+    report = _suite_report(out, Options())
+    assert report.dates == ("2025-12-31", "2026-01-02")
+    assert sorted(report.commits) == ["0123456789 and changes", "unknown"]
+    text = " ".join(_read(to_html([report], provenance())).text.split())
+    assert "evaluated 2025-12-31 to 2026-01-02; code" in text
+
+
+def test_sets_that_cannot_be_resampled_are_named_by_who_scored_them() -> None:
+    protocols = {"authors": "clustering", "SciFact": MTEB, "links": "search"}
+    both = without_samples(["authors", "SciFact"], protocols)
+    assert [gap.why for gap in both] == [
+        "not every system has the main metric per query: authors",
+        "MTEB keeps no per-query scores",
+    ]
+    assert [without_samples([name], protocols) for name in ("authors", "SciFact")] == [
+        [gap] for gap in both
+    ]
+    assert without_samples([], protocols) == []
+
+
 def test_one_system_is_not_compared(tmp_path: Path) -> None:
     out, _ = write_results(tmp_path, save_runs=False)
     only = load_results(out)[0]
@@ -218,6 +263,22 @@ def test_one_system_is_not_compared(tmp_path: Path) -> None:
     suite_report = _suite_report(tmp_path / "one", Options(resamples=100))
     assert not suite_report.wins
     assert "Significance marks, wins and losses" in {gap.section for gap in suite_report.missing}
+    board = next(table for table in suite_report.tables if table.title == "Leaderboard")
+    assert "Only one system, so nothing is tested." in board.notes
+    assert any(cell.note for row in board.rows for cell in row)
+    assert board.notes[-1].startswith(
+        "Small numbers on the page: 95% bootstrap interval over queries, seed 0."
+    )
+
+
+def test_systems_without_a_common_set_are_not_called_one(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    for result, kept in zip(load_results(out), ({"fields", "coarse"}, {"links"}), strict=True):
+        sets = {name: entry for name, entry in result.sets.items() if name in kept}
+        save_result(result.model_copy(update={"sets": sets}), out)
+    (board, _) = _suite_report(out, Options(resamples=100)).tables
+    assert "No other system can be compared with BM25 query by query." in board.notes
+    assert not any("one system" in note for note in board.notes)
 
 
 def test_unknown_baselines_are_named(tmp_path: Path) -> None:
@@ -265,6 +326,25 @@ def test_colours_have_the_contrast_that_wcag_asks_for(mode: int) -> None:
     for front, back, least in (*text, *marks):
         light, dark = sorted((_luminance(colours[front]), _luminance(colours[back])))[::-1]
         assert (light + 0.05) / (dark + 0.05) >= least, (front, back)
+
+
+def test_a_bar_is_as_long_as_its_score_and_none_is_below_zero(suite_report: SuiteReport) -> None:
+    """CSS ignores a negative width: the bar of a negative correlation was of full length."""
+    group = replace(suite_report.groups[0], scores=[-0.125, 0.25])
+    tags = _read(to_html([replace(suite_report, groups=[group])], provenance()))
+    bars = [a["style"] for _, a in tags.tags if (a.get("class") or "").startswith("bar ")]
+    assert bars == ["width:0.00%", "width:25.00%"]
+    assert "-12.50" in tags.text
+
+
+def test_queries_without_examples_say_why(suite_report: SuiteReport) -> None:
+    """Ties lack no texts: "Not shown" had nothing on them."""
+    one = replace(suite_report.wins[0], won=[], lost=[])
+    tied, told = "Both systems answer every query equally well.", "No texts to show"
+    for wins, losses, said in ((0, 0, tied), (2, 0, told), (0, 1, told)):
+        changed = replace(suite_report, wins=[replace(one, wins=wins, losses=losses)])
+        text = _read(to_html([changed], provenance())).text
+        assert [tied in text, told in text] == [said == tied, said == told]
 
 
 def test_two_suites_are_on_one_page(tmp_path: Path) -> None:

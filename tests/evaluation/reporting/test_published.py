@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.mteb_suite import as_ours
@@ -110,6 +111,24 @@ def test_only_data_sets_of_the_same_size_stand_beside_each_other(tmp_path: Path)
     assert other.headings == ["system"]
     assert "other sizes: tiny:search" in other.notes[-1]
     assert beside_ours(results, publications()) == []
+
+
+def test_notes_name_what_a_paper_took_from_others_and_does_not_state(tmp_path: Path) -> None:
+    out, _ = write_results(tmp_path, save_runs=False)
+    results, paper = load_results(out), _paper(3)
+    (plain,) = beside_ours(results, [paper])
+    assert plain.notes == ["P, Table 1 (u): made up."]
+    cited = paper.tables[0].model_copy(update={"cited": ["theirs"]})
+    (noted,) = beside_ours(results, [paper.model_copy(update={"tables": [cited], "counts": {}})])
+    assert noted.notes[1:] == [
+        "Partly from other papers: theirs.",
+        "The paper does not state the sizes of tiny:search.",
+    ]
+
+
+def test_a_published_row_has_a_score_per_column() -> None:
+    with pytest.raises(ValidationError, match=r"Table 1 needs one score per column .*short"):
+        PublishedTable(name="Table 1", title="t", columns=["a", "b"], rows={"short": [1.0]})
 
 
 def test_the_same_data_in_another_suite_stands_beside_it_too(tmp_path: Path) -> None:

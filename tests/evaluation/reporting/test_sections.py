@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from scimult.errors import ConfigError, DataError, SciMultError
-from scimult.evaluation.comparison import Comparison, Difference, Settings
+from scimult.evaluation.comparison import Settings
 from scimult.evaluation.per_query import PerQuery
 from scimult.evaluation.reporting import maps
 from scimult.evaluation.reporting.curves import recall_curves
@@ -26,15 +26,11 @@ from scimult.evaluation.reporting.leaderboard import (
     significance,
 )
 from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
-from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import read_scored_set
-from scimult.evaluation.reporting.suite_report import make_suite_report
-from scimult.evaluation.reporting.verdict import verdict
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
-from scimult.retrieval.embeddings import read_embeddings, write_embeddings
-from tests.benchmark_sets import write_fields, write_links
-from tests.evaluation.reporting.scored import score_all, write_results
+from scimult.retrieval.embeddings import read_embeddings, unit_rows, write_embeddings
+from tests.evaluation.reporting.scored import row_of, write_results
 
 Written = tuple[Path, Path]
 
@@ -176,23 +172,6 @@ def test_every_paper_is_in_one_range_of_frequencies(written: Written) -> None:
     assert by_frequency(read_scored_set(out, results, "links", [data])) is None
 
 
-def _difference(system: str, difference: float, **changes: object) -> Difference:
-    values: dict[str, object] = {
-        "task": "all",
-        "name": "average",
-        "metric": "main",
-        "system": system,
-        "queries": 50,
-        "baseline_score": 0.5,
-        "score": 0.5 + difference,
-        "difference": difference,
-        "relative_change": None,
-        "low": difference - 0.01,
-        "high": difference + 0.01,
-    }
-    return Difference.model_validate(values | changes)
-
-
 @pytest.mark.parametrize(
     ("difference", "p_holm", "mark"),
     [
@@ -207,7 +186,7 @@ def _difference(system: str, difference: float, **changes: object) -> Difference
 def test_a_mark_is_the_direction_of_what_passes(
     difference: float, p_holm: float | None, mark: str
 ) -> None:
-    assert mark_of(_difference("one", difference, p_holm=p_holm), 0.05) == mark
+    assert mark_of(row_of("one", difference, p_holm=p_holm), 0.05) == mark
 
 
 def test_marks_follow_the_corrected_test(written: Written) -> None:
@@ -274,7 +253,7 @@ def test_a_map_keeps_groups_apart(layout: Layout) -> None:
         pytest.importorskip("umap")
     generator = np.random.default_rng(0)
     centres = np.repeat(np.eye(2, 8, dtype=np.float32), 20, axis=0)
-    rows = centres + 0.01 * generator.normal(size=centres.shape).astype(np.float32)
+    rows = unit_rows(centres + 0.01 * generator.normal(size=centres.shape).astype(np.float32))
     places = project(rows, 0, layout)
     assert places.min() >= 0
     assert places.max() <= 1
@@ -310,79 +289,5 @@ def test_shortened_texts_start_like_the_text(text: str, limit: int) -> None:
     assert shortened(limit * " " + text, limit) == found
 
 
-def _first_sentence(below: dict[str, tuple[float, float, float]]) -> str:
-    """Return what a verdict says of 50.00 against averages so far below, with their intervals."""
-    rows = [
-        _difference(system, difference, task=task, name=name, low=low, high=high)
-        for task, name in (("search", "cisi"), ("all", "average"))
-        for system, (difference, low, high) in below.items()
-    ]
-    comparison = Comparison(
-        suite="own",
-        systems=list(below),
-        settings=Settings(baseline="best"),
-        rows=rows[: len(below)],
-        averages=rows[len(below) :],
-        notes=[],
-        results={},
-        provenance={},
-    )
-    scores = {"best": 0.5} | {system: 0.5 + found[0] for system, found in below.items()}
-    found = verdict(Path(), comparison, {"all": scores})
-    assert found is not None
-    return found.sentences[0]
-
-
-def test_the_lead_that_could_be_chance_is_over_the_system_whose_interval_holds_zero() -> None:
-    """The runner-up is surely worse; a system further down, with a wide interval, is not."""
-    near = {"next": (-0.005, -0.008, -0.002), "wide": (-0.01, -0.022, 0.002)}
-    start = "best has the highest average, 50.00 over 1 set"
-    assert _first_sentence(near) == (
-        f"{start}, but its lead of 1.00 over wide could be chance (−0.20 to +2.20)."
-    )
-    # In the order of their averages, not of the comparison.
-    more = {"last": (-0.03, -0.07, 0.01), **near, "wider": (-0.02, -0.05, 0.01)}
-    assert _first_sentence(more) == (
-        f"{start}, but its lead of 1.00 over wide could be chance (−0.20 to +2.20), as could its "
-        "lead over wider and last."
-    )
-    sure = {"third": (-0.02, -0.03, -0.01), "next": near["next"]}
-    assert _first_sentence(sure) == (
-        f"{start}: 0.50 above next, the runner-up (+0.20 to +0.80), a lead that the choice of "
-        "queries does not explain."
-    )
-
-
-def test_the_lead_is_one_of_main_metrics(tmp_path: Path) -> None:
-    """Also where other columns enter the averages, by which here the other system is ahead."""
-    columns = {"links": "recall@3", "fields": "recall@2"}
-    made = [
-        write(tmp_path / "data").model_copy(update={"columns": {name: [column]}})
-        for write, (name, column) in zip((write_links, write_fields), columns.items(), strict=True)
-    ]
-    out = score_all(tmp_path, made)
-    bm25, words = (result.averages["all"] for result in load_results(out))
-    assert bm25 < words
-    report = make_suite_report(out, Options(), lambda line: None)
-    assert report.verdict is not None
-    assert report.verdict.sentences[0].startswith(
-        "BM25 has the highest average, 66.67 over 2 sets, but its lead of 25.00 over words could"
-    )
-    assert "links: enters averages as links (recall@3)." in report.tables[1].notes
-
-
-def test_the_verdict_names_the_best_by_task_not_by_group(tmp_path: Path) -> None:
-    """Groups of sets and the mean over them were listed among the tasks."""
-    made = [write(tmp_path / "data") for write in (write_fields, write_links)]
-    grouped = [
-        benchmark.model_copy(update={"group": group})
-        for benchmark, group in zip(made, ("seen", "unseen"), strict=True)
-    ]
-    out = score_all(tmp_path, grouped)
-    report = make_suite_report(out, Options(resamples=100), lambda line: None)
-    assert {"seen", "unseen", "macro"} < {group.task for group in report.groups}
-    assert report.verdict is not None
-    last = report.verdict.sentences[-1]
-    assert "classification" in last
-    assert "link_prediction" in last
-    assert not [name for name in ("seen", "macro") if name in last]
+def test_a_text_is_cut_only_if_it_is_too_long() -> None:
+    assert [shortened("ab cde", limit) for limit in (6, 5)] == ["ab cde", "ab …"]

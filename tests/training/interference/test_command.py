@@ -15,6 +15,7 @@ from scimult.hardware import MemoryFullError
 from scimult.locks import temporary_name
 from scimult.models import Encoder
 from scimult.training.build import build_model
+from scimult.training.config import PretrainConfig
 from scimult.training.interference import (
     run,
 )
@@ -60,6 +61,7 @@ def test_the_command_writes_a_report(folder: Path) -> None:
     # Two blocks of attention, feed-forward and norms; embeddings and their norm; all.
     assert len(report["pairs"]) == 3 * (2 * 3 + 2 + 1)
     assert len(report["within"]) == 3 * (2 * 3 + 2 + 1)
+    assert [drift["role"] for drift in report["drift"]] == ["query", "candidate"] * 3
     for drift in report["drift"]:
         assert drift["cosine"] == pytest.approx(1, abs=1e-6)
         assert drift["cka"] == pytest.approx(1, abs=1e-6)
@@ -136,6 +138,30 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     temporary_name(tmp_path / "killed" / "interference.json").touch()
     with pytest.raises(ConfigError, match="model is not a run"):
         run_interference(folder / "base", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("name", ["", "model"])
+def test_a_run_is_measured_with_its_own_configuration(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Named by its folder or by the model in it; another one with --config, and without dropout."""
+    found = []
+
+    def planned(config: PretrainConfig) -> None:
+        found.append(config)
+        raise DataError("seen")
+
+    monkeypatch.setattr(run, "plan_run", planned)
+    own = run_config(folder, "run", model={"variant": "mha_expert", "dropout": 0.5})
+    save_config(own, tmp_path / "run" / "config.yaml")
+    (tmp_path / "run" / "model").mkdir()
+    save_config(run_config(folder, "run", model={"variant": "vanilla"}), tmp_path / "other.yaml")
+    model = tmp_path / "run" / name
+    for config in (None, tmp_path / "other.yaml"):
+        with pytest.raises(DataError, match="seen"):
+            run_interference(model, tmp_path / "out", config=config)
+    assert [one.model.variant for one in found] == ["mha_expert", "vanilla"]
+    assert [(one.model.dropout, one.model.base) for one in found] == [(0.0, str(model))] * 2
 
 
 def test_full_memory_is_named(

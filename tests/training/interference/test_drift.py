@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from scimult.config import save_config
+from scimult.data.batches import Batch
 from scimult.errors import SciMultError
 from scimult.files import read_json, write_json
+from scimult.models import pack
 from scimult.training.build import build_model
 from scimult.training.interference.drift import linear_cka, measure_drift
 from scimult.training.interference.gradients import training_rounds
@@ -88,10 +90,28 @@ def test_drift_shows_what_moved(folder: Path) -> None:
         for micro_batches in of_round
         for micro_batch in micro_batches
     ]
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in moved.model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.05)
-    for drift in measure_drift(base, moved, ["search"], micro_batches):
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    drifts = measure_drift(base, moved, ["search"], micro_batches)
+    assert [(drift.task, drift.role) for drift in drifts] == [
+        ("search", "query"),
+        ("search", "candidate"),
+    ]
+    for drift, side in zip(drifts, ("query_B", "candidate_C"), strict=True):
+        distinct = {
+            part.rows[index].tobytes(): part.rows[index]
+            for micro_batch in micro_batches
+            for part in micro_batch.parts
+            if isinstance(part, Batch)
+            for index in getattr(part, side).tolist()
+        }
+        rows = list(distinct.values())
+        assert drift.texts == len(rows) > 5
+        with torch.no_grad():
+            before, after = (one.model.eval()(pack(rows), 0) for one in (base, moved))
+        cosine = float(torch.cosine_similarity(before, after).mean())
+        assert drift.cosine == pytest.approx(cosine, abs=1e-5)  # float32, other batches
         assert 0 < drift.cosine < 0.999
         assert 0 < drift.cka < 0.999
-        assert drift.texts > 5

@@ -93,6 +93,25 @@ def _pull_apart(model: Encoder, chosen: Sequence[str], strength: float) -> TaskL
     return losses
 
 
+@pytest.mark.parametrize(
+    ("parameter", "location"),
+    [
+        ("embeddings.words.weight", (-1, "embeddings")),
+        ("embeddings.norm.bias", (-1, "norms")),
+        ("blocks.2.attention.qkv.experts.0.weight", (2, "attention")),
+        ("blocks.2.attention.norm.weight", (2, "norms")),
+        ("blocks.10.feed_forward.experts.1.output.bias", (10, "feed_forward")),
+        ("blocks.10.feed_forward.experts.1.norm.bias", (10, "norms")),
+        ("final_norm.weight", (12, "norms")),
+    ],
+)
+def test_a_parameter_is_placed_by_its_block_and_part(
+    parameter: str, location: tuple[int, str]
+) -> None:
+    """Norms of every block and of both ends are parts of their own."""
+    assert location_of(parameter, num_blocks=12) == location
+
+
 @pytest.mark.parametrize("case", ["vanilla", "mha_expert"])
 def test_products_equal_autograd_by_hand(case: str) -> None:
     model = tiny_encoder(case).double()
