@@ -88,7 +88,7 @@ def test_a_bibliography_becomes_a_library_that_follows_it(library: Path) -> None
 def test_a_check_names_damaged_files_and_fails(library: Path) -> None:
     path = next(path for path in library.rglob("*") if path.suffix == ".npy")
     path.write_bytes(path.read_bytes()[:-1])
-    result = _run("library", "check", library)
+    result = invoke("library", "check", library)
     assert result.exit_code == 1
     assert str(path) in result.stderr
     assert re.search(r"mine: \d usable papers?, 1 damaged file$", result.stdout.strip())
@@ -98,12 +98,12 @@ def test_tags_of_a_library_replace_no_file_unasked(library: Path) -> None:
     labels = library.parent / "labels.jsonl"
     labels.write_text('{"id": "l1", "name": "Nets"}\n{"id": "l2", "name": "Proteins"}\n')
     options = ("tag", "--library", library, "--labels", labels, "--out")
-    assert "output is also an input" in _error(*options, labels, "--overwrite")
+    assert "output is also an input" in refused(*options, labels, "--overwrite")
     out = library.parent / "tags.jsonl"
     out.write_text("mine\n")
-    assert "output exists already" in _error(*options, out)
+    assert "output exists already" in refused(*options, out)
     assert out.read_text() == "mine\n"
-    result = _run(*options, out, "--overwrite", "--top", 1)
+    result = invoke(*options, out, "--overwrite", "--top", 1)
     assert result.stdout == f"{out}: up to 1 label for each of 3 papers\n"
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert {row["id"] for row in rows} == {"a1", "a2", "a3"}
