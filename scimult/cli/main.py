@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import typer
+from tqdm import tqdm
 from typer.core import TyperGroup
 
 from scimult import __version__
@@ -214,6 +215,8 @@ def launch(verb: str) -> NoReturn:
     everything was written, and the launcher would then report a failed run. After an error, the
     end of NCCL's group could wait for the other ranks forever.
     """
+    # Its own lock is shared by processes: from Python 3.14 on, one that ends so leaves it behind.
+    tqdm.set_lock(threading.RLock())
     code: object = 0
     try:
         app([verb, *sys.argv[1:]])

@@ -187,3 +187,19 @@ def test_a_launched_verb_that_fails_is_shown_and_ends_at_once(
         main.launch("pretrain")
     assert ended.value.code == 1
     assert "RuntimeError: a kernel failed" in capsys.readouterr().err
+
+
+def test_a_launched_verb_leaves_no_semaphore_behind() -> None:
+    """As Python 3.14 starts processes, that of tqdm outlived a rank, and a warning said so."""
+    lines = [
+        "import multiprocessing",
+        "from scimult.cli import main",
+        "from scimult.progress import warn",
+        "multiprocessing.set_start_method('forkserver')",
+        "main.app = lambda words: (main.show_messages(), warn('a message'))",
+        "main.launch('pretrain')",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "a message\n"
