@@ -26,7 +26,7 @@ from scimult.errors import ConfigError
 from scimult.forks import survive_forks
 from scimult.library.exact import ExactSearch, IdsOf, RowScores, ranked
 from scimult.library.segments import UnreadableError
-from scimult.retrieval.embeddings import queries_for
+from scimult.retrieval.faiss_indexes import queries_for
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray, FloatArray, IntArray, Similarity
 

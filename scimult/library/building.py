@@ -22,7 +22,7 @@ from scimult.errors import ConfigError, DataError, StorageError
 from scimult.files import atomic_file, only_writer
 from scimult.library.approximate import IndexFacts, Kind, faiss_library
 from scimult.progress import note
-from scimult.retrieval.embeddings import for_faiss, new_index, write_index
+from scimult.retrieval.faiss_indexes import for_faiss, new_index, write_index
 from scimult.retrieval.shards import Shards
 from scimult.types import BoolArray
 

@@ -20,8 +20,8 @@ import numpy as np
 from scimult.data.ragged import Ragged, offsets_of
 from scimult.errors import DataError
 from scimult.progress import progress
-from scimult.retrieval.embeddings import for_faiss, new_index, queries_for, write_index
 from scimult.retrieval.exact import ExactIndex
+from scimult.retrieval.faiss_indexes import for_faiss, new_index, queries_for, write_index
 from scimult.retrieval.runs import Ranking
 from scimult.retrieval.selection import check_length
 from scimult.types import FloatArray, IntArray, Similarity

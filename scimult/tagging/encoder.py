@@ -13,7 +13,7 @@ import numpy as np
 
 from scimult.errors import DataError
 from scimult.inference import SciMult
-from scimult.retrieval.embeddings import for_faiss
+from scimult.retrieval.faiss_indexes import for_faiss
 from scimult.types import FloatArray, Similarity
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scimult.inference import SciMult
-from scimult.retrieval.embeddings import for_faiss, unit_rows
+from scimult.retrieval.embeddings import unit_rows
+from scimult.retrieval.faiss_indexes import for_faiss
 from scimult.tagging.names import NameFinder
 from scimult.tagging.signals import similarities
 from scimult.tagging.vocabulary import Vocabulary
