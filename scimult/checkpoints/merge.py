@@ -258,22 +258,46 @@ def _in_one_layout(
     models: Sequence[Pretrained], paths: Sequence[Path | str], *, check_tasks: bool = True
 ) -> tuple[PretrainedConfig, list[dict[str, Tensor]]]:
     """Return a config that all models fit, and the weights of each in its layout."""
-    routed = [model for model in models if model.config.encoder.is_routed]
-    target = (routed or list(models))[0].config
+    target = _layout_of([model.config for model in models])
     weights = []
     for model, path in zip(models, paths, strict=True):
         differences = _differences(target, model.config, check_tasks=check_tasks)
         tokenizers = models[0].tokenizer.fingerprint, model.tokenizer.fingerprint
         if tokenizers[0] != tokenizers[1]:
             differences["fingerprint of the tokenizer"] = tokenizers
-        if differences:
-            listed = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differences.items())
-            fix = "merge models that were trained from one base"
-            raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
+        _refuse(differences, path)
         routes = matching_routes(model.config, target, path)
         weights.append(_encoder(target, model.model.state_dict(), routes).state_dict())
         _warn_of_starts(weights[0], weights[-1], f"{paths[0]} and {path}")
     return target, weights
+
+
+def check_alike(
+    configs: Mapping[str, PretrainedConfig], *, check_tasks: bool = True
+) -> PretrainedConfig:
+    """Refuse models, by name, that cannot be merged; return the config whose layout all get.
+
+    Raises
+    ------
+    CheckpointError
+        If they differ in size, tasks (unless ``check_tasks`` is off) or settings.
+    """
+    target = _layout_of(list(configs.values()))
+    for name, config in configs.items():
+        _refuse(_differences(target, config, check_tasks=check_tasks), name)
+    return target
+
+
+def _layout_of(configs: Sequence[PretrainedConfig]) -> PretrainedConfig:
+    """Return the first config with experts, else the first."""
+    return next((config for config in configs if config.encoder.is_routed), configs[0])
+
+
+def _refuse(differences: Mapping[str, tuple[Any, Any]], path: Path | str) -> None:
+    if differences:
+        listed = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in differences.items())
+        fix = "merge models that were trained from one base"
+        raise CheckpointError(f"models differ in {listed}", path=path, fix=fix)
 
 
 def _warn_of_starts(first: Weights, second: Weights, names: str) -> None:

@@ -61,6 +61,10 @@ def check_output_file(out: Path, overwrite: bool | None, inputs: Iterable[Path])
     StorageError
         If it may not.
     """
+    if str(out) == "-":
+        problem = "would be a file of that name, not standard output"
+        fix = "name a file, or redirect what the command prints without one"
+        raise StorageError(problem, path=out, fix=fix)
     if not out.exists():
         return
     if any(out.samefile(path) for path in inputs):

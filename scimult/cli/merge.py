@@ -234,7 +234,7 @@ def _gate(
         for name in loaded.keys() - tested:
             echo(f"{name}: not tested against {encoder.name}: no per-query scores", err=True)
         worse += [
-            f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.3f})"
+            f"{row.name} ({100 * row.difference:+.2f} to {encoder.name}, p {row.p_holm:.4f})"
             for row in rows
             if row.difference < 0 and row.p_holm is not None and row.p_holm <= settings.level
         ]

@@ -17,6 +17,7 @@ from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import write_json, write_text
+from scimult.progress import LOGGER
 from scimult.retrieval.runs import run_lines
 
 MTEB_VERSION = "2.0.0"
@@ -37,8 +38,8 @@ def export_results(
 
     ``csv``: ``OUT/results.csv``, one line per score. ``mteb``: a results folder for MTEB's
     ``ResultCache``, where ``names`` maps sets to MTEB's names. ``beir``: ``OUT/SYSTEM/SET.json``
-    from the ranked lists of ``--save-runs``, as PMC-Patients requires too. Empty ``systems`` and
-    ``sets`` mean all.
+    from the ranked lists of ``--save-runs``, as PMC-Patients requires too; a message names what
+    has no such lists. Empty ``systems`` and ``sets`` mean all.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def export_results(
         return [out / "results.csv"]
     written: dict[Path, None] = {}
     for folder, result in selected:
+        if form == "beir":
+            _tell_of_no_lists(folder, result)
         texts = _mteb(result, out, names or {}) if form == "mteb" else _beir(folder, result, out)
         for path, text in texts:
             _check_inside(out, path)
@@ -172,9 +175,20 @@ def _model_meta(result: Result, revision: str) -> dict[str, Any]:
     }
 
 
+def _ranked_lists(folder: Path, result: Result, name: str) -> Path:
+    return folder_of(folder, result.system) / "runs" / f"{name}.run"
+
+
+def _tell_of_no_lists(folder: Path, result: Result) -> None:
+    without = [name for name in result.sets if not _ranked_lists(folder, result, name).exists()]
+    if without:
+        names = ", ".join(without)
+        LOGGER.warning("%s: without ranked lists (--save-runs): %s", result.system, names)
+
+
 def _beir(folder: Path, result: Result, out: Path) -> Iterator[tuple[Path, str]]:
     for name in result.sets:
-        run = folder_of(folder, result.system) / "runs" / f"{name}.run"
+        run = _ranked_lists(folder, result, name)
         if run.exists():
             # A run has no line for an empty list, and BEIR averages over the queries it is given.
             queries = read_per_query(folder, result.system, name).query_ids

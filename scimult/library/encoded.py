@@ -36,7 +36,7 @@ class PrecomputedVectors:
         by_task = {shards.space.made_by.get("task"): shards for shards in _all_shards(folder)}
         missing = [task for task in spaces if task not in by_task]
         if missing:
-            fix = "scimult encode --task all encodes for all tasks; or create the library --task"
+            fix = "scimult encode --task all encodes for all; or create a library of fewer: --task"
             raise DataError(f"no vectors for {', '.join(missing)}", path=folder, fix=fix)
         self._shards = {task: by_task[task] for task in spaces}
         for task, space in spaces.items():

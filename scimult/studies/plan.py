@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from scimult.checkpoints import Pretrained, PretrainedConfig
-from scimult.checkpoints.reading import read_config
+from scimult.checkpoints.merge import check_alike
+from scimult.checkpoints.reading import chosen_config, find_model_folder, read_config
 from scimult.errors import ConfigError, DataError, SciMultError
 from scimult.evaluation.harness import missing_sets
 from scimult.evaluation.suites import Suite, load_suite
@@ -140,6 +141,7 @@ def check_plan(plan: Plan) -> None:
         Naming all runs that cannot start, and why.
     """
     models: dict[str, Pretrained] = {}
+    configs: dict[str, PretrainedConfig | None] = {}
     problems: list[str] = []
     failed: set[str] = set()
     for name, members in by_run(plan.trials).items():
@@ -159,8 +161,11 @@ def check_plan(plan: Plan) -> None:
                 _check_folder(plan, trial, origins)
             # A merge has the tasks of its parents.
             if name in models:
-                _check_tasks(plan, members[0], models[name].config)
-            elif plan.runs[name].model is not None:
+                configs[name] = config = models[name].config
+                _check_tasks(plan, members[0], config)
+            elif plan.runs[name].merge is not None:
+                configs[name] = _check_merge(plan, name, configs)
+            else:
                 _check_tasks(plan, members[0], read_config(members[0].folder))
         except SciMultError as error:
             failed.add(name)
@@ -183,6 +188,30 @@ def _rehearse(
         models[stage.name] = model
         origins.append(origin_of(run, model))
     return model, origins
+
+
+def _check_merge(
+    plan: Plan, name: str, configs: Mapping[str, PretrainedConfig | None]
+) -> PretrainedConfig | None:
+    """Refuse a merge of models that differ in size; return its config, None if that is not known.
+
+    ``configs`` are those of trained runs and merges.
+    """
+    merge = plan.runs[name].merge
+    assert merge is not None
+    parts: dict[str, PretrainedConfig] = {}
+    for parent in merge.parents:
+        model = plan.runs[parent].model
+        # Not `read_config`: merging reads the settings of sentence-transformers, too.
+        config = configs[parent] if model is None else chosen_config(find_model_folder(model))[0]
+        if config is None:
+            return None
+        parts[parent] = config
+    if merge.models and not merge.share_experts:
+        return check_alike(parts)
+    if merge.experts and not any(config.encoder.is_routed for config in parts.values()):
+        check_alike(parts, check_tasks=False)
+    return None
 
 
 def _check_tasks(plan: Plan, trial: Trial, config: PretrainedConfig) -> None:

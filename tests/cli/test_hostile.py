@@ -118,6 +118,8 @@ def test_tag_never_replaces_an_input_and_other_files_only_on_request(folder: Pat
         assert "output is also an input" in refused("tag", *options, "--out", out)
         message = refused("tag", *options, "--out", out, "--overwrite")
         assert "output is also an input" in message
+    message = refused("tag", *options, "--out", "-")
+    assert "-: would be a file of that name, not standard output. Fix: " in message
     (folder / "old.jsonl").write_text("old", encoding="utf-8")
     message = refused("tag", *options, "--out", "old.jsonl")
     assert "output exists already. Fix: choose another file, or --overwrite" in message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -104,6 +105,8 @@ def test_nothing_is_written_that_is_worse_than_its_parent(tmp_path: Path) -> Non
     result = invoke(*words, "--share", "0", "--share", "1")
     assert result.exit_code == 1
     assert "the merged model is worse on own (" in result.output
+    (p,) = re.findall(r"to model, p (\S+)\)", result.output)
+    assert 0 < float(p) <= 0.05
     assert not (tmp_path / "out").exists()
     # Under its name a parent would be compared with itself.
     for name in ("model", "merged"):

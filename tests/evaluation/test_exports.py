@@ -106,6 +106,21 @@ def test_runs_score_the_same_in_trec_eval(
         assert entry.scores[ours] == pytest.approx(mean, abs=1e-9)
 
 
+def test_what_has_no_ranked_lists_is_told(
+    written: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = shutil.copytree(written[0], tmp_path / "both")
+    shutil.rmtree(both / "words" / "runs")
+    (both / "BM25" / "runs" / "search.run").unlink()
+    paths = export_results([both], "beir", tmp_path / "out", sets=["search", "links"])
+    assert [path.relative_to(tmp_path / "out").as_posix() for path in paths] == ["BM25/links.json"]
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert told == [
+        "BM25: without ranked lists (--save-runs): search",
+        "words: without ranked lists (--save-runs): links, search",
+    ]
+
+
 def test_a_query_with_an_empty_list_counts_in_beirs_mean(tmp_path: Path) -> None:
     write_search(tmp_path / "data")
     with open(tmp_path / "data/search/queries.jsonl", "a", encoding="utf-8") as file:

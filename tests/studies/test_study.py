@@ -22,6 +22,7 @@ from scimult.studies.jobs import Slot
 from scimult.studies.plan import make_plan
 from scimult.studies.work import make_jobs
 from tests.studies.small_study import call, small_study, write_study
+from tests.tiny import save_tiny_model
 from tests.training.corpus import metrics
 
 EXPERT = re.compile(r"(?<=experts)\.\d+\.")
@@ -255,6 +256,27 @@ def test_all_that_cannot_start_is_refused_at_once(folder: Path) -> None:
         assert f"\n  {name}" in result.stderr
     assert result.stderr.count("Fix:") == 1
     assert not (folder / "refused").exists()
+
+
+def test_a_merge_of_models_of_other_sizes_is_refused_before_any_work(folder: Path) -> None:
+    deep = save_tiny_model(folder / "deep", variant="vanilla", num_blocks=3)
+    runs = {
+        "base": {"model": str(folder / "base")},
+        "experts": {"overrides": ["model.variant=mha_expert"]},
+        "deep": {"model": str(deep)},
+        "fits": {"merge": {"models": ["base", "experts"]}},
+        "no_fit": {"merge": {"models": ["experts", "deep"]}},
+        "no_base": {"merge": {"models": ["base"], "method": "task_vectors", "base": "deep"}},
+        "of_merged": {"merge": {"models": ["fits", "deep"]}},
+        "split": {"merge": {"experts": {"classification": "base", "search": "deep"}}},
+    }
+    result = call(write_study(folder, "refused", runs=runs), "--dry-run")
+    assert "4 of 8 runs cannot start. Fix: " in result.stderr
+    for name in ("no_fit", "no_base", "of_merged", "split"):
+        assert f"\n  {name}: deep: models differ in " in result.stderr
+    assert result.stderr.count("num_blocks 2 and 3") == 4
+    runs = {name: runs[name] for name in ("base", "experts", "fits")}
+    assert call(write_study(folder, "refused", runs=runs), "--dry-run").exit_code == 0
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

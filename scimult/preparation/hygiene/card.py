@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 
@@ -308,4 +309,5 @@ def _save(card: Path, what: str, draw: Callable[[Axes, T], None], data: T) -> st
     path = card.with_name(f"{card.stem}_{what}.png")
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
-    return path.name
+    # A link in Markdown ends at a space, and at a bracket that opens none.
+    return quote(path.name)

@@ -175,8 +175,10 @@ def _settings(model: Path, config: Path | None, overrides: Sequence[str]) -> Pre
     run = model.parent if model.name == MODEL_NAME else model
     path = config or run / CONFIG_NAME
     if config is None and not path.is_file():
+        # A mistyped runs/mine could be a name on the hub.
+        problem = "model is not a run" if model.exists() else "there is no such folder"
         raise ConfigError(
-            "model is not a run, so its mixture is unknown",
+            f"{problem}, so its mixture is unknown",
             path=model,
             fix="name a run's configuration: --config FILE",
         )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -64,11 +64,13 @@ def test_languages_of_long_texts(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_card_names_its_plots_and_parts(data: PreparedData, tmp_path: Path) -> None:
-    path = tmp_path / "cards" / "toy.md"
+    path = tmp_path / "cards" / "my töy).md"
     completed("card", data.folder, "--out", path)
     text = path.read_text()
-    plots = re.findall(r"\]\((.*\.png)\)", text)
-    assert plots == ["toy_lengths.png", "toy_labels.png", "toy_years.png"]
+    # A renderer ends a plain link at a space or this bracket.
+    parts = [part for block in MarkdownIt().parse(text) for part in block.children or ()]
+    plots = [unquote(str(part.attrs["src"])) for part in parts if part.type == "image"]
+    assert plots == ["my töy)_lengths.png", "my töy)_labels.png", "my töy)_years.png"]
     assert all((path.parent / plot).stat().st_size > 1000 for plot in plots)
     assert data.fingerprint in text
     assert "| toy | toy | 20 | 5 | 6 | CC0 |" in text

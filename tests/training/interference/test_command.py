@@ -115,6 +115,8 @@ def test_impossible_measurements_are_named(folder: Path, tmp_path: Path) -> None
     given: dict[str, Any] = {"config": tmp_path / "run.yaml", "rounds": 2}
     with pytest.raises(ConfigError, match="model is not a run.*Fix: name a run's configuration"):
         run_interference(folder / "base", tmp_path / "out")
+    with pytest.raises(ConfigError, match="runs/mien: there is no such folder.*Fix: name a run's"):
+        run_interference(Path("runs/mien"), tmp_path / "out")
     with pytest.raises(ConfigError, match="interference needs at least two tasks"):
         run_interference(
             folder / "base", tmp_path / "out", overrides=["data.sources=[world.search]"], **given
