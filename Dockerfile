@@ -10,6 +10,9 @@ ARG TORCH="torch==2.13.0"
 ARG EXTRAS="train,eval"
 ENV PIP_NO_CACHE_DIR=1 DS_ACCELERATOR=cpu TOKENIZERS_PARALLELISM=false HOME=/tmp
 
+# Training takes less time and memory with it (docs/performance.md#memory).
+RUN apt-get update && apt-get install -y --no-install-recommends libtcmalloc-minimal4 && rm -rf /var/lib/apt/lists/*
+ENV LD_PRELOAD=libtcmalloc_minimal.so.4
 # Unquoted: it may hold options of pip.
 RUN pip install ${TORCH}
 WORKDIR /opt/scimult

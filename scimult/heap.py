@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # How much larger a process may grow by the gaps between its blocks.
 _LARGEST_GROWTH = 1.5
+# Seconds of this process's work between two times, per GiB that the system then clears again: some
+# 0.5, so that small quick steps lose a fortieth and not a fifth.
+_SECONDS_BETWEEN = 20.0
 _OWN_PAGES = Path("/proc/self/statm")
 
 
@@ -49,11 +53,13 @@ class HeapGaps:
 
     After `keep_freed_memory`, blocks of ever new sizes leave gaps that no later block fits, so the
     process would grow for hundreds of steps. Given back after every step, all memory would be
-    cleared and mapped anew each time. A step is one of training, or a batch of texts.
+    cleared and mapped anew each time; so it is only after as much work as makes up for that. A step
+    is one of training, or a batch of texts.
     """
 
     def __init__(self) -> None:
         self._without_gaps = 0
+        self._given_back_at = 0.0
         self._outside: int | None = None
         self._is_fresh = True
 
@@ -72,11 +78,15 @@ class HeapGaps:
         if self._is_fresh:
             self._without_gaps = max(self._without_gaps, memory)
             self._is_fresh = False
-        elif memory > _LARGEST_GROWTH * self._without_gaps:
+        elif memory > _LARGEST_GROWTH * self._without_gaps and self._pays_off(memory):
             trim = _allocator("malloc_trim")
             if trim is not None:
                 trim(0)
-            self._is_fresh = True
+            self._is_fresh, self._given_back_at = True, time.process_time()
+
+    def _pays_off(self, memory: int) -> bool:
+        work = time.process_time() - self._given_back_at
+        return work >= _SECONDS_BETWEEN * memory / 2**30
 
 
 @cache
