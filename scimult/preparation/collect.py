@@ -100,8 +100,11 @@ class _Reading:
     def read(self) -> None:
         """Read everything; the results are in the attributes."""
         sources, readers = self._config.sources, self._target_readers()
-        for source in sources:
-            self._read_labels(source)
+        # The labels of a namespace are one range of rows, in whatever order its sources come.
+        for space in dict.fromkeys(source.space for source in sources):
+            for source in sources:
+                if source.space == space:
+                    self._read_labels(source)
         for source in progress(sources, "papers", unit="source"):
             self._read_papers(source, [one for one in readers if one.source is source])
         for source in progress(sources, "pairs", unit="source"):
