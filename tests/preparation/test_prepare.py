@@ -18,7 +18,6 @@ from scimult.files import read_json, write_json
 from scimult.locks import lock_name, temporary_name
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.dataset import build_dataset
-from scimult.preparation.prepare import prepare
 from scimult.types import Text
 from tests.prepared_folders import Metadata, named_pairs
 from tests.raw_corpus import (
@@ -226,24 +225,6 @@ def test_sources_of_a_label_space_share_the_cap(root: Path, tmp_path: Path) -> N
         left_out = counts[name]["pairs beyond the cap of their label"]
         assert left_out == 40 - len(file.positives.values)
         assert counts[name]["labels with such pairs"] == (5 if left_out else 0)
-
-
-def test_labels_of_a_namespace_are_one_range_in_any_order_of_sources(tmp_path: Path) -> None:
-    """Candidates of a label space are its range: between two of its sources another one comes."""
-    sources = []
-    for name, space, label in (("a1", "a", "x"), ("b1", "b", "y"), ("a2", "a", "z")):
-        paper = {"id": f"{name}p", "title": name, "abstract": "", "labels": [label]}
-        write_jsonl(tmp_path / f"{name}.jsonl", [paper])
-        write_jsonl(tmp_path / f"{name}.labels.jsonl", [{"id": label, "name": f"{space} {label}"}])
-        files = {"papers": f"{name}.jsonl", "labels": f"{name}.labels.jsonl"}
-        sources.append({"name": name, "namespace": space, **files})
-    config = raw_config(tmp_path, sources=sources, dev_fraction=0.0)
-    (tmp_path / "out").mkdir()
-    prepare(config, tmp_path / "out")
-    data = PreparedData.open(tmp_path / "out")
-    spans = data.manifest.label_rows
-    labels = {space: data.texts.ids[slice(*span)] for space, span in spans.items()}
-    assert labels == {"a": ["a/label:x", "a/label:z"], "b": ["b/label:y"]}
 
 
 def test_sources_of_a_label_space_agree_on_the_cap(root: Path) -> None:
