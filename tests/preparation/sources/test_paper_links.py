@@ -63,6 +63,7 @@ def test_patients_are_papers_without_a_title(tmp_path: Path) -> None:
         {"id": "2-1", "title": "", "abstract": "A patient, 2."},
     ]
     assert found.pairs("pmc-patients-par", "links") == [("1-1", "77", "1")]
+    assert [found.counts(f"pmc-patients-{part}")["queries"] for part in ("ppr", "par")] == [2, 2]
 
 
 STUDY = ("PaperId", "RecommendedPaperId", "Method", "StudyScore", "Similarity")
