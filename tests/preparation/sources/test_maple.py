@@ -91,12 +91,12 @@ def test_papers_labels_metadata_and_references(tmp_path: Path) -> None:
 
 def test_a_quote_in_names_of_labels_and_venues_is_a_character(tmp_path: Path) -> None:
     files = _files() | {
-        "Art/labels.txt": table(("11", '"papyrus', "2"), ("12", 'scientific" writing', "2")),
+        "Art/labels.txt": table(("11", '"papyrus"', "2"), ("12", 'scientific" writing', "2")),
         "Art/venues.txt": table(("76", "x", '"Y'), ("77", "j things", 'J. of "Things"')),
     }
     found = run(tmp_path, "maple", files, folders=["Art"], coarse_fields=[])
     names = [label["name"] for label in found.rows("maple-mag", "labels")]
-    assert names == ['"papyrus', 'scientific" writing']
+    assert names == ['"papyrus"', 'scientific" writing']
     assert found.rows("maple-mag", "papers")[0]["venue"] == 'J. of "Things"'
 
 
