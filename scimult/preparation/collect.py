@@ -12,7 +12,6 @@ from scimult.data.importers.engine import connected
 from scimult.data.prepared import REJECTS_FILE
 from scimult.data.records import Rejects
 from scimult.data.targets import TargetFile
-from scimult.data.teacher import TeacherScores
 from scimult.data.text_store import TextStoreWriter
 from scimult.errors import DataError
 from scimult.preparation.collected import Collected, RawPairs, unique_rows
@@ -26,6 +25,7 @@ from scimult.preparation.source_tables import (
     read_citations,
     read_targets,
     reject_unanswered,
+    teacher_scores,
 )
 from scimult.preparation.source_texts import nothing_left, read_labels, read_papers, read_queries
 from scimult.preparation.targets import TargetReader, moved, refuse_lonely_classes
@@ -77,7 +77,7 @@ def collect(config: PrepareConfig, folder: Path, *, limits: Limits, skip_bad: bo
             citations=corpus.unique_pairs(reading.edges),
             shown=corpus.unique_pairs([answer.shown for answer in answers]),
             triples=unique_rows([answer.triples for answer in answers]),
-            teacher=_teacher_scores(answers),
+            teacher=teacher_scores(answers),
             targets=reading.targets,
             label_rows=corpus.label_rows,
             counts=reading.counts,
@@ -100,8 +100,11 @@ class _Reading:
     def read(self) -> None:
         """Read everything; the results are in the attributes."""
         sources, readers = self._config.sources, self._target_readers()
-        for source in sources:
-            self._read_labels(source)
+        # The labels of a namespace are one range of rows, in whatever order its sources come.
+        for space in dict.fromkeys(source.space for source in sources):
+            for source in sources:
+                if source.space == space:
+                    self._read_labels(source)
         for source in progress(sources, "papers", unit="source"):
             self._read_papers(source, [one for one in readers if one.source is source])
         for source in progress(sources, "pairs", unit="source"):
@@ -218,13 +221,3 @@ class _Reading:
         self.targets = [file for file in files if len(file)]
         for file in self.targets:
             self.counts[file.source][f"papers with a target of {file.task}"] = len(file)
-
-
-def _teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:
-    """Concatenate the teacher scores of all sources; ``None`` if there are none."""
-    scored = [answer for answer in answers if len(answer.scores)]
-    if not scored:
-        return None
-    columns = [answer.scored for answer in scored]
-    queries, papers = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return TeacherScores(queries, papers, np.concatenate([answer.scores for answer in scored]))

@@ -18,7 +18,7 @@ from scimult.preparation.config import Part, SourceConfig
 from scimult.preparation.pair_columns import Columns
 from scimult.types import IntArray
 
-VERSION = "2"
+VERSION = "3"
 FILE_NAME = "collected.json"
 
 

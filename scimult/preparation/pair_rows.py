@@ -82,7 +82,9 @@ def answer_rows(path: Path, kind: str, score_threshold: float) -> FileRows:
     extra = {"positives": (), "clicks": ("clicked",)}.get(kind, ("score",))
     reached = f"number(score) >= {score_threshold!r}"
     positive = {
-        "positives": f"(blank(score) OR {reached}) AND stripped(clicked) <> '0'",
+        # CASE, since OR evaluates both sides, and no number stops the statement.
+        "positives": f"CASE WHEN blank(score) THEN true ELSE {reached} END "
+        "AND stripped(clicked) <> '0'",
         "clicks": "CASE stripped(clicked) WHEN '0' THEN false WHEN '1' THEN true "
         "ELSE error('unusual') END",
     }

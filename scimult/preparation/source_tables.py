@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scimult.data.records import Record
 from scimult.data.sql import literal, quoted
-from scimult.data.teacher import TWO_SCORES, conflict_of
+from scimult.data.teacher import TWO_SCORES, TeacherScores, conflict_of
 from scimult.errors import DataError
 from scimult.preparation.config import SourceConfig
 from scimult.preparation.corpus import Corpus, FileTexts
@@ -28,15 +28,17 @@ from scimult.types import IntArray
 class Answers:
     """Papers that answer each query or were only shown for it, as rows of the text store.
 
-    ``scored`` are the pairs that a teacher scored, with their ``scores``. ``triples`` are
-    queries, answers and the hard negative given for that answer.
+    ``scored`` are the pairs that a teacher scored, with their ``scores`` and ``lines`` of the file.
+    ``triples`` are queries, answers and the hard negative given for that answer.
     """
 
+    path: Path
     positives: Columns
     shown: Columns
     triples: IntArray
     scored: Columns
     scores: NDArray[np.float64]
+    lines: IntArray
 
 
 class _Problem(NamedTuple):
@@ -151,18 +153,43 @@ def read_answers(path: Path, kind: str, source: SourceConfig, corpus: Corpus) ->
     columns = "query, paper, teacher, line"
     scored = corpus.arrays(f"SELECT {columns} {good} teacher IS NOT NULL ORDER BY line")
     scored_queries, scored_papers, scores, lines = map(np.asarray, scored.values())
-    if conflict := conflict_of(scored_queries, scored_papers, scores):
-        first, second = conflict
-        fix = f"keep one; the other is in line {lines[first]}"
-        value = float(scores[second])
-        raise DataError(TWO_SCORES, path=path, line=int(lines[second]), value=value, fix=fix)
-    return Answers(
+    answers = Answers(
+        path,
         positives=corpus.columns(f"SELECT query, paper {good} positive"),
         shown=corpus.columns(f"SELECT query, paper {good} NOT positive"),
         triples=np.stack([np.asarray(c, np.int64) for c in triples.values()], axis=1),
         scored=(scored_queries.astype(np.int64), scored_papers.astype(np.int64)),
         scores=scores,
+        lines=lines,
     )
+    _check_scores([answers])  # before other files are read
+    return answers
+
+
+def teacher_scores(answers: Sequence[Answers]) -> TeacherScores | None:
+    """Concatenate the teacher scores of several files; ``None`` if there are none.
+
+    A pair with two different scores is a DataError.
+    """
+    scored = [answer for answer in answers if len(answer.scores)]
+    if not scored:
+        return None
+    columns = [answer.scored for answer in scored]
+    queries, papers = (np.concatenate(column) for column in zip(*columns, strict=True))
+    _check_scores(scored)
+    return TeacherScores(queries, papers, np.concatenate([answer.scores for answer in scored]))
+
+
+def _check_scores(scored: Sequence[Answers]) -> None:
+    """Check that no pair has two different teacher scores, in one file or in two."""
+    columns = [(*answer.scored, answer.scores) for answer in scored]
+    queries, papers, scores = (np.concatenate(column) for column in zip(*columns, strict=True))
+    if conflict := conflict_of(queries, papers, scores):
+        places = [(answer.path, int(line)) for answer in scored for line in answer.lines]
+        (path, line), (other, before) = places[conflict[1]], places[conflict[0]]
+        fix = f"keep one; the other is in {'' if other == path else f'{other}, '}line {before}"
+        value = float(scores[conflict[1]])
+        raise DataError(TWO_SCORES, path=path, line=line, value=value, fix=fix)
 
 
 def reject_unanswered(queries: FileTexts, source: SourceConfig, corpus: Corpus) -> None:

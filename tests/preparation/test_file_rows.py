@@ -149,6 +149,39 @@ def test_plainly_valid_rows_are_read_by_sql(engine: FileEngine, root: Path) -> N
         assert found == by_python(engine, rows)
 
 
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize(
+    ("kind", "column", "cells", "positive"),
+    [
+        ("positives", "score", ["", "2", "0.5", "0.4"], [True, True, True, False]),
+        ("positives", "clicked", ["", "1", "0"], [True, True, False]),
+        ("judgments", "score", ["2", "0.5", ".4", "-1"], [True, True, False, False]),
+        ("links", "score", ["1e0", "0.49"], [True, False]),
+        ("clicks", "clicked", ["1", "0"], [True, False]),
+    ],
+)
+def test_what_is_an_answer(
+    engine: FileEngine,
+    tmp_path: Path,
+    kind: str,
+    column: str,
+    cells: list[str],
+    positive: list[bool],
+    space: str,
+) -> None:
+    """From the threshold of 0.5 on; a number after a space is left to Python."""
+    header = ("query-id", "paper-id", column, "teacher", "negative-id")
+    rows = [(f"q{n}", "p", cell, f"{space}0.25", f"n{n}") for n, cell in enumerate(cells)]
+    write_tsv(tmp_path / "answers.tsv", header, [*rows, ("q", "p", cells[0], "", " ")])
+    read = answer_rows(tmp_path / "answers.tsv", kind, 0.5)
+    assert (by_sql(engine, read) is None) == bool(space)
+    found = rows_by(engine, read, Rejects())
+    assert [(row["query"], row["positive"], row["teacher"], row["negative"]) for row in found] == [
+        *((f"q{n}", is_positive, 0.25, f"n{n}") for n, is_positive in enumerate(positive)),
+        ("q", positive[0], None, ""),
+    ]
+
+
 @pytest.mark.parametrize(
     "content", ["", "\n\n", '[{"id": 1, "text": "a"}]', '{"id": 1,\n"text": 2}']
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scimult.errors import DataError
@@ -11,6 +12,7 @@ from scimult.preparation.dataset import build_dataset
 from tests.prepared_folders import citations, named_pairs
 from tests.raw_corpus import (
     CITATIONS,
+    PAPERS,
     QUERIES,
     raw_config,
     write_jsonl,
@@ -113,3 +115,22 @@ def test_a_bad_line_says_where_the_next_with_its_problem_is(root: Path, tmp_path
     (root / "citations.tsv").write_text("\n".join([*rows[:2], *rows[3:]]))
     with pytest.raises(DataError, match=r"tsv:3: paper cites itself.*remove this line$"):
         build_dataset(raw_config(root), tmp_path / "out")
+
+
+@pytest.mark.long
+def test_two_teacher_scores_of_a_pair_are_found_in_two_files(tmp_path: Path) -> None:
+    """Sources of one namespace may link the same papers; equal scores say the same."""
+    write_jsonl(tmp_path / "papers.jsonl", PAPERS[:3])
+    header = ("query-id", "paper-id", "score", "teacher")
+    write_tsv(tmp_path / "one.tsv", header, [("p0", "p1", 1, 0.5), ("p0", "p2", 1, 2)])
+    first = {"name": "one", "papers": "papers.jsonl", "links": "one.tsv"}
+    second = {"name": "two", "namespace": "one", "links": "two.tsv"}
+    config = raw_config(tmp_path, sources=[first, second], dev_fraction=0)
+    write_tsv(tmp_path / "two.tsv", header, [("p1", "p0", 1, 3), ("p0", "p1", 0, 0.5)])
+    scores = build_dataset(config, tmp_path / "out")[0].teacher_scores()
+    assert scores is not None
+    assert scores(np.array([0, 0, 1]), np.array([1, 2, 0])).tolist() == [0.5, 2, 3]
+    write_tsv(tmp_path / "two.tsv", header, [("p1", "p0", 1, 3), ("p0", "p1", 0, 0.25)])
+    where = r"two\.tsv:3: .*two different teacher scores.*0\.25.*the other is in .*one\.tsv, line 2"
+    with pytest.raises(DataError, match=where):
+        build_dataset(config, tmp_path / "out")

@@ -44,6 +44,11 @@ def folder(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
+def test_a_text_of_one_word_teaches_that_word() -> None:
+    tokenizer = train_wordpiece(["graph Graph"], 50)
+    assert tokenizer.encode("GRAPH").tokens == ["[CLS]", "graph", "[SEP]"]
+
+
 @pytest.mark.ranks
 def test_every_process_finds_the_same_vocabulary(texts: list[str], tokenizer: Tokenizer) -> None:
     """The library's own WordPiece trainer fails this: it breaks ties by a random hash."""

@@ -36,6 +36,12 @@ _SINGULAR = {
     "judgments": "judgment",
 }
 _RENAMED = "labels with more than one name"
+# Both join papers with papers.
+ONE_TASK = "citations and links of one source would train the same task"
+TWO_SOURCES = (
+    "convert them under two names (name=...) and list both sources with one namespace, "
+    "or keep the citations for mining alone, as references (papers.cited=references)"
+)
 
 
 class RawSource:
@@ -295,6 +301,8 @@ class RawSource:
                 raise self._nothing_left(f"no {_SINGULAR[what]} is left")
             if best < threshold and what in ("links", "judgments"):
                 raise self._nothing_left(f"no {_SINGULAR[what]} has a score of {threshold:g}")
+        if {"citations", "links"} <= self._pairs.best.keys():
+            raise DataError(ONE_TASK, value=self.name, fix=TWO_SOURCES)
         if self.counts["papers with empty abstract"] == papers:
             self.notes.append("every abstract is empty: models see only titles")
         return self._config(choices)

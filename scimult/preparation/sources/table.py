@@ -20,7 +20,13 @@ from scimult.errors import DataError, one_of, suggest
 from scimult.preparation.config import Dangling, Name, PairTable
 from scimult.preparation.sources.base import PublicSource, SourceOptions
 from scimult.preparation.sources.conversion import Conversion
-from scimult.preparation.sources.raw import Makes, RawSource, Written
+from scimult.preparation.sources.raw import (
+    ONE_TASK,
+    TWO_SOURCES,
+    Makes,
+    RawSource,
+    Written,
+)
 from scimult.terminal import listed
 
 # Our names of the columns, and whether a table must have them.
@@ -127,6 +133,8 @@ class TableOptions(SourceOptions):
     def _check(self) -> TableOptions:
         if (self.queries is None) != (self.judgments is None):
             raise ValueError("queries and judgments need each other; name both or neither")
+        if self.citations is not None and self.links is not None:
+            raise ValueError(f"{ONE_TASK}; {TWO_SOURCES}")
         for what, known in COLUMNS.items():
             table: TableFile | None = getattr(self, what)
             columns = {} if table is None else table.columns

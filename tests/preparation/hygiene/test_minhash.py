@@ -104,6 +104,15 @@ def test_cross_candidates_are_those_of_both_together(monkeypatch: pytest.MonkeyP
     assert set(zip(row.tolist(), other.tolist(), strict=True)) == across
 
 
+@pytest.mark.parametrize("copies", [1, 5, NEIGHBOURS, NEIGHBOURS + 4])
+def test_a_text_meets_the_first_of_the_copies_that_are_looked_up(copies: int) -> None:
+    text, other = _text(list(range(20))), _text(list(range(100, 120)))
+    bands = SortedBands(_sketch([other, *[text] * copies, other]), NEAR)
+    row, found = bands.candidates(_sketch([text]))
+    assert row.tolist() == [0] * len(found)
+    assert found.tolist() == list(range(1, 1 + min(copies, NEIGHBOURS)))
+
+
 def test_a_text_that_all_share_costs_no_square() -> None:
     texts = [_text(list(range(20)))] * 400 + [_text([1, 2])]
     first, second = candidate_pairs(_sketch(texts), NEAR)

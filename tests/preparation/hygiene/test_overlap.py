@@ -9,7 +9,8 @@ import pytest
 
 from scimult.data.manifest import OverlapEntry
 from scimult.errors import DataError
-from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig
+from scimult.preparation.hygiene.config import EvaluationRole, HygieneConfig, NearConfig
+from scimult.preparation.hygiene.duplicates import find_duplicates
 from scimult.preparation.hygiene.evaluation_sets import find_sets, read_set
 from scimult.preparation.hygiene.minhash import NEIGHBOURS
 from scimult.preparation.hygiene.overlap import ROLES, find_overlap
@@ -88,6 +89,29 @@ def test_a_text_with_few_words_changed_is_found(sets: Path, tmp_path: Path) -> N
     found = find_overlap(write_texts(tmp_path, {"t:0": other}), sets, [None], config)
     assert found[0][0].ways == {"near": 1}
     assert found[1]["answer"].tolist() == [True]
+
+
+@pytest.mark.parametrize(("kept", "is_found"), [(32, True), (31, False)])
+def test_near_duplicates_are_at_least_as_similar_as_the_threshold(
+    tmp_path: Path, kept: int, is_found: bool
+) -> None:
+    """Of 40 words, 32 are exactly 0.8 of all; with words for shingles only sets count."""
+    words = [f"word{number}" for number in range(40)]
+    write_jsonl(tmp_path / "set/papers.jsonl", [{"id": "p", "title": "", "abstract": ABSTRACT}])
+    texts = [Text("paper", "", " ".join(words[:kept])), Text("paper", "", ABSTRACT)]
+    near = NearConfig(threshold=0.8, shingle_words=1)
+    config = HygieneConfig(duplicates="merge", near=near)
+    store = write_texts(tmp_path, {f"t:{number}": text for number, text in enumerate(texts)})
+    rows = find_overlap(store, tmp_path / "set", [None, None], config)[1]["query"]
+    assert rows.tolist() == [is_found, True]
+    keepers, counts = find_duplicates(store, [None, None], config)
+    assert keepers.tolist() == [0, 0 if is_found else 1]
+    assert counts["duplicates by near"] == is_found
+
+
+def test_labels_are_compared_with_no_evaluation_text(sets: Path, tmp_path: Path) -> None:
+    texts = [Text(kind, "The answer of this question", ABSTRACT) for kind in ("label", "paper")]
+    assert _overlap(tmp_path, sets, texts)[1]["answer"].tolist() == [False, True]
 
 
 def test_copies_of_a_text_in_many_sets_hide_none(tmp_path: Path) -> None:

@@ -284,6 +284,15 @@ def test_pools_of_two_rules(
     assert pools.found_by.dtype == np.uint8
 
 
+def test_what_two_positives_of_a_group_cite_is_one_candidate(engine: DuckDBEngine) -> None:
+    edges = {(0, 1), (0, 2), (1, 5), (2, 5), (2, 6)}
+    pools = mined(
+        engine, World([(0, (1, 2))], edges), [RuleSpec("a", plans.CITED_BY_CITED, MANY)], set()
+    )
+    assert pools.negatives[0].tolist() == [5, 6]
+    assert pools.counts == {"a": 2}
+
+
 def test_the_limit_favours_no_rule(engine: DuckDBEngine) -> None:
     """A rule with many candidates must not displace those of a rule with few."""
     shown = {(0, row) for row in range(100, 200)}

@@ -67,6 +67,19 @@ def test_a_window_of_an_embedding(
             assert set(found.tolist()) <= {r for r in ranked if scores[r] < lowest - margin + near}
 
 
+@pytest.mark.parametrize(("margin", "expected"), [(0, [1, 2, 5]), (1, [2, 5]), (-1, [1, 2, 3, 5])])
+def test_a_margin_keeps_what_scores_as_much_as_it_allows(margin: int, expected: list[int]) -> None:
+    """The positives 0 and 4 score 2 and 3; the others 2, 1, 3, 1 and 9, exactly."""
+    vectors = np.array([[2], [2], [1], [3], [3], [1], [9], [1]], dtype=np.float32)
+    rows = np.arange(7, dtype=np.int64)
+    index = ExactIndex([str(row) for row in rows], vectors[rows], "dot")
+    query = np.arange(8, dtype=np.int64)
+    window = RankWindow(index, look_up(query, vectors), rows, range(9), margin)
+    groups = Groups(np.array([7]), Ragged.from_lists([[0, 4]]))
+    (found,) = window.candidates(groups)
+    assert sorted(set(found.tolist()) - {0, 4}) == expected
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> TextStore:
     shared = [" ".join(["graph"] * (row % 4)) for row in range(N)]

@@ -89,6 +89,17 @@ def test_papers_labels_metadata_and_references(tmp_path: Path) -> None:
     assert "maple-mag: papers in Art: 3, published 58,373" in found.notes
 
 
+def test_a_quote_in_names_of_labels_and_venues_is_a_character(tmp_path: Path) -> None:
+    files = _files() | {
+        "Art/labels.txt": table(("11", '"papyrus"', "2"), ("12", 'scientific" writing', "2")),
+        "Art/venues.txt": table(("76", "x", '"Y'), ("77", "j things", 'J. of "Things"')),
+    }
+    found = run(tmp_path, "maple", files, folders=["Art"], coarse_fields=[])
+    names = [label["name"] for label in found.rows("maple-mag", "labels")]
+    assert names == ['"papyrus"', 'scientific" writing']
+    assert found.rows("maple-mag", "papers")[0]["venue"] == 'J. of "Things"'
+
+
 def test_references_serve_mining_and_are_not_trained(tmp_path: Path) -> None:
     found = run(tmp_path, "maple", _files(), folders=["Art"], coarse_fields=[])
     data = found.prepare(tmp_path / "out")

@@ -38,6 +38,14 @@ def test_scidocs_classes_have_the_names_that_are_given(tmp_path: Path) -> None:
         "s1": "Art",
         "s2": "Sociology",
     }
+    assert "classified papers without a text" not in found.counts("scidocs-mag")
+    more = {"mag/train.csv": "pid,class_label\ns1,0\ns9,18\ns9,0\ns8,0\ns1,18\ns1,0\n"}
+    found = run(
+        tmp_path / "more", "scidocs", SCIDOCS | more, links=[], classes=["mag"], names=names
+    )
+    (paper,) = found.rows("scidocs-mag", "papers")
+    assert (paper["id"], paper["labels"]) == ("s1", ["0", "18"])
+    assert found.counts("scidocs-mag")["classified papers without a text"] == 2
     with pytest.raises(ConfigError, match="has only numbers"):
         run(tmp_path, "scidocs", SCIDOCS, classes=["mag"])
 
@@ -63,6 +71,7 @@ def test_patients_are_papers_without_a_title(tmp_path: Path) -> None:
         {"id": "2-1", "title": "", "abstract": "A patient, 2."},
     ]
     assert found.pairs("pmc-patients-par", "links") == [("1-1", "77", "1")]
+    assert [found.counts(f"pmc-patients-{part}")["queries"] for part in ("ppr", "par")] == [2, 2]
 
 
 STUDY = ("PaperId", "RecommendedPaperId", "Method", "StudyScore", "Similarity")

@@ -50,7 +50,10 @@ def test_fields_of_study(tmp_path: Path) -> None:
         ("1", ["Art", "Law"]),
         ("2", ["Law"]),
     ]
-    assert found.counts("scirepeval-fos")["rows without a label"] == 1
+    counts = found.counts("scirepeval-fos")
+    assert (counts["rows"], counts["rows without a label"], counts["papers"]) == (3, 1, 2)
+    # With so few labels, the usual cap of 100 pairs would leave next to nothing.
+    assert found.conversion.configs[0].max_pairs_per_label == "all"
 
 
 def test_mesh_descriptors(tmp_path: Path) -> None:
@@ -96,6 +99,7 @@ def test_judged_papers(tmp_path: Path, task: str) -> None:
         ("9", "2", "0"),
         ("9", "3", "1"),
     ]
+    assert found.conversion.configs[0].max_pairs_per_label is None
 
 
 def test_search_with_click_scores(tmp_path: Path) -> None:
@@ -105,7 +109,8 @@ def test_search_with_click_scores(tmp_path: Path) -> None:
         {"query": "slow dogs", "candidates": _shown(0, 0)},
     ]
     found = _convert(tmp_path, "search", rows)
-    assert found.counts("scirepeval-search")["rows without a positive"] == 1
+    counts = found.counts("scirepeval-search")
+    assert (counts["rows"], counts["rows without a positive"], counts["queries"]) == (3, 1, 1)
     data = found.prepare(tmp_path / "out")
     (file,) = data.pairs("train")
     ids = data.texts.ids

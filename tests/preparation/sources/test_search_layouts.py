@@ -104,6 +104,18 @@ def test_msmarco_triples_by_id(tmp_path: Path, kind: str) -> None:
         "abstract": 'passage "0" text',
     }
     assert [row["id"] for row in found.rows("msmarco", "queries")] == ["100", "101"]
+    counts = found.counts("msmarco")
+    assert (counts["triples"], counts["queries"], counts["papers"]) == (3, 2, 6)
+    assert counts.get("triples without a positive", 0) == (kind == "mined")
+    assert counts.get("negatives above max_negatives", 0) == (kind == "mined")
+
+
+def test_a_quote_in_msmarco_is_a_character(tmp_path: Path) -> None:
+    """A quoted field would end at the next quote, passages later."""
+    passages = ['"To be', "or not", 'to be" he said', '"quoted"', "x", "y"]
+    collection = {"collection.tsv": table(*enumerate(passages))}
+    found = run(tmp_path, "msmarco", MARCO | MARCO_KINDS["ids"] | collection)
+    assert [row["abstract"] for row in found.rows("msmarco", "papers")] == passages
 
 
 def test_msmarco_triples_as_texts(tmp_path: Path) -> None:
@@ -200,6 +212,7 @@ def test_contexts_of_unarxive_and_papers_cited_together(tmp_path: Path) -> None:
         ("And once.", "1003.3"),
     }
     assert found.pairs("unarxive-doc2doc", "links") == [("1001.1", "1002.2", "1")]
+    assert [found.counts(name)["contexts"] for name in found.conversion.counts] == [2, 2]
     with pytest.raises(DataError, match="use scimult prepare multi-objective-contexts"):
         run(tmp_path / "former", "unarxive", CONTEXTS)
 

@@ -59,6 +59,18 @@ def test_references_inside_the_record_of_a_plain_table(tmp_path: Path) -> None:
         run(tmp_path, "table", {"p.jsonl": rows}, papers=papers, dangling={"citations": "error"})
 
 
+def test_references_inside_the_records_beside_links_serve_mining_alone(tmp_path: Path) -> None:
+    rows = [{"id": n, "title": "T", "abstract": "A", "refs": [3 - n]} for n in (1, 2)]
+    files: dict[str, Content] = {"p.jsonl": rows, "links.tsv": "query-id\tpaper-id\n1\t2\n"}
+    papers = {"file": "p.jsonl", "columns": {"references": "refs"}}
+    links = {"file": "links.tsv"}
+    with pytest.raises(DataError, match=r"same task.*'table'.*Fix: .*papers\.cited=references"):
+        run(tmp_path, "table", files, papers=papers, links=links)
+    found = run(tmp_path, "table", files, papers={**papers, "cited": "references"}, links=links)
+    assert found.pairs("table", "references") == [("1", "2"), ("2", "1")]
+    assert [row["paper-id"] for row in found.rows("table", "links")] == ["2"]
+
+
 def test_columns_may_be_paths_and_expressions_in_every_table(tmp_path: Path) -> None:
     works: list[dict[str, Any]] = [
         {"id": "x/1", "t": "a", "s": {"n": "V"}, "p": [{"n": "Ana"}], "refs": ["x/2", "x/9"]},
