@@ -18,6 +18,8 @@ from scimult.training import record
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 # Of every step but step 0, which has only scores.
 _NUMBERS = ("loss", "tokens", "seconds")
+# What reading a line raises that a run has not written.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # A single step's loss is that of one batch, often of one task.
 _LAST_STEPS = 20
 
@@ -197,7 +199,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 line[name] = float(line[name])
             for means in line.get("by_task", {}).values():
                 means["loss"] = float(means["loss"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _DAMAGED as error:
             raise DataError(
                 "damaged line of metrics", path=path, line=number, value=text, fix="remove the line"
             ) from error

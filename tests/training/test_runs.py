@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -174,12 +175,14 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
             "by_task": {"search": {"accuracy": 1}},
         },
         ["step", 2],
+        {"step": math.inf, "metrics": {}},
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_a_line_that_lacks_numbers_is_named(tmp_path: Path, line: object) -> None:
     run = write_run(tmp_path / "run", [1.0], {})
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl:3: damaged line of metrics"):
         summarise(run)
 
