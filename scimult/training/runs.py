@@ -131,7 +131,8 @@ def _runs_below(path: Path, damaged: list[SciMultError] | None) -> Iterator[Path
 def _is_run(path: Path, ours: bool) -> bool:
     """Return whether a configuration is a run's; it must be where a run has written metrics."""
     config = read_yaml(path)
-    if all(isinstance(config.get(section), Mapping) for section in ("data", "model")):
+    sections = config.get("data"), config.get("model"), config.get("schedule", {})
+    if all(isinstance(section, Mapping) for section in sections):
         return True
     if ours:
         fix = "restore it, or remove the folder"

@@ -154,9 +154,10 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
     assert find_runs([tmp_path]) == [run]
     with pytest.raises(DataError, match="no run here"):
         find_runs([tmp_path / "a"])
-    (run / "config.yaml").write_text("model: bert-base\n")
-    with pytest.raises(ConfigError, match="not a run's configuration"):
-        find_runs([tmp_path])
+    for damaged in ("model: bert-base\n", "data: {}\nmodel: {}\nschedule:\n"):
+        (run / "config.yaml").write_text(damaged)
+        with pytest.raises(ConfigError, match="not a run's configuration"):
+            find_runs([tmp_path])
 
 
 @pytest.mark.parametrize(
