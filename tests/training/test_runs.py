@@ -151,6 +151,7 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
     for name, content in (("a", "model: bert-base\n"), ("b", "model:\ndata: {}\n"), ("c", "")):
         (tmp_path / name / "model").mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text(content)
+    (tmp_path / "d" / "checkpoints").mkdir(parents=True)  # without one
     assert find_runs([tmp_path]) == [run]
     with pytest.raises(DataError, match="no run here"):
         find_runs([tmp_path / "a"])
