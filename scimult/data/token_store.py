@@ -30,7 +30,11 @@ from scimult.types import IntArray
 VERSION = "1"
 CHUNKS_PER_MARK = 8
 _POLL_SECONDS = 0.5
-_META = {"version", "tokenizer", "texts", "max_length", "count", "dtype", "sep_id"}
+_META = {
+    **dict.fromkeys(("version", "tokenizer", "texts", "dtype"), str),
+    **dict.fromkeys(("max_length", "count", "sep_id"), int),
+}
+_DTYPES = ("uint16", "int32")
 Chunk = tuple[IntArray, NDArray[np.int32]]
 
 
@@ -101,7 +105,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
         If it is missing or damaged.
     """
     meta = read_json(folder / "meta.json")
-    if not isinstance(meta, dict) or not meta.keys() >= _META:
+    if not (
+        isinstance(meta, dict)
+        and all(type(meta.get(name)) is kind for name, kind in _META.items())
+        and meta["dtype"] in _DTYPES
+    ):
         raise DataError("damaged token store", path=folder / "meta.json", fix=_fix(folder))
     return meta
 
@@ -143,14 +151,14 @@ def build_token_store(
             value="truncation_side: left",
             fix='write "truncation_side": "right" into the tokenizer_config.json of model.base',
         )
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
+    small, large = _DTYPES
     meta = {
         "version": VERSION,
         "tokenizer": tokenizer.fingerprint,
         "texts": texts.fingerprint,
         "max_length": max_length,
         "count": len(texts),
-        "dtype": dtype.name,
+        "dtype": small if tokenizer.vocab_size <= 1 << 16 else large,
         "sep_id": tokenizer.sep_id,
     }
     with once_free(lock_name(folder), folder, "its tokens"):

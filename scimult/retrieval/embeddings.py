@@ -245,7 +245,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise DataError("folder of embeddings does not exist", path=folder, fix="check the path")
     meta = read_json(folder / META_FILE) if (folder / META_FILE).exists() else {}
     known = isinstance(meta, dict) and (meta.get("format"), meta.get("version"))
-    if meta and known != (FORMAT, VERSION):
+    if meta != {} and known != (FORMAT, VERSION):
         fix = "write the folder again with scimult encode"
         raise DataError(f"not embeddings of version {VERSION}", path=folder / META_FILE, fix=fix)
     return dict(meta)

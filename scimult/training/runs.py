@@ -18,6 +18,8 @@ from scimult.training import record
 _CONFIG, METRICS = "config.yaml", "metrics.jsonl"
 # Of every step but step 0, which has only scores.
 _NUMBERS = ("loss", "tokens", "seconds")
+# What reading a line raises that a run has not written.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # A single step's loss is that of one batch, often of one task.
 _LAST_STEPS = 20
 
@@ -129,7 +131,8 @@ def _runs_below(path: Path, damaged: list[SciMultError] | None) -> Iterator[Path
 def _is_run(path: Path, ours: bool) -> bool:
     """Return whether a configuration is a run's; it must be where a run has written metrics."""
     config = read_yaml(path)
-    if all(isinstance(config.get(section), Mapping) for section in ("data", "model")):
+    sections = config.get("data"), config.get("model"), config.get("schedule", {})
+    if all(isinstance(section, Mapping) for section in sections):
         return True
     if ours:
         fix = "restore it, or remove the folder"
@@ -197,7 +200,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                 line[name] = float(line[name])
             for means in line.get("by_task", {}).values():
                 means["loss"] = float(means["loss"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _DAMAGED as error:
             raise DataError(
                 "damaged line of metrics", path=path, line=number, value=text, fix="remove the line"
             ) from error

@@ -278,6 +278,27 @@ def test_cards_say_what_users_need(tmp_path: Path, onnx_folder: Path) -> None:
     assert "Find a pair of scientific papers" not in cards["f"][1]
 
 
+@pytest.mark.long
+def test_the_code_of_a_card_runs_where_the_folder_is(
+    tmp_path: Path, onnx_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_model(tmp_path / "own")
+    model = load_pretrained(folder)
+    export_folded(tmp_path / "folded", model, "search")
+    export_sentence_transformers(tmp_path / "routed", model)
+    paper = Text("paper", "Graph drawing", "We lay out large graphs.")
+    plain_1D = SciMult.from_pretrained(folder).encode([paper], task="search", role="query")
+    unit = SciMult.from_pretrained(onnx_folder / "m", normalise=True)
+    places = dict.fromkeys((folder, tmp_path / "folded", tmp_path / "routed"), plain_1D)
+    places[onnx_folder / "o"] = unit.encode([paper], task="search", role="query")
+    for place, expected_1D in places.items():
+        monkeypatch.chdir(place.parent)
+        card = (place / "README.md").read_text(encoding="utf-8")
+        found: dict[str, Any] = {}
+        exec(re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0], found)
+        np.testing.assert_allclose(found["embeddings"][:1], expected_1D, atol=1e-5, err_msg=card)
+
+
 def test_damaged_folded_config_is_an_error(tmp_path: Path) -> None:
     model = load_pretrained(save_tiny_model(tmp_path / "m"))
     export_folded(tmp_path / "f", model, "search")

@@ -78,6 +78,7 @@ def test_report_says_what_was_found_and_left_out(tmp_path: Path, tokenizer: Path
     in_file = sum(v.numel() for k, v in encoder.items() if k != "embeddings.position_ids")
     pooler = 16 * 16 + 16
     assert (report.variant, report.moe_type) == ("mha_expert", "mod2:attn")
+    assert read.config.encoder.attention_dropout == read.config.encoder.dropout == 0.1
     assert (report.parameters_in_file, report.parameters) == (in_file, in_file - pooler)
     assert report.optimizer_bytes == 8 * (in_file + 64)
     text = "\n".join(report.lines())

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from scimult.data.manifest import PairEntry, TargetEntry
@@ -88,3 +89,19 @@ def test_pair_files_say_what_they_are_made_of(data: PreparedData) -> None:
         "link_prediction": ("toy", "citations"),
         "search": ("toy", "queries"),
     }
+
+
+def test_the_manifest_counts_what_is_in_the_pair_files(data: PreparedData) -> None:
+    """A paper that cites several is one query of as many groups."""
+    for entry in data.manifest.pairs:
+        pairs = pa.ipc.open_file(str(data.folder / entry.file)).read_all().to_pylist()
+        assert entry.queries == len({row["query"] for row in pairs})
+        assert entry.groups == len(pairs)
+        assert entry.pairs == sum(len(row["positives"]) for row in pairs)
+        assert entry.unsampled == sum(len(row["unsampled"]) for row in pairs)
+    (links,) = (
+        entry
+        for entry in data.manifest.pairs
+        if entry.file == "pairs/toy.link_prediction.train.arrow"
+    )
+    assert links.queries < links.groups

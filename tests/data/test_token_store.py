@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ def test_damaged_stores_are_refused(built: TokenStore, tmp_path: Path) -> None:
     write_json(folder / "meta.json", {**read_json(folder / "meta.json"), "version": "0"})
     with pytest.raises(DataError, match="of another version"):
         TokenStore.open(folder)
-    for damaged in ("[]", "null", '{"version": "1"}'):
+    whole = read_json(folder / "meta.json")
+    kinds = {"max_length": "48", "count": None, "sep_id": [3], "dtype": "object", "texts": 1}
+    retyped = [json.dumps({**whole, name: value}) for name, value in kinds.items()]
+    for damaged in ("[]", "null", '{"version": "1"}', *retyped):
         (folder / "meta.json").write_text(damaged, encoding="utf-8")
         with pytest.raises(DataError, match="meta.json: damaged token store.*Fix: delete"):
             TokenStore.open(folder)

@@ -17,6 +17,7 @@ from sklearn.metrics import f1_score, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.svm import LinearSVC, LinearSVR
+from sklearn.svm._classes import _validate_dual_parameter
 
 from scimult.errors import DataError
 from scimult.evaluation import linear_fits
@@ -128,6 +129,7 @@ def _named(flags: Numbers) -> list[list[str]]:
     return [[str(label) for label in np.flatnonzero(row)] for row in flags]
 
 
+@pytest.mark.filterwarnings("error::sklearn.exceptions.FitFailedWarning")
 def test_several_labels_per_paper(x: FloatArray) -> None:
     """One model per label with hinge loss, each with its own grid, also of one and two papers."""
     columns = [_noisy(x, column) > limit for column, limit in enumerate((0, 0.5))]
@@ -347,6 +349,18 @@ def test_classes_too_rare_to_fit_name_set_sample_and_class(
     papers = _papers([[label] for label in labels], [])
     with pytest.raises(DataError, match=message):
         classification_linear(_benchmark(["macro_f1"], **probe), papers, x)
+
+
+@pytest.mark.parametrize("rows", range(10, 22))
+def test_fits_share_no_random_numbers_where_scikit_learn_draws_them(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dual solver does, which it takes for fewer rows than columns: of a fold first."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    x_ND = np.zeros((rows, 12))
+    parts = [x_ND, *(x_ND[train] for train, _ in KFold(3).split(x_ND))]
+    draws = any(_validate_dual_parameter("auto", "squared_hinge", "l2", "ovr", x) for x in parts)
+    assert linear_fits._threads(LinearSVC(dual="auto"), x_ND, 3) == (1 if draws else 8)
 
 
 def test_fits_that_did_not_converge_are_counted_as_one_thread_counts_warnings(

@@ -154,6 +154,14 @@ def test_no_set_writes_its_files_elsewhere(tmp_path: Path, name: str) -> None:
         load_suite(str(path))
 
 
+@pytest.mark.parametrize("benchmarks", ["", "[a, b]", "a", "{a: b}", "{}"])
+def test_a_suite_without_sets_says_where_they_go(tmp_path: Path, benchmarks: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"{OWN.partition('benchmarks:')[0]}benchmarks: {benchmarks}\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"(?s)own.yaml: .*benchmarks"):
+        load_suite(str(path))
+
+
 def test_a_suite_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)

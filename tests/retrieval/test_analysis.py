@@ -70,13 +70,21 @@ def test_beir_tokens_are_lucenes(text: str, tokens: str) -> None:
     assert found == tokens.split()
 
 
+@pytest.mark.parametrize("stop_words", ["none", "english"])
+@pytest.mark.parametrize("stemmer", ["none", "porter"])
 @given(st.lists(st.text(alphabet="abcgilnostuy' -.", max_size=30), min_size=1, max_size=5))
-def test_words_stop_words_and_stems_are_those_of_bm25s(texts: list[str]) -> None:
-    stemmer = Stemmer.Stemmer("porter")
+@example(["On singing songs", "a goblin sits"])
+def test_words_stop_words_and_stems_are_those_of_bm25s(
+    stop_words: str, stemmer: str, texts: list[str]
+) -> None:
     expected = bm25s.tokenize(
-        texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+        texts,
+        stopwords="en" if stop_words == "english" else None,
+        stemmer=Stemmer.Stemmer(stemmer) if stemmer != "none" else None,
+        return_ids=False,
+        show_progress=False,
     )
-    assert Analyser(stop_words="english", stemmer="porter")(texts) == expected
+    assert Analyser(stop_words=stop_words, stemmer=stemmer)(texts) == expected
 
 
 def test_by_default_nothing_is_dropped_or_stemmed() -> None:

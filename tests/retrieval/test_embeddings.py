@@ -67,6 +67,7 @@ def test_an_id_without_embedding_is_named(folder: Path) -> None:
     ("damage", "message"),
     [
         ("other version", "meta.json: not embeddings of version 1"),
+        ("no object", "meta.json: not embeddings of version 1"),
         ("fewer ids", r"2 ids for float32 of shape \(3, 2\)"),
         ("an id twice", "an id occurs twice"),
         ("integers", r"3 ids for int64 of shape \(3, 2\)"),
@@ -80,6 +81,8 @@ def test_damage_is_named(folder: Path, damage: str, message: str) -> None:
     matrix, ids, meta = folder / "embeddings.npy", folder / "ids.txt", folder / "meta.json"
     if damage == "other version":
         write_json(meta, {**read_json(meta), "version": 2})
+    elif damage == "no object":
+        write_json(meta, None)
     elif damage == "fewer ids":
         ids.write_text("a\nb\n", encoding="utf-8")
     elif damage == "an id twice":

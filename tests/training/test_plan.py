@@ -24,7 +24,7 @@ from scimult.training.plan import RunPlan, build_sampler, plan_run
 from scimult.training.run import batch_builder
 from scimult.types import Text
 from tests.tiny import tiny_tokenizer
-from tests.training.corpus import prepare_corpus
+from tests.training.corpus import prepare_corpus, run_config
 
 
 def plan_of(
@@ -226,3 +226,25 @@ def test_a_batch_larger_than_a_source_is_a_warning(
     build_sampler(config, plan, np.full(1000, 9, dtype=np.int32))
     said = capsys.readouterr().err
     assert (f"has {smallest} pairs, fewer than a micro-batch of 64" in said) == warned
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "least"),
+    [
+        ("checkpoint", "every", 1),  # every step
+        ("checkpoint", "keep", 1),
+        ("log", "every", 1),
+        ("dev", "every", 0),  # never
+        ("dev", "queries", 1),
+        ("dev", "candidates", 2),
+        ("batch", "pairs_per_step", 2),  # one alone has no in-batch negative
+        ("batch", "accumulation", 1),
+        ("schedule", "steps", 0),  # the model it starts from
+        ("data", "max_length", 3),  # cls, a word, sep
+    ],
+)
+def test_the_least_that_a_run_may_have(tmp_path: Path, section: str, key: str, least: int) -> None:
+    config = run_config(tmp_path, "run", **{section: {key: least}})
+    assert getattr(getattr(config, section), key) == least
+    with pytest.raises(ConfigError, match=rf"{section}\.{key}: .*{least} \(value: {least - 1}\)"):
+        run_config(tmp_path, "run", **{section: {key: least - 1}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -150,12 +151,14 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
     for name, content in (("a", "model: bert-base\n"), ("b", "model:\ndata: {}\n"), ("c", "")):
         (tmp_path / name / "model").mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text(content)
+    (tmp_path / "d" / "checkpoints").mkdir(parents=True)  # without one
     assert find_runs([tmp_path]) == [run]
     with pytest.raises(DataError, match="no run here"):
         find_runs([tmp_path / "a"])
-    (run / "config.yaml").write_text("model: bert-base\n")
-    with pytest.raises(ConfigError, match="not a run's configuration"):
-        find_runs([tmp_path])
+    for damaged in ("model: bert-base\n", "data: {}\nmodel: {}\nschedule:\n"):
+        (run / "config.yaml").write_text(damaged)
+        with pytest.raises(ConfigError, match="not a run's configuration"):
+            find_runs([tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -174,12 +177,14 @@ def test_configs_of_other_projects_are_no_runs(tmp_path: Path) -> None:
             "by_task": {"search": {"accuracy": 1}},
         },
         ["step", 2],
+        {"step": math.inf, "metrics": {}},
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_a_line_that_lacks_numbers_is_named(tmp_path: Path, line: object) -> None:
     run = write_run(tmp_path / "run", [1.0], {})
     with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl:3: damaged line of metrics"):
         summarise(run)
 

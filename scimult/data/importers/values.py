@@ -15,7 +15,8 @@ from scimult.terminal import is_blank
 _KEYWORD_END = re.compile("[;,]")
 _YEAR = re.compile(r"(?<!\d)(1[4-9]\d\d|20\d\d)(?!\d)")
 _NO_YEAR = re.compile(
-    r"0?|n\.?\s?[ad]\.?|n/a|none|null|unknown|in press|forthcoming|to appear|submitted|accepted",
+    r"0?|n\.?\s?[ad]\.?|n/a|<na>|nan|nat|none|null|unknown|in press|forthcoming|to appear"
+    r"|submitted|accepted",
     re.I,
 )
 # A list in one text, as JSON, Python (so pandas in CSV) and numpy (without commas) write it.
@@ -23,6 +24,8 @@ _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""", re.DOTALL)
 _WRITTEN_LIST = re.compile(
     rf"\s*\[\s*(?:(?:{_ITEM.pattern})(?:\s*,\s*|\s+|(?=\])))*\]\s*", re.DOTALL
 )
+# Text whose backslashes all begin what Python writes for a character; LaTeX's \alpha does not.
+_ESCAPED = re.compile(r"""(?:[^\\]|\\(?:[\\'"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}))*""")
 
 
 def first(fields: Mapping[str, Any], *names: str) -> Any:
@@ -51,7 +54,8 @@ def list_in(text: str, separator: str) -> list[Any]:
     try:
         items: list[Any] = json.loads(text)
     except ValueError:
-        items = [_unescaped(item) for item in _ITEM.findall(text)]
+        unquoted = _unescaped if _ESCAPED.fullmatch(text) else _within_quotes
+        items = [unquoted(item) for item in _ITEM.findall(text)]
     return items
 
 
@@ -68,8 +72,12 @@ def keywords_in(text: str) -> list[str]:
 def _unescaped(item: str) -> str:
     try:
         return str(ast.literal_eval(item))
-    except (SyntaxError, ValueError):  # an id such as 007, LaTeX whose backslashes are single
-        return item.strip("'\"")
+    except (SyntaxError, ValueError):  # an id such as 007
+        return _within_quotes(item)
+
+
+def _within_quotes(item: str) -> str:
+    return item.strip("'\"")
 
 
 def year_in(value: Any) -> int | None:

@@ -117,7 +117,16 @@ def test_the_line_in_which_excel_tells_the_delimiter(tmp_path: Path, mark: str, 
     )
 
 
-@pytest.mark.parametrize("year", ["n.d.", "N. D.", "In press", "forthcoming", "n/a", "", " "])
+@pytest.mark.parametrize(
+    "year",
+    [
+        *("n.d.", "N. D.", "In press", "forthcoming", "n/a", "NA", "", " "),
+        # A missing year after pandas' astype(str), as a number of either kind and as a date.
+        *pd.Series([np.nan]).astype(str),
+        *pd.Series([None], dtype="Int64").astype(str),
+        *pd.Series([pd.NaT]).astype(str),
+    ],
+)
 def test_a_year_that_is_not_known_is_none(tmp_path: Path, year: str) -> None:
     (paper,) = read(written(tmp_path, "a.csv", f"title,year\nA,{year}\n"))
     assert paper.year is None

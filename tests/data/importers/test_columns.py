@@ -281,3 +281,28 @@ def test_a_comma_at_the_end_of_a_row_hides_no_comma_of_a_title(tmp_path: Path) -
     path = written(tmp_path, "a.csv", "id,title,abstract\n1,Cats, dogs,\n")
     with pytest.raises(DataError, match=r"a\.csv:2: wrong number of values"):
         read(path)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_whole_numbers_of_a_frame_with_gaps_are_ids_and_years(tmp_path: Path, ending: str) -> None:
+    """Where one is missing, pandas holds all as floats: 7.0 and 2012.0."""
+    frame = pd.DataFrame({"id": [7.0, 8.0, 9.0], "title": ["A", "B", "C"]})
+    frame["year"] = [2012, None, 1999]
+    assert frame["year"].dtype == "float64"
+    file = tmp_path / f"papers.{ending}"
+    if ending == "parquet":
+        frame.to_parquet(file)
+    else:
+        frame.to_json(file, orient="records", lines=True)
+    found = [(paper.id, paper.year) for paper in read_papers([file])]
+    assert found == [("7", 2012), ("8", None), ("9", 1999)]
+
+
+@pytest.mark.parametrize("header", ["id\ttitle", "id\ttitle\tyear, if known", "id\ttitle, short"])
+def test_a_table_whose_name_tells_nothing_is_split_at_its_tabs(tmp_path: Path, header: str) -> None:
+    """Not at a comma within a heading, of which there may be as many."""
+    file = tmp_path / "papers.dat"
+    row = "\t".join(["1", "A, B", "2000"][: header.count("\t") + 1])
+    file.write_text(f"{header}\n{row}\n", encoding="utf-8")
+    (paper,) = read_papers([file], columns={"title": header.split("\t")[1]})
+    assert (paper.id, paper.title) == ("1", "A, B")

@@ -85,6 +85,8 @@ def test_keywords_of_a_database_are_labels_where_there_are_no_others(
         ('["a", "\\ud83d\\ude00"]', ["a", "\U0001f600"]),
         ("[1, 007]", ["1", "007"]),
         (r"['\xi']", [r"\xi"]),
+        (r"['$\alpha$', '$\nu$']", [r"$\alpha$", r"$\nu$"]),
+        (r"""["\beta's", '\\alpha', 'a\xa0b']""", [r"\beta's", r"\\alpha", r"a\xa0b"]),
         ("[Fe/H]; b", ["[Fe/H]", "b"]),
         ("['a' 'b' ... 'z']", ["['a' 'b' ... 'z']"]),
         ("[1] b; c", ["[1] b", "c"]),
