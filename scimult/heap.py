@@ -14,8 +14,8 @@ from typing import Any
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 # How much larger a process may grow by the gaps between its blocks.
 _LARGEST_GROWTH = 1.5
-# Seconds of this process's work between two times, per GiB that the system then clears again: some
-# 0.5, so that small quick steps lose a fortieth and not a fifth.
+# CPU seconds between two times, per GiB. The system takes half a second to clear it again, so small
+# quick steps lose a fortieth of their time and not a fifth.
 _SECONDS_BETWEEN = 20.0
 _OWN_PAGES = Path("/proc/self/statm")
 

@@ -244,6 +244,11 @@ def test_docker_copies_what_exists_and_nothing_else_is_sent() -> None:
     assert all((REPOSITORY / name).exists() for name in copied)
     assert [step[1] for step in steps if step[0] == "USER"] == ["scimult"]
     assert 'ENTRYPOINT ["scimult"]' in lines
+    # The allocator is preloaded as the page on performance says.
+    advice = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    for words in ("libtcmalloc-minimal4", "LD_PRELOAD=libtcmalloc_minimal.so.4"):
+        assert any(words in line for line in lines)
+        assert words in advice
     python = next(step[1] for step in steps if step[0] == "FROM")
     assert python.removeprefix("python:").removesuffix("-slim") in _classified_versions()
 

@@ -99,6 +99,19 @@ def check_output_folder(out: Path, kind: FolderKind, overwrite: bool) -> None:
         raise
 
 
+def check_folder(out: Path, content: str) -> None:
+    """Check that ``out`` is a folder that may get ``content``, or new.
+
+    Raises
+    ------
+    StorageError
+        If it is something else.
+    """
+    if out.exists() and not out.is_dir():
+        fix = f"name a folder for {content}, which may be new"
+        raise StorageError("exists and is not a folder", path=out, fix=fix)
+
+
 def only_with(owner: str, options: Mapping[str, object], hint: str = "") -> None:
     """Refuse options that would have no effect, as they belong to ``owner``.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, check_output_file, only_with
+from scimult.cli.checks import check_folder, check_model, check_output_file, only_with
 from scimult.cli.output import echo
-from scimult.errors import ConfigError, StorageError
+from scimult.errors import ConfigError
 from scimult.files import check_replaceable, folder_bytes
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ def package(
 ) -> None:
     """Package a model as a wheel: pip install it, then use --model package:NAME."""
     check_model(model)
-    if out.exists() and not out.is_dir():
-        fix = "name the folder for the wheel, which may be new"
-        raise StorageError("exists and is not a folder", path=out, fix=fix)
+    check_folder(out, "the wheel")
     from scimult.checkpoints import load_pretrained
     from scimult.checkpoints.package import write_wheel
 

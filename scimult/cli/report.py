@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import named_values
+from scimult.cli.checks import check_folder, named_values
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError, StorageError, one_of
 from scimult.files import check_own_file
@@ -86,9 +86,7 @@ def _check(folders: list[Path], maps: list[str], out: Path) -> None:
     for folder in (*folders, *map(Path, _maps(maps).values())):
         if not folder.is_dir():
             raise DataError("folder does not exist", path=folder, fix="check the path")
-    if out.exists() and not out.is_dir():
-        fix = "name a folder for the report's files, which may be new"
-        raise StorageError("exists and is not a folder", path=out, fix=fix)
+    check_folder(out, "the report's files")
     check_own_file(out / "report.json", "a report", b'"scimult-report/')
     for name in ("report.html", "report.md", "report.tex"):
         if (out / name).exists() and not (out / "report.json").exists():

@@ -17,7 +17,7 @@ from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import read_per_query
 from scimult.evaluation.results import Result, SetResult, folder_of, require_results
 from scimult.files import write_json, write_text
-from scimult.progress import LOGGER
+from scimult.progress import warn
 from scimult.retrieval.runs import run_lines
 
 MTEB_VERSION = "2.0.0"
@@ -60,8 +60,6 @@ def export_results(
         return [out / "results.csv"]
     written: dict[Path, None] = {}
     for folder, result in selected:
-        if form == "beir":
-            _tell_of_no_lists(folder, result)
         texts = _mteb(result, out, names or {}) if form == "mteb" else _beir(folder, result, out)
         for path, text in texts:
             _check_inside(out, path)
@@ -175,24 +173,15 @@ def _model_meta(result: Result, revision: str) -> dict[str, Any]:
     }
 
 
-def _ranked_lists(folder: Path, result: Result, name: str) -> Path:
-    return folder_of(folder, result.system) / "runs" / f"{name}.run"
-
-
-def _tell_of_no_lists(folder: Path, result: Result) -> None:
-    without = [name for name in result.sets if not _ranked_lists(folder, result, name).exists()]
-    if without:
-        names = ", ".join(without)
-        LOGGER.warning("%s: without ranked lists (--save-runs): %s", result.system, names)
-
-
 def _beir(folder: Path, result: Result, out: Path) -> Iterator[tuple[Path, str]]:
-    for name in result.sets:
-        run = _ranked_lists(folder, result, name)
-        if run.exists():
-            # A run has no line for an empty list, and BEIR averages over the queries it is given.
-            queries = read_per_query(folder, result.system, name).query_ids
-            lists: dict[str, dict[str, float]] = {query: {} for query in queries}
-            for query, document, score in run_lines(run):
-                lists.setdefault(query, {})[document] = score
-            yield folder_of(out, result.system) / f"{name}.json", json.dumps(lists)
+    runs = {name: folder_of(folder, result.system) / "runs" / f"{name}.run" for name in result.sets}
+    kept = {name: run for name, run in runs.items() if run.exists()}
+    if without := [name for name in runs if name not in kept]:
+        warn(f"{result.system}: without ranked lists (--save-runs): {', '.join(without)}")
+    for name, run in kept.items():
+        # A run has no line for an empty list, and BEIR averages over the queries it is given.
+        queries = read_per_query(folder, result.system, name).query_ids
+        lists: dict[str, dict[str, float]] = {query: {} for query in queries}
+        for query, document, score in run_lines(run):
+            lists.setdefault(query, {})[document] = score
+        yield folder_of(out, result.system) / f"{name}.json", json.dumps(lists)

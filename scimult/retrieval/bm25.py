@@ -100,7 +100,7 @@ class BM25Index:
         _check_list(queries)
         k = min(check_length(k), len(self.ids))
         check_excluded(exclude_Q, len(queries))
-        found = Ranking.empty(len(queries), k)
+        ranking = Ranking.empty(len(queries), k)
         places_C = torch.arange(len(self.ids))
         query_rows = max(1, min(_QUERY_ROWS, _MOST_SCORES // len(self.ids)))
         starts = range(0, len(queries), query_rows)
@@ -116,8 +116,8 @@ class BM25Index:
             keys_QW = best.keys()
             scores, places = (x.numpy() for x in lists_of(keys_QW, k))
             rows = np.where(places < 0, -1, self.order_C[places])
-            found.fill(slice(start, start + query_rows), Ranking(rows, scores))
-        return found
+            ranking.fill(slice(start, start + query_rows), Ranking(rows, scores))
+        return ranking
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
         """Rank all candidate rows that ``lists`` gives each query."""

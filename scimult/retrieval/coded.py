@@ -103,7 +103,7 @@ class CodedIndex:
         """Return approximately the best ``k`` candidates of each query; see `ExactIndex.search`."""
         k = min(check_length(k), self._index.ntotal)
         count = min(self._effort.overfetch * k + self._effort.spare, self._index.ntotal)
-        found = Ranking.empty(len(queries_QD), k)
+        ranking = Ranking.empty(len(queries_QD), k)
         for start in range(0, len(queries_QD), _QUERIES):
             some = slice(start, start + _QUERIES)
             queries_BD = queries_QD[some]
@@ -113,8 +113,8 @@ class CodedIndex:
             if exclude_Q is not None:
                 valid_BR &= near_BR != exclude_Q[some, None]
             lists = Ragged(near_BR[valid_BR], offsets_of(valid_BR.sum(axis=1)))
-            found.fill(some, self._exact.rank_listed(queries_BD, lists))
-        return found
+            ranking.fill(some, self._exact.rank_listed(queries_BD, lists))
+        return ranking
 
     def rank_listed(self, queries_QD: FloatArray, lists: Ragged) -> Ranking:
         """Rank exactly the candidates that ``lists`` gives each query."""

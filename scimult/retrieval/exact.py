@@ -238,7 +238,7 @@ class ExactIndex:
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
         rounded = None if few else self._rounded(k)
-        found = Ranking.empty(len(queries), k)
+        ranking = Ranking.empty(len(queries), k)
         starts = range(0, len(queries), _QUERIES)
         total = len(starts) * len(self.ids)
         with bar("search", total=total, unit="candidate", show=show_progress) as meter:
@@ -250,10 +250,10 @@ class ExactIndex:
                     if not (few or lists.by_pairs) and self._copies is not None:
                         excluded_P = work.excluded_Q[lists.queries_P]
                         self._copies.level(lists.rows_PK, lists.scores_PK, excluded_P)
-                    found.scores_QK[start + lists.queries_P] = lists.scores_PK
-                    found.rows_QK[start + lists.queries_P] = lists.rows_PK
-        check_listed(found.rows_QK, len(self.ids), excluded_Q)
-        return found
+                    ranking.scores_QK[start + lists.queries_P] = lists.scores_PK
+                    ranking.rows_QK[start + lists.queries_P] = lists.rows_PK
+        check_listed(ranking.rows_QK, len(self.ids), excluded_Q)
+        return ranking
 
     def shown_scores(self, queries_QD: FloatArray, ranking: Ranking) -> FloatArray:
         """Return a ranking's scores for people: for ``l2`` minus the distance, else as they are."""

@@ -120,14 +120,14 @@ class PrunedBM25Index:
     ) -> Ranking:
         """Return approximately the best ``k`` candidates of `BM25Index.search`."""
         k = min(check_length(k), len(self))
-        found = Ranking.empty(len(queries), k)
+        ranking = Ranking.empty(len(queries), k)
         for start in range(0, len(queries), _QUERIES):
             some = slice(start, start + _QUERIES)
             bags = self._word_counts(queries[some])
             excluded = [-1] * len(bags) if exclude_Q is None else exclude_Q[some].tolist()
             most = self._effort.overfetch * k + self._effort.spare
-            found.fill(some, self._ranked(bags, self._gather(bags, most, excluded), k))
-        return found
+            ranking.fill(some, self._ranked(bags, self._gather(bags, most, excluded), k))
+        return ranking
 
     def rank_listed(self, queries: Sequence[str], lists: Ragged) -> Ranking:
         """Rank all candidate rows that ``lists`` gives each query."""
