@@ -20,8 +20,16 @@ from scimult.checkpoints.onnx_export import export_onnx
 from scimult.checkpoints.released_export import write_released
 from scimult.errors import CheckpointError, ConfigError, UnknownNameError
 from scimult.models import VARIANTS
-from scimult.types import FloatArray, Role
-from tests.checkpoints.exported import TASKS, TEXTS, embed, routed_model, strings
+from scimult.types import Role
+from tests.checkpoints.exported import (
+    TASKS,
+    TEXTS,
+    difference,
+    embed,
+    in_onnxruntime,
+    routed_model,
+    strings,
+)
 from tests.models.variants import CASES
 
 SIDES: tuple[Role, ...] = get_args(Role)
@@ -49,15 +57,6 @@ FOLDED: dict[str, tuple[dict[str, Any], float]] = {
         1e-5,
     ),
 }
-
-
-def difference(found: FloatArray, wanted: FloatArray) -> float:
-    """Return the largest difference, relative to the largest entry if that is above 1.
-
-    Other libraries compute in float32, in another order: roundings to 2**-24, which two blocks
-    blow up 16 times (1e-6 at most, on three kinds of kernels). Tests allow ten times as much.
-    """
-    return float(np.abs(found - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
 
 
 @pytest.mark.long
@@ -215,3 +214,5 @@ def test_onnx_of_other_families(tmp_path: Path, family: str) -> None:
     found = export_onnx(tmp_path / "o", model, "search", "candidate")
     assert found is not None
     assert found <= 1e-5
+    vectors_ND = in_onnxruntime(tmp_path / "o", strings(model))
+    assert difference(vectors_ND, embed(model, "search", "candidate")) <= 1e-5

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 import yaml
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
-from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from scimult.checkpoints import (
-    Pretrained,
     PretrainedConfig,
     fold,
     load_pretrained,
@@ -37,34 +34,12 @@ from scimult.errors import CheckpointError, ConfigError, SciMultError, UnknownNa
 from scimult.files import folder_bytes
 from scimult.inference import SciMult
 from scimult.models import EncoderConfig, ExpertLayout
-from scimult.types import FloatArray, Text
+from scimult.types import Text
+from tests.checkpoints.exported import difference, embed, in_onnxruntime, strings
 from tests.tiny import save_tiny_model
 
-TEXTS = [
-    Text("paper", "Graph Drawing", "We lay out LARGE graphs. " * 3),
-    Text("paper", "Only a title"),
-    Text("paper", "", "Only an abstract"),
-    Text("paper", "Too long " * 20, "never reached"),
-    Text("query", "who said [SEP] here"),
-]
 PROVENANCE = {"base": "org/name", "data": "abc123", "step": 7}
 TASKS = ("search", "link_prediction", "classification")
-
-
-def ours(pretrained: Pretrained, task: str) -> FloatArray:
-    return SciMult(pretrained, name="x", device="cpu").encode(TEXTS, task=task)
-
-
-def strings(pretrained: Pretrained) -> list[str]:
-    """Write texts by the rule of the model card, independently of our tokenizer."""
-    sep = pretrained.tokenizer.separator
-    return [sep.join(part for part in (t.title, t.body) if part) for t in TEXTS]
-
-
-def close(found: FloatArray, wanted: FloatArray, tolerance: float = 1e-5) -> bool:
-    """Compare float32 of two libraries, see `test_exported_variants.difference`."""
-    scale = max(1.0, float(np.abs(wanted).max()))
-    return float(np.abs(found - wanted).max()) <= tolerance * scale
 
 
 @pytest.fixture(params=["mha_expert", "ffn_expert", "mha_ffn_expert", "vanilla"])
@@ -88,18 +63,18 @@ def test_folded_is_bit_equal_for_us_and_close_elsewhere(
         assert back.config.encoder.experts is None
         assert (back.config.similarity, back.config.max_length) == (similarity, 64)
         assert back.tasks.names == [task]
-        wanted_ND = ours(model, task)
-        assert np.array_equal(ours(back, task), wanted_ND)
+        wanted_ND = embed(model, task)
+        assert np.array_equal(embed(back, task), wanted_ND)
         theirs = SentenceTransformer(str(tmp_path / task), device="cpu")
         assert theirs.similarity_fn_name == similarity
-        assert close(theirs.encode(strings(model)), wanted_ND)
+        assert difference(theirs.encode(strings(model)), wanted_ND) <= 1e-5
 
 
 def test_other_tasks_of_a_folded_model_are_unknown(tmp_path: Path) -> None:
     model = load_pretrained(save_tiny_model(tmp_path / "m"))
     export_folded(tmp_path / "f", model, "search")
     with pytest.raises(UnknownNameError, match="use one of all, search"):
-        ours(load_pretrained(tmp_path / "f"), "classification")
+        embed(load_pretrained(tmp_path / "f"), "classification")
     with pytest.raises(UnknownNameError, match="did you mean 'search'"):
         export_folded(tmp_path / "g", model, "serach")
     with pytest.raises(ConfigError, match="--task: search, link_prediction, classification"):
@@ -142,9 +117,9 @@ def test_router_runs_the_experts_of_the_task(tmp_path: Path) -> None:
     assert routed.similarity_fn_name == "euclidean"
     assert routed.max_seq_length == 64
     for task in TASKS:
-        assert close(routed.encode(strings(model), task=task), ours(model, task))
+        assert difference(routed.encode(strings(model), task=task), embed(model, task)) <= 1e-5
         alone = load_pretrained(tmp_path / "st" / task)
-        assert np.array_equal(ours(alone, task), ours(model, task))
+        assert np.array_equal(embed(alone, task), embed(model, task))
     with pytest.raises(ValueError, match="task='search'"):
         routed.encode(["x"])
     with pytest.raises(ValueError, match="No route found for task type 'serach'"):
@@ -156,7 +131,7 @@ def test_router_of_a_vanilla_model_has_its_weights_once(tmp_path: Path) -> None:
     export_sentence_transformers(tmp_path / "st", model)
     assert len(list((tmp_path / "st").rglob("model.safetensors"))) == 1
     routed = SentenceTransformer(str(tmp_path / "st"), device="cpu")
-    assert close(routed.encode(strings(model), task="search"), ours(model, "search"))
+    assert difference(routed.encode(strings(model), task="search"), embed(model, "search")) <= 1e-5
     assert folder_bytes(tmp_path / "st") < 2 * folder_bytes(tmp_path / "m")
 
 
@@ -182,18 +157,10 @@ def onnx_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_onnx_computes_the_same_at_any_batch_and_length(onnx_folder: Path) -> None:
     model = load_pretrained(onnx_folder / "m", normalise=True)
-    session = onnxruntime.InferenceSession(str(onnx_folder / "o" / "model.onnx"))
-    tokenizer = Tokenizer.from_file(str(onnx_folder / "o" / "tokenizer.json"))
-    tokenizer.enable_truncation(64)
-    tokenizer.enable_padding()
-    wanted_ND = ours(model, "search")
+    wanted_ND = embed(model, "search")
     for rows in (slice(0, 1), slice(0, 5), slice(1, 3)):
-        encoded = tokenizer.encode_batch(strings(model)[rows])
-        inputs = {
-            "input_ids": np.array([text.ids for text in encoded]),
-            "attention_mask": np.array([text.attention_mask for text in encoded]),
-        }
-        assert close(session.run(None, inputs)[0], wanted_ND[rows], 1e-4)
+        found_ND = in_onnxruntime(onnx_folder / "o", strings(model)[rows])
+        assert difference(found_ND, wanted_ND[rows]) <= 1e-5
 
 
 def test_onnx_that_computes_something_else_is_not_written(
