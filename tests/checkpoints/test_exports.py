@@ -14,7 +14,7 @@ import torch
 import yaml
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from scimult.checkpoints import (
     PretrainedConfig,
@@ -35,7 +35,13 @@ from scimult.files import folder_bytes
 from scimult.inference import SciMult
 from scimult.models import EncoderConfig, ExpertLayout
 from scimult.types import Text
-from tests.checkpoints.exported import difference, embed, in_onnxruntime, strings
+from tests.checkpoints.exported import (
+    difference,
+    embed,
+    in_onnxruntime,
+    routed_model,
+    strings,
+)
 from tests.tiny import save_tiny_model
 
 PROVENANCE = {"base": "org/name", "data": "abc123", "step": 7}
@@ -161,6 +167,30 @@ def test_onnx_computes_the_same_at_any_batch_and_length(onnx_folder: Path) -> No
     for rows in (slice(0, 1), slice(0, 5), slice(1, 3)):
         found_ND = in_onnxruntime(onnx_folder / "o", strings(model)[rows])
         assert difference(found_ND, wanted_ND[rows]) <= 1e-5
+
+
+LAST = {"pooling": "position", "pooling_position": -1}
+
+
+@pytest.mark.parametrize("pooling", [{"pooling": "cls"}, {"pooling": "mean"}, LAST], ids=str)
+@pytest.mark.parametrize("normalise", [False, True])
+def test_what_becomes_the_graph_embeds_as_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: dict[str, Any], normalise: bool
+) -> None:
+    caught: list[torch.nn.Module] = []
+    monkeypatch.setattr(onnx_export, "_write_graph", lambda embedder, *_: caught.append(embedder))
+    monkeypatch.setattr(onnx_export, "_compare", lambda *_: 0.0)
+    model = routed_model(tmp_path, "ffn_expert", **pooling)
+    model.config.normalise = normalise
+    export_onnx(tmp_path / "o", model, "search")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "o")
+    batch = tokenizer(
+        strings(model), padding=True, truncation=True, max_length=64, return_tensors="pt"
+    )
+    with torch.no_grad():
+        found_ND = caught[0](batch["input_ids"], batch["attention_mask"]).numpy()
+    assert difference(found_ND, embed(model, "search")) <= 1e-5
+    assert AutoConfig.from_pretrained(tmp_path / "o").num_hidden_layers == 2
 
 
 def test_onnx_that_computes_something_else_is_not_written(
