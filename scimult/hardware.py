@@ -7,10 +7,12 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -38,8 +40,14 @@ _NO_MEMORY = "can't allocate memory"
 _DEVICE_FULL = re.compile(r"out of memory|CUBLAS_STATUS_ALLOC_FAILED")
 _WANTED = re.compile(r"tried to allocate ([\d.]+) (\w+)", re.IGNORECASE)
 _OTHERS = re.compile(r"process (\d+) has ([\d.]+ \w+) memory in use", re.IGNORECASE)
+# Beyond, they would wait for each other's Python.
+_MOST_THREADS = 16
 # Held while a thread has changed how all threads multiply.
 _PRODUCTS = threading.RLock()
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 class MemoryFullError(SciMultError):
@@ -177,6 +185,38 @@ def one_thread_each(device: str | torch.device | None) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     return threads
+
+
+def independent_threads(device: torch.device) -> int:
+    """Return how many threads can work for a CPU side by side; a GPU needs one.
+
+    As many as torch uses for one product, but Python runs in only one at a time.
+    """
+    return min(torch.get_num_threads(), _MOST_THREADS) if device.type == "cpu" else 1
+
+
+def in_threads(work: Callable[[_In], _Out], items: Sequence[_In], workers: int) -> Iterator[_Out]:
+    """Yield ``work(item)`` in order, without gradients, from threads that share those of torch.
+
+    Threads that multiply on their own wait for each other at the end, and not after each operation.
+    """
+    workers = min(workers, len(items))
+    if workers <= 1:
+        yield from map(work, items)
+        return
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(
+        workers,
+        thread_name_prefix="multiply",
+        initializer=torch.set_num_threads,
+        initargs=(max(1, threads // workers),),
+    )
+    try:
+        yield from pool.map(torch.no_grad()(work), items)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        # MKL has one number for all threads.
+        torch.set_num_threads(threads)
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,8 @@ from scimult.errors import ConfigError
 from scimult.hardware import (
     MemoryFullError,
     full_precision_products,
+    in_threads,
+    independent_threads,
     naming_full_memory,
     products_in_tf32,
     usable_device,
@@ -188,3 +192,52 @@ def test_full_memory_of_a_cpu_is_named_and_other_errors_stay() -> None:
         torch.empty(1 << 52)
     with pytest.raises(RuntimeError, match="shapes"), naming_full_memory("buy more"):
         torch.mm(torch.ones(1, 2), torch.ones(3, 1))
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_threads_work_side_by_side_with_a_share_of_torchs_threads_each() -> None:
+    both = Barrier(2)
+
+    def work(item: int) -> tuple[int, int, bool]:
+        both.wait(timeout=60)
+        return item, torch.get_num_threads(), torch.is_grad_enabled()
+
+    assert list(in_threads(work, range(6), 2)) == [(item, 2, False) for item in range(6)]
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_one_item_gets_all_threads_and_this_one() -> None:
+    found = list(in_threads(lambda item: (item, torch.get_num_threads(), get_ident()), [7], 4))
+    assert found == [(7, 4, get_ident())]
+    assert list(in_threads(str, [], 4)) == []
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_an_error_in_a_thread_ends_the_others_work() -> None:
+    done = []
+
+    def work(item: int) -> None:
+        done.append(item)
+        if item == 1:
+            raise ValueError("no memory")
+
+    with pytest.raises(ValueError, match="no memory"):
+        list(in_threads(work, range(100_000), 2))
+    assert len(done) < 100_000
+    assert torch.get_num_threads() == 4
+
+
+def test_few_threads_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, workers in ((1, 1), (6, 6), (64, 16)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert independent_threads(torch.device("cpu")) == workers
+        assert independent_threads(torch.device("cuda")) == 1

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from scimult.files import read_json, write_json
 from scimult.hardware import products_in_tf32
 from scimult.inference import SciMult
 from scimult.inference.texts import made_ahead
-from scimult.models.embed import length_batches, usual_tokens
 from scimult.tasks import TaskSet, default_tasks
 from scimult.types import Role, Text, TextEncoder
 from tests.tiny import save_tiny_model
@@ -362,25 +360,6 @@ def test_blocks_of_texts_do_not_change_embeddings(
         cut_ND = model.encode(PAPERS * 3, task="search")
     np.testing.assert_allclose(cut_ND, whole_ND, atol=1e-5)
     assert model.tokens_encoded - before > 0
-
-
-@pytest.mark.parametrize(
-    ("device", "gibibytes", "tokens"),
-    [("cpu", None, 8192), ("cuda", 24, 65_536), ("cuda", 79, 262_144), ("cuda", 140, 262_144)],
-)
-def test_batches_suit_the_memory_of_the_device(
-    device: str, gibibytes: int | None, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if gibibytes is not None:
-        facts = SimpleNamespace(total_memory=gibibytes << 30)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
-    assert usual_tokens(torch.device(device)) == tokens
-
-
-def test_a_batch_has_no_more_rows_than_a_kernel_counts() -> None:
-    batches = list(length_batches([1] * 70_000, max_tokens=100_000))
-    assert [len(rows) for rows in batches] == [65_535, 4_465]
-    assert sorted(np.concatenate(batches)) == list(range(70_000))
 
 
 @pytest.mark.parametrize("name", ["a/b", "-a", "a b", " ", "a\n", "a="])

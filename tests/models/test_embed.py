@@ -1,14 +1,17 @@
-"""Embedding many texts: ranks share the work, and batches hold similar lengths."""
+"""Embedding many texts: ranks and threads share the work, and batches hold similar lengths."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from scimult.checkpoints import load_pretrained
-from scimult.models.embed import embed_tokens_each, length_batches
+from scimult.inference import SciMult
+from scimult.models.embed import embed_tokens_each, length_batches, usual_tokens
 from scimult.types import FloatArray, TokenIds
 from tests.ranks import run_ranks
 from tests.tiny import save_tiny_model
@@ -63,3 +66,58 @@ def test_batches_hold_every_text_once_and_keep_to_the_budget(budget: int) -> Non
     )
     firsts = [lengths[batch[0]] for batch in batches[1:]]
     assert all(total + first > budget for total, first in zip(totals, firsts, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("device", "gibibytes", "tokens"),
+    [("mps", None, 8192), ("cuda", 24, 65_536), ("cuda", 79, 262_144), ("cuda", 140, 262_144)],
+)
+def test_batches_suit_the_memory_of_the_device(
+    device: str, gibibytes: int | None, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gibibytes is not None:
+        facts = SimpleNamespace(total_memory=gibibytes << 30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+    assert usual_tokens(torch.device(device), 1_000_000, 1) == tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "workers", "budget"),
+    [
+        (100, 1, 512),
+        (4096, 1, 4096),
+        (4098, 1, 2049),
+        (1_000_000, 1, 4082),
+        (700, 2, 512),
+        (7001, 2, 3501),
+        (8194, 2, 2049),
+        # Passes of all threads together have at most 32,768 tokens.
+        (1_000_000, 16, 2017),
+        (10_000, 16, 625),
+    ],
+)
+def test_passes_on_a_cpu_share_the_tokens(tokens: int, workers: int, budget: int) -> None:
+    assert usual_tokens(torch.device("cpu"), tokens, workers) == budget
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_threads_that_share_texts_do_not_change_embeddings(tmp_path: Path, dtype: str) -> None:
+    """Their batches are the same, and each is multiplied by one thread."""
+    pretrained = load_pretrained(save_tiny_model(tmp_path / "model"))
+    model = SciMult(pretrained, name="x", device="cpu", dtype=dtype, max_tokens_per_batch=64)
+    papers, before = list(map("about graphs ".__mul__, range(1, 60))), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one_ND = model.encode(papers, task="search")
+        for threads in (2, 3):
+            torch.set_num_threads(threads)
+            assert np.array_equal(model.encode(papers, task="search"), one_ND)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_batch_has_no_more_rows_than_a_kernel_counts() -> None:
+    batches = list(length_batches([1] * 70_000, max_tokens=100_000))
+    assert [len(rows) for rows in batches] == [65_535, 4_465]
+    assert sorted(np.concatenate(batches)) == list(range(70_000))
