@@ -67,7 +67,10 @@ class Definition(NamedTuple):
 
 
 class MapleOptions(SourceOptions):
-    """Options of ``scimult prepare maple``; the defaults are SciMult's (appendix A.1).
+    """Options of ``scimult prepare maple``.
+
+    The defaults are SciMult's (appendix A.1), but for ``definitions`` and ``label_space``: MAPLE
+    itself has no definitions.
 
     Parameters
     ----------

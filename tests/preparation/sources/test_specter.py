@@ -37,6 +37,7 @@ def test_cited_papers_are_positives_and_the_others_hard_negatives(tmp_path: Path
         ("c", "d", "1"),
     ]
     assert found.counts("specter")["queries without a cited paper"] == 1
+    assert not found.notes, "Table A1 counts the queries of triples, not of the graph"
     data = found.prepare(tmp_path / "out")
     (file,) = data.pairs("train")
     ids = data.texts.ids
