@@ -39,6 +39,21 @@ def check_inputs(files: Iterable[Path]) -> None:
             raise DataError("no file matches", path=path, fix="correct the pattern")
 
 
+def check_distinct(folders: Iterable[Path], fix: str = "name it once") -> None:
+    """Refuse a folder that is given twice, perhaps by another path: its content would count twice.
+
+    Raises
+    ------
+    ConfigError
+        If one is.
+    """
+    found = set()
+    for folder in folders:
+        if folder.resolve() in found:
+            raise ConfigError("one folder is given twice", value=str(folder), fix=fix)
+        found.add(folder.resolve())
+
+
 def check_model(model: Path) -> None:
     """Check that a path can be a model's: that of a folder or a hub name."""
     if str(model).startswith("package:"):
