@@ -10,9 +10,10 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from scimult.errors import StorageError
+from scimult.errors import ConfigError, StorageError
 from scimult.files import (
     FolderKind,
     check_replaceable,
@@ -89,6 +90,33 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
         if not (folder / MANIFEST).is_file():
             folder.mkdir(parents=True, exist_ok=True)
             publish(folder, space, [])
+
+
+def check_rows(folder: Path, rows: int) -> None:
+    """Check that a call with ``rows`` texts per shard resumes a folder instead of redoing it.
+
+    Of a folder without shards, or with one that such a call could have written, nothing is known.
+
+    Raises
+    ------
+    ConfigError
+        If its shards have another number of rows.
+    """
+    shards = Shards(folder)
+    found = [shard.rows for shard in shards.shards]
+    is_whole = bool(found)
+    if not is_whole:
+        numbers = sorted(
+            int(path.stem) for path in folder.glob("*.arrow") if _OURS.match(path.name)
+        )
+        complete = (find_shard(folder, number, shards.space) for number in numbers)
+        found = [shard.rows for shard in islice(filter(None, complete), 2)]
+    # Two of one size are no ends of inputs; neither is the first of several in a manifest.
+    settled = len(found) > 1 and (is_whole or found[0] == found[1])
+    if found and (found[0] > rows or (settled and found[0] != rows)):
+        problem = f"shards here have {found[0]:,} rows; by another --rows all are encoded again"
+        fix = f"pass --rows {found[0]} or --overwrite, or choose another folder"
+        raise ConfigError(problem, path=folder, value=rows, fix=fix)
 
 
 def _started(spaces: Mapping[Path, Space]) -> list[Path]:

@@ -232,6 +232,30 @@ def test_parts_of_an_encoding_do_not_overwrite_and_say_what_is_missing(
     completed("encode", folder / "papers.jsonl", *options, "--part", "0/1", "--overwrite")
 
 
+@pytest.mark.parametrize("task", ["search", "all"])
+def test_shards_of_other_sizes_are_not_encoded_again(model: Path, folder: Path, task: str) -> None:
+    """A complete folder was emptied before they were, and what a killed call had done was lost."""
+    call = ("encode", folder / "papers.jsonl", "--model", model, "--task", task)
+
+    def sizes(out: Path, *options: object) -> list[str]:
+        message = refused(*call, "--out", out, *options)
+        return re.findall(r"shards here have (\d+) rows.*value: (\d+).*pass --rows (\d+)", message)
+
+    whole, part = folder / "whole", folder / "part"
+    completed(*call, "--out", whole, "--rows", 3)
+    kept = {path: path.read_bytes() for path in whole.rglob("*.*")}
+    for rows in ("1", "2", "4", "9"):
+        assert sizes(whole, "--rows", rows) == [("3", rows, "3")]
+    assert kept == {path: path.read_bytes() for path in whole.rglob("*.*")}
+    completed(*call, "--out", part, "--rows", 1, "--part", "0/2")
+    assert sizes(part, "--rows", 2, "--part", "1/2") == [("1", "2", "1")]
+    completed(*call, "--out", part, "--rows", 1, "--part", "1/2")
+    completed(*call, "--out", whole, "--rows", 9, "--overwrite")
+    # One shard is of either size, as long as all texts fit.
+    assert ", 0 of them new" in completed(*call, "--out", whole, "--rows", 4).output
+    assert sizes(whole, "--rows", 3) == [("4", "3", "4")]
+
+
 def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:
     assert "use one of classification, link_prediction, search (did you mean" in refused(
         "search", "x", "--model", model, "--papers", folder, "--task", "serach"
