@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.benchmark_sets import (
     write_links,
     write_search,
 )
+from tests.made_results import set_result, write_result
 
 Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 
@@ -235,6 +237,38 @@ def test_a_damaged_result(tmp_path: Path) -> None:
     (tmp_path / "x/result.json").write_text('{"system": "x"}')
     with pytest.raises(DataError, match="not a result of scimult evaluate"):
         load_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("suite", {}, "suite.name is missing"),
+        ("suite", {"name": "own", "benchmarks": 3}, "suite.benchmarks is missing or of another"),
+        ("suite", {"name": "own", "benchmarks": {}, "description": 1}, "suite.description is"),
+        ("sets", {"own": {"scores": {}}}, "sets.own: Value error, scores lack recall@1"),
+        ("provenance", {"git": "abc"}, "provenance.git is missing or of another type"),
+        ("provenance", {"hardware": None}, "provenance.hardware is"),
+    ],
+)
+def test_a_damaged_part_of_a_result_is_named(
+    tmp_path: Path, key: str, value: dict[str, Any], named: str
+) -> None:
+    """It was a traceback, in the middle of a report."""
+    write_result(tmp_path, "x", {"own": set_result("recall@1", {"recall@1": 0.5})})
+    path = tmp_path / "x" / "result.json"
+    assert len(load_results(tmp_path)) == 1
+    tree = read_json(path)
+    changed = {"own": tree["sets"]["own"] | value["own"]} if key == "sets" else value
+    path.write_text(json.dumps(tree | {key: changed}))
+    with pytest.raises(DataError, match=re.escape(named)) as raised:
+        load_results(tmp_path)
+    assert f"{path}: not a result of scimult evaluate" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 256, "é" * 128])
+def test_a_systems_name_is_that_of_a_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="not a valid system name"):
+        folder_of(tmp_path, name)
 
 
 def test_a_result_that_another_process_removes_is_left_out(
