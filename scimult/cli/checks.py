@@ -39,8 +39,8 @@ def check_inputs(files: Iterable[Path]) -> None:
             raise DataError("no file matches", path=path, fix="correct the pattern")
 
 
-def check_distinct(folders: Iterable[Path], fix: str = "name it once") -> None:
-    """Refuse a folder that is given twice, perhaps by another path: its content would count twice.
+def check_distinct(paths: Iterable[Path], fix: str = "name it once") -> None:
+    """Refuse a folder or file that is given twice, perhaps by a link: it would count twice.
 
     Raises
     ------
@@ -48,10 +48,11 @@ def check_distinct(folders: Iterable[Path], fix: str = "name it once") -> None:
         If one is.
     """
     found = set()
-    for folder in folders:
-        if folder.resolve() in found:
-            raise ConfigError("one folder is given twice", value=str(folder), fix=fix)
-        found.add(folder.resolve())
+    for path in paths:
+        if path.resolve() in found:
+            kind = "file" if path.is_file() else "folder"
+            raise ConfigError(f"one {kind} is given twice", value=str(path), fix=fix)
+        found.add(path.resolve())
 
 
 def check_model(model: Path) -> None:

@@ -166,6 +166,14 @@ def test_a_folder_given_twice_is_refused(folder: Path, verb: str, options: tuple
     assert not list(folder.glob("new*"))
 
 
+def test_a_file_given_twice_is_refused(folder: Path) -> None:
+    """Its words counted twice, so other tokens were learned."""
+    (folder / "same.jsonl").symlink_to("papers.jsonl")
+    texts = ("--texts", "papers.jsonl", "--texts", "same.jsonl")
+    message = refused("train-tokenizer", *texts, "--out", "new")
+    assert "one file is given twice (value: 'same.jsonl'). Fix: name it once" in message
+
+
 def test_titles_do_not_command_the_terminal(folder: Path) -> None:
     inputs = ("--model", "model", "--papers", "papers.jsonl")
     recommend = invoke("recommend", "--id", "p1", *inputs)
