@@ -119,6 +119,25 @@ def check_rows(folder: Path, rows: int) -> None:
         raise ConfigError(problem, path=folder, value=rows, fix=fix)
 
 
+def check_papers(folder: Path, ids: Sequence[str]) -> None:
+    """Check that the first shard of a complete folder has some of the ``ids`` that begin an input.
+
+    Otherwise the input is another one, and would replace all that is here.
+
+    Raises
+    ------
+    StorageError
+        If it has none of them.
+    """
+    if not has_manifest(folder) or not (shards := Shards(folder)).shards:
+        return
+    first = Shards(folder, [shards.shards[0].name])
+    stored = set(first.ids)
+    if not first.damaged and stored.isdisjoint(ids):
+        fix = "choose another folder, or --overwrite to replace these"
+        raise StorageError("holds embeddings of other texts", path=folder, fix=fix)
+
+
 def _started(spaces: Mapping[Path, Space]) -> list[Path]:
     """Return the folders that have a manifest, which must be one of shards."""
     started = [folder for folder in spaces if (folder / MANIFEST).is_file()]

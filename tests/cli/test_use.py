@@ -256,6 +256,26 @@ def test_shards_of_other_sizes_are_not_encoded_again(model: Path, folder: Path, 
     assert sizes(whole, "--rows", 3) == [("4", "3", "4")]
 
 
+@pytest.mark.parametrize("task", ["search", "all"])
+def test_other_papers_do_not_replace_encoded_ones(model: Path, folder: Path, task: str) -> None:
+    """With the name of a complete folder by mistake, all that was in it was lost."""
+    write_jsonl(folder / "others.jsonl", [{"id": f"other{n}", "title": "Trees"} for n in range(4)])
+    options = ("--model", model, "--task", task, "--out", folder / "e", "--rows", 2)
+    completed("encode", folder / "papers.jsonl", *options)
+    kept = {path: path.read_bytes() for path in (folder / "e").rglob("*.*")}
+    for part in ((), ("--part", "1/2")):
+        message = refused("encode", folder / "others.jsonl", *options, *part)
+        assert "holds embeddings of other texts. Fix: choose another folder, or --over" in message
+    assert kept == {path: path.read_bytes() for path in (folder / "e").rglob("*.*")}
+    # One known paper at the beginning is enough: an input may grow, and papers leave it.
+    write_jsonl(folder / "grown.jsonl", [{"id": "new", "title": "Trees"}, *PAPERS[1:]])
+    assert (
+        PAPERS[1]["id"] in read_embeddings(folder / "e" / ("search" if task == "all" else "")).ids
+    )
+    completed("encode", folder / "grown.jsonl", *options)
+    completed("encode", folder / "others.jsonl", *options, "--overwrite")
+
+
 def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:
     assert "use one of classification, link_prediction, search (did you mean" in refused(
         "search", "x", "--model", model, "--papers", folder, "--task", "serach"
