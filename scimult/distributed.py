@@ -18,11 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scimult.errors import ConfigError, SciMultError
+from scimult.errors import ConfigError, SciMultError, quoted_in_line
 
 T = TypeVar("T")
 _BACKENDS_OF_GPUS = "cpu:gloo,cuda:nccl"
 # How gloo and NCCL report a peer that is gone or silent.
+_ENFORCED = re.compile(r"\[enforce fail at [^]]*\] (\S+ != \S+\. )?")  # gloo's words begin so
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed? ?out|remote process", re.I)
 
 
@@ -101,6 +102,11 @@ def initialise(device: torch.device, timeout_seconds: float) -> bool:
     -------
     bool
         Whether this call created the group, so that its caller should leave it.
+
+    Raises
+    ------
+    ConfigError
+        If a launcher's environment variables are missing or wrong, or no connection can be made.
     """
     if _initialised():
         return False
@@ -119,7 +125,10 @@ def initialise(device: torch.device, timeout_seconds: float) -> bool:
         store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True, timeout=timeout)  # type: ignore[attr-defined]
         os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
-    dist.init_process_group(backend, store=store, rank=own_rank, world_size=ranks, timeout=timeout)
+    with _naming_failed_starts():
+        dist.init_process_group(
+            backend, store=store, rank=own_rank, world_size=ranks, timeout=timeout
+        )
     return True
 
 
@@ -133,14 +142,37 @@ def _launchers_store() -> tuple[Any, int, int]:
     Raises
     ------
     ConfigError
-        If a launcher's environment variables are missing or wrong.
+        If a launcher's environment variables are missing or wrong, or no connection can be made.
     """
-    try:
-        store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
-    except ValueError as error:
-        fix = "start it by torchrun or deepspeed, or unset WORLD_SIZE and RANK for one process"
-        raise ConfigError(f"cannot join the launcher's ranks: {error}", fix=fix) from error
+    with _naming_failed_starts():
+        try:
+            store, own_rank, ranks = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        except ValueError as error:
+            fix = "start it by torchrun or deepspeed, or unset WORLD_SIZE and RANK for one process"
+            raise ConfigError(f"cannot join the launcher's ranks: {error}", fix=fix) from error
     return store, int(own_rank), int(ranks)
+
+
+@contextmanager
+def _naming_failed_starts() -> Iterator[None]:
+    """Re-raise what torch says where ranks cannot meet, as ``ConfigError``."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = _ENFORCED.sub("", quoted_in_line(str(error)))
+        if "EADDRINUSE" in said:
+            names = ["MASTER_PORT"]
+            fix = "choose a port that no program uses (--master_port of torchrun and deepspeed)"
+        elif "address for" in said or "resolve" in said:
+            names = ["GLOO_SOCKET_IFNAME"]
+            fix = "set GLOO_SOCKET_IFNAME to an interface that reaches all ranks (see: ip -br addr)"
+        else:
+            names = ["MASTER_ADDR", "MASTER_PORT"]
+            fix = "let MASTER_ADDR be an address of rank 0's machine that all ranks reach, and read"
+            fix += " the other ranks' messages"
+        given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+        problem = f"ranks cannot connect: {said}"
+        raise ConfigError(problem, value=" ".join(given) or None, fix=fix) from error
 
 
 def shut_down() -> None:

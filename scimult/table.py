@@ -205,6 +205,15 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
+def in_legend(name: str) -> str:
+    """Return a name as matplotlib's legends show it.
+
+    They leave out names that begin with an underscore, and two dollars begin and end a formula.
+    """
+    shown = name.replace("$", r"\$")
+    return f" {shown}" if name.startswith("_") else shown
+
+
 def to_latex(table: Table) -> str:
     """Return the table as LaTeX for the package ``booktabs``; notes are comments."""
     columns = "l" * table.labels + "r" * (len(table.headings) - table.labels)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +167,48 @@ def test_half_of_a_launchers_variables_are_refused(
     monkeypatch.delenv(missing)
     with pytest.raises(ConfigError, match=f"variable {missing} expected, but not set.*Fix: start"):
         distributed.initialise(torch.device("cpu"), 1)
+
+
+@pytest.fixture
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be the first of two ranks, which find no store of an earlier test."""
+    environment = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    distributed._launchers_store.cache_clear()
+    yield
+    distributed._launchers_store.cache_clear()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_port_in_use_is_named_with_the_option_that_changes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("", 0)) as taken:
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        message = r"in use \(value: 'MASTER_PORT=.*--master_port"
+        with pytest.raises(ConfigError, match=message) as raised:
+            distributed.initialise(torch.device("cpu"), 5)
+    assert str(raised.value).count("Fix: ") == 1
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_rank_that_nobody_joins_says_where_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    meet = torch.distributed.rendezvous  # type: ignore[attr-defined]
+    short = partial(meet, timeout=timedelta(seconds=1))
+    monkeypatch.setattr(torch.distributed, "rendezvous", short)
+    monkeypatch.setenv("MASTER_PORT", str(distributed.free_port()))
+    with pytest.raises(ConfigError, match=r"1/2 clients.*MASTER_ADDR=127.*Fix: let MASTER_ADDR be"):
+        distributed.initialise(torch.device("cpu"), 5)
+
+
+def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # set again by the call, and restored
+    message = r"connect: Unable .*: nope \(value: 'GLOO_SOCKET_IFNAME=nope'\). Fix: set GLOO_SOCKET"
+    with pytest.raises(ConfigError, match=message):
+        distributed.initialise(torch.device("cpu"), 5)
 
 
 def test_launcher_variables_are_read_before_the_group_exists(

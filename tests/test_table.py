@@ -13,6 +13,7 @@ from scimult.table import (
     Table,
     change,
     escaped,
+    in_legend,
     label,
     p_value,
     percent,
@@ -114,3 +115,14 @@ def test_a_p_value_is_on_its_side_of_the_level() -> None:
     assert p_value(0.00104, 0.001).text == "0.00104"
     assert p_value(0.00251, 0.00252, "*").text == "0.0025*"
     assert p_value(0.00256, 0.00258, "*").text == "0.00256*"
+
+
+def test_a_legend_shows_every_name() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    names = ["a", "_b", "$c$", "d_e"]
+    for name in names:
+        axes.plot([0, 1], label=in_legend(name))
+    shown = [text.get_text().strip() for text in axes.legend().get_texts()]
+    assert shown == ["a", "_b", r"\$c\$", "d_e"]

@@ -7,6 +7,7 @@ pooling's ``config.json``, ``sentence_bert_config.json`` and ``config_sentence_t
 from __future__ import annotations
 
 import math
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class SentenceFolder:
         if unknown or kinds[:2] != ["Transformer", "Pooling"] or self._modules[0][1]:
             raise self._refusal(f"its modules are {', '.join(kinds)}", unknown or kinds)
         file = Path(self._modules[1][1], "config.json")
-        if not (self.folder / file).is_file():
+        if not os.path.isfile(self.folder / file):  # False, too, for a name that is too long
             # Without it the library would not load; the mean would be a guess.
             fix = "copy the whole folder, subfolders too, or set pooling=mean or pooling=cls"
             raise CheckpointError("pooling is not described", path=self.folder / file, fix=fix)

@@ -140,11 +140,15 @@ def _shards(index: Path) -> list[Path]:
     files = content.get("weight_map") if isinstance(content, dict) else None
     # A name from outside must not lead out of the folder.
     if not isinstance(files, dict) or not all(
-        str(file) == Path(file).name for file in files.values()
+        isinstance(file, str) and file == Path(file).name for file in files.values()
     ):
         fix = "copy or download the folder again"
         raise CheckpointError("names no files of this folder by weight", path=index, fix=fix)
-    return [index.parent / file for file in sorted(set(files.values()))]
+    shards = [index.parent / file for file in sorted(set(files.values()))]
+    if absent := [shard.name for shard in shards if not os.path.isfile(shard)]:
+        problem, fix = "a file that it names is not here", "copy or download the folder again"
+        raise CheckpointError(problem, path=index, value=absent[0], fix=fix)
+    return shards
 
 
 def read_weights_file(path: Path) -> dict[str, Tensor]:

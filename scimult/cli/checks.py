@@ -39,6 +39,22 @@ def check_inputs(files: Iterable[Path]) -> None:
             raise DataError("no file matches", path=path, fix="correct the pattern")
 
 
+def check_distinct(paths: Iterable[Path], fix: str = "name it once") -> None:
+    """Refuse a folder or file that is given twice, perhaps by a link: it would count twice.
+
+    Raises
+    ------
+    ConfigError
+        If one is.
+    """
+    found = set()
+    for path in paths:
+        if path.resolve() in found:
+            kind = "file" if path.is_file() else "folder"
+            raise ConfigError(f"one {kind} is given twice", value=str(path), fix=fix)
+        found.add(path.resolve())
+
+
 def check_model(model: Path) -> None:
     """Check that a path can be a model's: that of a folder or a hub name."""
     if str(model).startswith("package:"):

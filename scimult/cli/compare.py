@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import named_values, only_with
+from scimult.cli.checks import check_distinct, named_values, only_with
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
 from scimult.terminal import counted
@@ -51,10 +51,7 @@ def compare(
     confidence: opt.Confidence = 0.95,
 ) -> None:
     """Compare systems with a baseline: intervals and corrected tests, as JSON and Markdown."""
-    if len({folder.resolve() for folder in results}) < len(results):
-        raise ConfigError(
-            "one folder is given twice", fix="name it once", value=list(map(str, results))
-        )
+    check_distinct(results)
     if runs or len(results) > 1:
         if metric == "all" or resamples is not None or seed is not None:
             fix = "leave out --metric all, --resamples and --seed, or --runs and further folders"
@@ -164,6 +161,7 @@ def export_results(
     """Export results as CSV, as MTEB's result files, or as runs for BEIR and PMC-Patients."""
     from scimult.evaluation import exports
 
+    check_distinct(results)
     if out.suffix.lower() in _FILES and not out.exists():
         fix = f"name a folder, such as {out.with_suffix('')}"
         raise ConfigError("--out is a folder, into which files go", value=str(out), fix=fix)

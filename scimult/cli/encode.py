@@ -81,7 +81,7 @@ def encode(
     check_model(model)
     check_inputs(texts)
     if not overwrite:
-        _check_out(out)
+        _check_out(out, rows)
     from scimult import distributed
     from scimult.inference import SciMult
     from scimult.inference.bulk import BulkEncoder, Part, encode_shards, kind_encoded
@@ -133,13 +133,16 @@ def encode(
     echo(f"{where}: {done.texts:,} embeddings {how}{new}")
 
 
-def _check_out(out: Path) -> None:
-    """Check that the folder is new, or was begun by an earlier call or another rank."""
-    from scimult.retrieval.shard_folders import has_manifest
+def _check_out(out: Path, rows: int) -> None:
+    """Check that the folder is new, or was begun by an earlier call or another rank alike."""
+    from scimult.retrieval.shard_folders import check_rows, has_manifest
 
     try:
         check_replaceable(out)
     except StorageError:
         # Checked last, as another rank may have begun it in between.
-        if not (has_manifest(out) or any(map(has_manifest, out.glob("*")))):
+        begun = list(filter(has_manifest, [out, *out.glob("*")]))
+        if not begun:
             raise
+        for folder in begun:
+            check_rows(folder, rows)

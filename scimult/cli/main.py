@@ -125,6 +125,11 @@ class Verbs(TyperGroup):
         except typer.BadParameter as error:
             # So pydantic, by which newer versions of typer check values, begins what they say.
             error.message = error.message.removeprefix("Value error, ")
+            # Of what is missing, only the name is said, and then the choices, after a full stop.
+            help_text = getattr(error.param, "help", None)
+            if help_text and not error.message:
+                end = "." if error.format_message().endswith(".") else ""
+                error.message = help_text.rstrip(".") + end
             raise
         except (SciMultError, OSError, UnicodeEncodeError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):

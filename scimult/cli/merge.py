@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_model, named_values, only_with
+from scimult.cli.checks import check_distinct, check_model, named_values, only_with
 from scimult.cli.output import echo
 from scimult.errors import ConfigError, SciMultError
 from scimult.files import check_replaceable
@@ -100,6 +100,7 @@ def merge(
     _check_gate(suite, data, results, not_worse_than or [])
     if not suite:
         only_with("--suite", {"--sets": sets, "--dtype": dtype != "auto", "--device": device})
+    check_distinct(models or [], "name it once, with a larger --share")
     for path in [*(models or []), *experts.values(), *([base] if base else [])]:
         check_model(path)
     from scimult.checkpoints import merge as merging

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scimult.cli import options as opt
-from scimult.cli.checks import check_folder, named_values
+from scimult.cli.checks import check_distinct, check_folder, named_values
 from scimult.cli.output import echo, print_table
 from scimult.errors import DataError, StorageError, one_of
 from scimult.files import check_own_file
@@ -49,6 +49,7 @@ def report(
     confidence: opt.Confidence = 0.95,
 ) -> None:
     """Report leaderboard, tests, curves, examples and costs as HTML, Markdown, LaTeX and JSON."""
+    check_distinct(results)
     _check([*results, *(data or [])], map_ or [], out)
     from scimult.evaluation.reporting.maps import check_layout
     from scimult.evaluation.reporting.page import write_page

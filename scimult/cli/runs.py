@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scimult.cli import options as opt
+from scimult.cli.checks import check_distinct
 from scimult.cli.output import echo, print_table
 from scimult.errors import ConfigError
 from scimult.files import check_own_file
@@ -118,5 +119,6 @@ def curves(
         fix = f"write --out {out.with_suffix('.png')}" if out.name else "name a file"
         raise ConfigError("a plot of curves is a PNG file", value=str(out), fix=fix)
     check_own_file(out, "a plot of curves", SOFTWARE.encode())
+    check_distinct(runs)
     plot_curves(runs, out)
     echo(f"{counted(len(runs), 'run')} plotted in {out}")

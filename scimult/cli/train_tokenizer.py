@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scimult.cli import options as opt
+from scimult.cli.checks import check_distinct
 from scimult.cli.output import echo
 from scimult.errors import DataError
 from scimult.files import check_replaceable
@@ -33,6 +34,7 @@ def train_tokenizer(
     for path in texts:
         if not path.exists():
             raise DataError("texts do not exist", path=path, fix="check the path")
+    check_distinct(texts)
     from scimult.preparation.vocabulary import (
         TOKENIZER,
         read_texts,

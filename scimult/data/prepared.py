@@ -86,6 +86,12 @@ class PreparedData:
         folder = Path(folder)
         recover_folder(folder)
         manifest = Manifest.read(folder)
+        if TEXTS_FILE not in manifest.files:
+            problem, fix = (
+                f"manifest is damaged: files lacks {TEXTS_FILE}",
+                "run scimult prepare again",
+            )
+            raise DataError(problem, path=folder / MANIFEST_FILE, fix=fix)
         for name, file in manifest.files.items():
             path = folder / name
             if not path.is_file() or path.stat().st_size != file.bytes:

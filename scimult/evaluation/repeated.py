@@ -218,7 +218,7 @@ def _one_suite(
     notes = [f"No result of {', '.join(missing)}."] if missing else []
     suite = results[-1].suite
     first = columns[0] if (columns[0].name, columns[0].task) == (AVERAGE, EVERYTHING) else None
-    return findings(suite["name"], suite["description"], columns, runs, notes), first
+    return findings(suite["name"], suite.get("description", ""), columns, runs, notes), first
 
 
 def _shared_sets(folders: Iterable[Sequence[Result]]) -> list[str]:

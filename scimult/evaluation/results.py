@@ -14,11 +14,12 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 import scimult
 from scimult.config import StrictConfig
@@ -30,6 +31,7 @@ LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "bm25s", "pydantic"
 
 MACRO = "macro"
 """Name of the mean of the group averages."""
+_LONGEST_NAME = 255  # bytes of a folder's name
 _MOST = 1 + 1e-9  # means of ones are not exact
 Score = Annotated[float, Field(ge=-_MOST, le=_MOST)]
 CostKind = Literal["texts", "tokens", "encode_seconds", "index_bytes"]
@@ -95,6 +97,13 @@ class SetResult(SetFacts):
     provenance: dict[str, Any] | None = None
     resampled: list[str] | None = None
     contamination: Contamination | None = None
+
+    @model_validator(mode="after")
+    def _has_its_columns(self) -> SetResult:
+        names = {self.main_metric, *chain.from_iterable(self.columns.values())}
+        if lacking := sorted(names - self.scores.keys()):
+            raise ValueError(f"scores lack {lacking[0]}")
+        return self
 
     @property
     def resampled_metrics(self) -> list[str]:
@@ -195,10 +204,9 @@ def provenance() -> dict[str, Any]:
 
 def folder_of(out: Path, system: str) -> Path:
     """Return the folder of a system's files; raise a ConfigError if its name is no folder name."""
-    if not re.fullmatch(r"\w[\w.+-]*", system):
-        raise ConfigError(
-            "not a valid system name", value=system, fix="use letters, digits, . _ + -"
-        )
+    if not re.fullmatch(r"\w[\w.+-]*", system) or len(system.encode()) > _LONGEST_NAME:
+        fix = f"use letters, digits, . _ + -, up to {_LONGEST_NAME} bytes"
+        raise ConfigError("not a valid system name", value=system, fix=fix)
     return out / system
 
 
@@ -212,13 +220,26 @@ def save_result(result: Result, out: Path) -> Path:
 def load_result(path: Path) -> Result:
     """Read a system's ``result.json``; raise a DataError if it is not one."""
     try:
-        return Result.model_validate(read_json(path))
+        result = Result.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         problem = f"not a result of scimult evaluate: {key}: {first['msg']}"
         fix = "delete it and evaluate the system again"
         raise DataError(problem, path=path, value=first["input"], fix=fix) from error
+    suite, git = result.suite, result.provenance.get("git")
+    known = {
+        "suite.name": isinstance(suite.get("name"), str),
+        "suite.description": isinstance(suite.get("description", ""), str),
+        "suite.benchmarks": isinstance(suite.get("benchmarks"), dict),
+        "provenance.git": git is None
+        or (isinstance(git, dict) and isinstance(git.get("commit"), str) and "modified" in git),
+        "provenance.hardware": isinstance(result.provenance.get("hardware", {}), dict),
+    }
+    if damaged := [key for key, fits in known.items() if not fits]:
+        problem = f"not a result of scimult evaluate: {damaged[0]} is missing or of another type"
+        raise DataError(problem, path=path, fix="delete it and evaluate the system again")
+    return result
 
 
 def require_results(out: Path) -> list[Result]:

@@ -22,7 +22,7 @@ from scimult.inference.encoder import SciMult
 from scimult.inference.origin import space_of
 from scimult.inference.texts import made_ahead
 from scimult.progress import note
-from scimult.retrieval.shard_folders import holds, open_folder, publish_if_whole
+from scimult.retrieval.shard_folders import check_papers, holds, open_folder, publish_if_whole
 from scimult.retrieval.shards import fingerprint_of_texts, write_shard
 from scimult.retrieval.space import Precision, Space
 from scimult.retrieval.store import key_of
@@ -152,6 +152,8 @@ class BulkEncoder:
         StorageError
             If it holds anything else, or cannot be written.
         """
+        if window.number == 0:
+            self.check(window)
         self._open()
         left = [
             name
@@ -165,6 +167,17 @@ class BulkEncoder:
                 shard = self.folders[name], window.number, self.spaces[name]
                 write_shard(*shard, window.ids, vectors_ND, window.hashes)
         return True
+
+    def check(self, first: Window) -> None:
+        """Refuse to replace the embeddings of another input, whose first window this is not.
+
+        Raises
+        ------
+        StorageError
+            If there are some.
+        """
+        for folder in () if self._overwrite else self.folders.values():
+            check_papers(folder, first.ids)
 
     def finish(self, fingerprints: Sequence[str]) -> list[int]:
         """Publish the manifests if all windows have shards; return the numbers of missing ones."""
@@ -227,6 +240,8 @@ def encode_shards(
     fingerprints: list[str] = []
     pace = _Pace(None if total is None else -(-total // part.count), rows)
     for window in _read_ahead(windows(texts, rows)):
+        if window.number == 0 and not part.has(0):
+            encoder.check(window)
         fingerprints.append(window.fingerprint)
         read += len(window.ids)
         if not part.has(window.number):

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from scimult.config import StrictConfig, apply_overrides, load_config, validate
 from scimult.errors import CheckpointError, one_of
-from scimult.inference.sentence_model import load_model, own_similarity
+from scimult.inference.sentence_model import check_weights, load_model, own_similarity
 from scimult.progress import is_watched
 from scimult.reach import offline_if_cut_off
 from scimult.retrieval.embeddings import unit_rows
@@ -281,6 +281,7 @@ class SentenceEncoder:
             problem = f"cannot load the adapter: {error}"
             fix = "name the folder of a PEFT adapter; pip install peft"
             raise CheckpointError(problem, path=adapter, fix=fix) from error
+        check_weights(self._model, adapter, is_adapter=True)
 
     def _switch(self, adapter: str | None) -> None:
         """Make one adapter active, or none.

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from scimult.checkpoints.sentence_folder import SIMILARITY_NAMES
 from scimult.errors import CheckpointError
 from scimult.reach import hub_advice, offline_if_cut_off
-from scimult.retrieval.cross_encoder import drawn_weights, knows_no_words, learned_positions
+from scimult.retrieval.cross_encoder import (
+    MERGE_ADAPTER,
+    drawn_weights,
+    knows_no_words,
+    learned_positions,
+)
 from scimult.types import Similarity
 
 if TYPE_CHECKING:
@@ -42,7 +47,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
         problem = f"cannot load the encoder: {str(error).partition(chr(10))[0].rstrip('.')}"
         fix = f"name a folder{hub_advice(spec.model)}; --model takes those of scimult"
         raise CheckpointError(problem, path=spec.model, fix=fix) from error
-    _check_weights(spec, model)
+    check_weights(model, spec.model)
     if knows_no_words(model.tokenizer):
         fix = "copy its files there, such as tokenizer.json"
         raise CheckpointError("the tokenizer knows no words", path=spec.model, fix=fix)
@@ -59,13 +64,21 @@ def load_model(spec: EncoderSpec, device: str | None) -> SentenceTransformer:
     return model
 
 
-def _check_weights(spec: EncoderSpec, model: SentenceTransformer) -> None:
-    """Refuse random weights, but for poolers, which embeddings do not use."""
+def check_weights(model: SentenceTransformer, path: str, *, is_adapter: bool = False) -> None:
+    """Refuse random weights of the files at ``path``, but for poolers: embeddings use none.
+
+    Raises
+    ------
+    CheckpointError
+        If there are some.
+    """
     names = [name for name in drawn_weights(model) if "pooler" not in name]
     if names:
         problem = f"the files lack {len(names)} weights, which would be random"
         fix = "use complete files, whose names are those of the model's config.json"
-        raise CheckpointError(problem, path=spec.model, value=names[:3], fix=fix)
+        if is_adapter:  # transformers 5.24 does not read DoRA's under the names of PEFT 0.21
+            fix = f"use complete files of an adapter of this model, or {MERGE_ADAPTER}"
+        raise CheckpointError(problem, path=path, value=names[:3], fix=fix)
 
 
 def own_similarity(spec: EncoderSpec, model: SentenceTransformer) -> Similarity:

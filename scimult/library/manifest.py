@@ -26,7 +26,7 @@ PAPERS, VECTORS, INDEXES = "papers", "vectors", "indexes"
 TOKENIZER = "tokenizer"
 
 # Of files and folders in the library; a name such as "../other" could remove those of another.
-_NAME = re.compile(r"\w[\w.-]*")
+_NAME = re.compile(r"\w[\w.-]{,199}")
 
 Share = float | Literal["rank"]
 """Weight of BM25 next to vectors; or both by their ranks."""
@@ -148,11 +148,23 @@ def _check(manifest: Manifest) -> None:
     for kind in manifest.columns.values():
         if kind not in ARROW_TYPES:
             raise ValueError(f"{kind!r} is not a type of columns")
+    _check_values(manifest)
+
+
+def _check_values(manifest: Manifest) -> None:
     for number in (number for part in manifest.segments for number in (part.rows, part.bytes)):
-        if not (isinstance(number, int) and number >= 0):
+        if type(number) is not int or number < 0:
             raise ValueError(f"{number!r} is not a number of rows or bytes")
     if missing := {"path", "name", "dtype", "settings"} - manifest.model.keys():
         raise ValueError(f"its model has no {', '.join(sorted(missing))}")
+    for key in ("path", "name", "dtype"):
+        if not isinstance(manifest.model[key], str):
+            raise ValueError(f"its model's {key} is not a text")
+    if not all(isinstance(length, (int, float)) for length in manifest.longest.values()):
+        raise ValueError(f"{manifest.longest!r} are not lengths")
+    for key in ("spaces", "fitted") if manifest.adapter else ():
+        if not isinstance(manifest.adapter.get(key), dict):
+            raise ValueError(f"its adapter has no {key}")
     validate(_Model, {"settings": manifest.model["settings"]})
 
 

@@ -52,11 +52,15 @@ class State:
 
     def _open(self) -> None:
         folder, manifest = self.folder, self.manifest
+        names = [part.name for part in manifest.segments]
+        self._shards = {task: Shards(self.space_folder(task), names) for task in manifest.sides}
+        for shards in self._shards.values():
+            if [shard.rows for shard in shards.shards] != [part.rows for part in manifest.segments]:
+                problem, fix = "papers and vectors differ in rows", "restore the library"
+                raise DataError(problem, path=shards.path, fix=fix)
         self.removed_N = read_removed(folder, manifest)
         rows = manifest.segments, manifest.columns, self.removed_N
         self.papers = PaperTable(folder / PAPERS, *rows)
-        names = [part.name for part in manifest.segments]
-        self._shards = {task: Shards(self.space_folder(task), names) for task in manifest.sides}
 
     def space_folder(self, task: str) -> Path:
         """Return the folder of a task's vectors."""

@@ -5,7 +5,10 @@ Shape legend: P pairs, U different ones.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +26,12 @@ PairScorer = Callable[[Sequence[tuple[str, str]]], FloatArray]
 
 # So many pairs are scored in seconds, without a progress bar.
 _SHORT = 1_000
+MERGE_ADAPTER = "merge the adapter into its base (PEFT: merge_and_unload) and name the result"
 _CLASSIFIER = "ForSequenceClassification"
 # Transformers' mark of weights that it has read, and of modules whose other weights it has drawn.
 _READ = "_is_hf_initialized"
+# What an adapter replaces, and a constant of AdaLoRA.
+_NOT_ASKED_FOR = re.compile(r"\.(original_module|ranknum)\.")
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
@@ -91,6 +97,8 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
     except Exception as error:  # damaged folders raise RuntimeError, SafetensorError and others
         problem = f"cannot load cross-encoder: {' '.join(str(error).split()).rstrip('.')}"
         fix = f"name a folder or a model with one score per pair{hub_advice(model)}"
+        if os.path.isfile(Path(model, "adapter_config.json")):
+            fix = MERGE_ADAPTER
         raise ConfigError(problem, value=model, fix=fix) from error
     if _has_random_head(encoder):
         fix = "name a cross-encoder, which reads a query and a document together"
@@ -112,18 +120,21 @@ def _checked(model: str, device: str | None) -> CrossEncoder:
 def drawn_weights(model: nn.Module) -> list[str]:
     """Return the weights that transformers lacked in a model's files and drew at random.
 
-    It only warns. Of adapters, and in versions without marks, it does not say what it has read:
-    then none are returned.
+    It only warns. In versions without marks, it does not say what it has read: then none are
+    returned, or none of adapters.
     """
     marked = [part for part in model.modules() if hasattr(part, _READ)]
-    if not marked or any(hasattr(part, "peft_config") for part in model.modules()):
-        return []
     inside = {id(weight) for part in marked for weight in part.parameters()}
-    return [
-        name
+    read = {
+        name: bool(getattr(weight, _READ, False))
         for name, weight in model.named_parameters()
-        if id(weight) in inside and not getattr(weight, _READ, False)
-    ]
+        if id(weight) in inside and not _NOT_ASKED_FOR.search(name)
+    }
+    configs = (getattr(part, "peft_config", None) for part in model.modules())
+    adapters = {name for config in configs if isinstance(config, dict) for name in config}
+    added = [name for name in read if adapters.intersection(name.split("."))]
+    unknown = set() if any(read[name] for name in added) else set(added)
+    return [name for name, was_read in read.items() if not was_read and name not in unknown]
 
 
 def knows_no_words(tokenizer: Any) -> bool:

@@ -10,9 +10,10 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
-from scimult.errors import StorageError
+from scimult.errors import ConfigError, StorageError
 from scimult.files import (
     FolderKind,
     check_replaceable,
@@ -89,6 +90,52 @@ def open_folder(root: Path, spaces: Mapping[Path, Space], overwrite: bool) -> No
         if not (folder / MANIFEST).is_file():
             folder.mkdir(parents=True, exist_ok=True)
             publish(folder, space, [])
+
+
+def check_rows(folder: Path, rows: int) -> None:
+    """Check that a call with ``rows`` texts per shard resumes a folder instead of redoing it.
+
+    Of a folder without shards, or with one that such a call could have written, nothing is known.
+
+    Raises
+    ------
+    ConfigError
+        If its shards have another number of rows.
+    """
+    shards = Shards(folder)
+    found = [shard.rows for shard in shards.shards]
+    is_whole = bool(found)
+    if not is_whole:
+        numbers = sorted(
+            int(path.stem) for path in folder.glob("*.arrow") if _OURS.match(path.name)
+        )
+        complete = (find_shard(folder, number, shards.space) for number in numbers)
+        found = [shard.rows for shard in islice(filter(None, complete), 2)]
+    # Two of one size are no ends of inputs; neither is the first of several in a manifest.
+    settled = len(found) > 1 and (is_whole or found[0] == found[1])
+    if found and (found[0] > rows or (settled and found[0] != rows)):
+        problem = f"shards here have {found[0]:,} rows; by another --rows all are encoded again"
+        fix = f"pass --rows {found[0]} or --overwrite, or choose another folder"
+        raise ConfigError(problem, path=folder, value=rows, fix=fix)
+
+
+def check_papers(folder: Path, ids: Sequence[str]) -> None:
+    """Check that the first shard of a complete folder has some of the ``ids`` that begin an input.
+
+    Otherwise the input is another one, and would replace all that is here.
+
+    Raises
+    ------
+    StorageError
+        If it has none of them.
+    """
+    if not has_manifest(folder) or not (shards := Shards(folder)).shards:
+        return
+    first = Shards(folder, [shards.shards[0].name])
+    stored = set(first.ids)
+    if not first.damaged and stored.isdisjoint(ids):
+        fix = "choose another folder, or --overwrite to replace these"
+        raise StorageError("holds embeddings of other texts", path=folder, fix=fix)
 
 
 def _started(spaces: Mapping[Path, Space]) -> list[Path]:

@@ -34,6 +34,8 @@ from scimult.types import FloatArray, IntArray, Similarity
 
 FORMAT, VERSION = "scimult-shards", 1
 MANIFEST = "manifest.json"
+# Rows that no shard has: ids of a damaged one are lists of so many.
+_TOO_MANY = 1 << 30
 _SPACE, _VECTORS = b"space", b"vectors_sha256"
 _SCHEMA = pa.schema([("id", pa.string()), ("hash", pa.string())])
 
@@ -308,7 +310,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     known = _kinds(space) == _SPACE_KINDS and space["dtype"] in get_args(Precision)
     known = known and space["similarity"] in get_args(Similarity)
     items = shards if isinstance(shards, list) else [{}]
-    fit = (_kinds(one) == _KINDS and one["name"].isdigit() and one["rows"] >= 0 for one in items)
+    fit = (
+        _kinds(one) == _KINDS and one["name"].isdigit() and 0 <= one["rows"] < _TOO_MANY
+        for one in items
+    )
     if not (known and all(fit)):
         raise DataError("damaged manifest of shards", path=path, fix="encode again")
     return manifest

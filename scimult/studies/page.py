@@ -20,7 +20,7 @@ from scimult.files import write_json, write_text
 from scimult.studies.plan import Plan
 from scimult.studies.tables import Cost, cost_of, cost_table, find, run_table
 from scimult.studies.trials import Trial, by_run
-from scimult.table import SIGNS, Table, to_markdown
+from scimult.table import SIGNS, Table, in_legend, to_markdown
 from scimult.training.curves import smoothed
 from scimult.training.runs import METRICS, read_metrics
 
@@ -122,7 +122,7 @@ def draw_curves(plan: Plan) -> bytes | None:
     for number, (name, members) in enumerate(trained.items()):
         for i, trial in enumerate(members):
             style: dict[str, Any] = {"color": colours(number % colours.N), "linewidth": 1.2}
-            style["label"] = name if i == 0 else None
+            style["label"] = in_legend(name) if i == 0 else None
             style["linestyle"] = ("-", "--", ":", "-.")[i % 4]
             steps, values = _losses(trial)
             losses.plot(steps, smoothed(values), **style)

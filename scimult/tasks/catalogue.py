@@ -48,7 +48,9 @@ class Task(StrictConfig):
         entries = {entry["name"]: entry for entry in _entries()}
         if isinstance(given, str):
             kinds = "" if given in entries else ", query_kind: query, candidate_kind: paper"
-            raise ValueError(f"a task is a mapping, such as {{name: {given}{kinds}}}")
+            # pydantic cannot print half a character, as JSON can hold.
+            name = given if _NAME.fullmatch(given) else repr(given)
+            raise ValueError(f"a task is a mapping, such as {{name: {name}{kinds}}}")
         if not isinstance(given, dict):
             return given
         known = next((entry for name, entry in entries.items() if name == given.get("name")), {})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scimult.errors import DataError
 from scimult.files import atomic_file
+from scimult.table import in_legend
 from scimult.training.runs import METRICS, names_of, read_metrics
 
 SOFTWARE = "scimult curves"
@@ -79,9 +80,7 @@ def plot_curves(runs: Sequence[Path], path: Path) -> None:
             subject = " ".join(part for part in parts if part != "mrr")
             colour = colours.setdefault(subject, f"C{len(colours)}")
             label = f"{subject}, {name}" if len(runs) > 1 else subject
-            # Two dollars in a name would begin and end a formula.
-            label = label.replace("$", r"\$")
-            style = {"color": colour, "linestyle": styles[number % 4], "label": label}
+            style = {"color": colour, "linestyle": styles[number % 4], "label": in_legend(label)}
             if is_loss:
                 losses.plot(curve.steps, smoothed(curve.values), **style)
             else:

@@ -78,12 +78,14 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
     assert all(torch.equal(sharded[key], whole[key]) for key in whole)
 
     index = folder / "model.safetensors.index.json"
-    write_json(index, {"weight_map": {"a": "../model.safetensors"}})
-    with pytest.raises(CheckpointError, match=r"index\.json: names no files of this folder"):
-        load_pretrained(folder)
-    write_json(index, {"weight_map": {"a": "model-9.safetensors"}})
-    with pytest.raises(CheckpointError, match=r"model-9\.safetensors.*No such file"):
-        load_pretrained(folder)
+    for file in ("../model.safetensors", 1, None, ["model.safetensors"]):
+        write_json(index, {"weight_map": {"a": file}})
+        with pytest.raises(CheckpointError, match=r"index\.json: names no files of this folder"):
+            load_pretrained(folder)
+    for file in ("model-9.safetensors", "x" * 400):
+        write_json(index, {"weight_map": {"a": file}})
+        with pytest.raises(CheckpointError, match=r"index\.json: a file that it names is not here"):
+            load_pretrained(folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -237,10 +237,11 @@ def test_settings_of_other_types_are_named_or_passed_over(tmp_path: Path) -> Non
     with pytest.raises(CheckpointError, match="its pooling is not supported"):
         load_pretrained(folder)
     modules = read_json(folder / "modules.json")
-    modules[1]["path"] = 1
-    write_json(folder / "modules.json", modules)
-    with pytest.raises(CheckpointError, match="pooling is not described"):
-        load_pretrained(folder)
+    for path in (1, "x" * 400):  # the second is too long for a name
+        modules[1]["path"] = path
+        write_json(folder / "modules.json", modules)
+        with pytest.raises(CheckpointError, match="pooling is not described"):
+            load_pretrained(folder)
     export_folded(tmp_path / "f", load_pretrained(folder, pooling="mean"), None)
     write_json(tmp_path / "f/config.json", read_json(tmp_path / "f/config.json") | {"scimult": 1})
     with pytest.raises(CheckpointError, match=r"config\.json: scimult is not a mapping"):

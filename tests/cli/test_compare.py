@@ -73,12 +73,6 @@ def test_mistakes_are_one_line(out: Path, arguments: list[str], message: str) ->
     assert found.stderr.count("\n") == 1
 
 
-def test_a_folder_given_twice(out: Path) -> None:
-    found = _compare(out, str(out / ".." / out.name), "--baseline", "BM25")
-    assert found.exit_code == 1
-    assert "one folder is given twice" in found.stderr
-
-
 def test_a_folder_without_results(tmp_path: Path) -> None:
     found = _compare(tmp_path, "--baseline", "BM25")
     assert found.exit_code == 1

@@ -59,7 +59,7 @@ def _fill(here: Path, model: Path) -> None:
 def test_a_second_call_for_an_output_is_refused_before_its_work(verb: str, folder: Path) -> None:
     """It was refused when it came to write, or replaced the other's file."""
     others = {
-        "merge": ("merge", "model", "model"),
+        "merge": ("merge", "model", "some/other"),
         "export released": ("export", "model", "--to", "released"),
     }
     arguments = others.get(verb) or (verb, *VERBS_WITH_OUT[verb])
@@ -145,6 +145,33 @@ def test_verbs_with_fixed_file_names_replace_no_other_files(
     before = _content(folder)
     assert name in refused(verb, *options)
     assert _content(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("compare", ("--baseline", "BM25")),
+        ("report", ("--out", "new")),
+        ("export-results", ("--to", "csv", "--out", "new")),
+        ("curves", ("--out", "new.png")),
+        ("merge", ("--out", "new")),
+    ],
+)
+def test_a_folder_given_twice_is_refused(folder: Path, verb: str, options: tuple[str, ...]) -> None:
+    """Two rows of one system cannot be told apart, and a model has a share."""
+    (folder / "one").mkdir()
+    (folder / "same").symlink_to(folder / "one")
+    message = refused(verb, "one", "same", *options)
+    assert "one folder is given twice (value: 'same'). Fix: name it once" in message
+    assert not list(folder.glob("new*"))
+
+
+def test_a_file_given_twice_is_refused(folder: Path) -> None:
+    """Its words counted twice, so other tokens were learned."""
+    (folder / "same.jsonl").symlink_to("papers.jsonl")
+    texts = ("--texts", "papers.jsonl", "--texts", "same.jsonl")
+    message = refused("train-tokenizer", *texts, "--out", "new")
+    assert "one file is given twice (value: 'same.jsonl'). Fix: name it once" in message
 
 
 def test_titles_do_not_command_the_terminal(folder: Path) -> None:

@@ -97,6 +97,21 @@ def test_a_wrong_choice_is_named_without_words_of_the_parser(verb: list[str]) ->
     assert f"Invalid value for '{verb[-1]}': 'float17' is not one of '" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "x"], "Missing option '--out'. Folder for report.html, .md, .tex and .json."),
+        (["mine"], "Missing argument 'folder'. Folder with the prepared data."),
+        (["library", "add"], "Missing argument 'folder'. Library folder."),
+        (["export-results", "x", "--out", "y"], "PMC-Patients). Choose from: csv,"),
+    ],
+)
+def test_what_is_missing_is_explained(words: list[str], said: str) -> None:
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_help_shows_the_whole_launcher_command() -> None:
     """Square brackets would be read as markup and vanish."""
     output = " ".join(runner.invoke(app, ["pretrain", "--help"]).output.split())

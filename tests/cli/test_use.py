@@ -232,6 +232,50 @@ def test_parts_of_an_encoding_do_not_overwrite_and_say_what_is_missing(
     completed("encode", folder / "papers.jsonl", *options, "--part", "0/1", "--overwrite")
 
 
+@pytest.mark.parametrize("task", ["search", "all"])
+def test_shards_of_other_sizes_are_not_encoded_again(model: Path, folder: Path, task: str) -> None:
+    """A complete folder was emptied before they were, and what a killed call had done was lost."""
+    call = ("encode", folder / "papers.jsonl", "--model", model, "--task", task)
+
+    def sizes(out: Path, *options: object) -> list[str]:
+        message = refused(*call, "--out", out, *options)
+        return re.findall(r"shards here have (\d+) rows.*value: (\d+).*pass --rows (\d+)", message)
+
+    whole, part = folder / "whole", folder / "part"
+    completed(*call, "--out", whole, "--rows", 3)
+    kept = {path: path.read_bytes() for path in whole.rglob("*.*")}
+    for rows in ("1", "2", "4", "9"):
+        assert sizes(whole, "--rows", rows) == [("3", rows, "3")]
+    assert kept == {path: path.read_bytes() for path in whole.rglob("*.*")}
+    completed(*call, "--out", part, "--rows", 1, "--part", "0/2")
+    assert sizes(part, "--rows", 2, "--part", "1/2") == [("1", "2", "1")]
+    completed(*call, "--out", part, "--rows", 1, "--part", "1/2")
+    completed(*call, "--out", whole, "--rows", 9, "--overwrite")
+    # One shard is of either size, as long as all texts fit.
+    assert ", 0 of them new" in completed(*call, "--out", whole, "--rows", 4).output
+    assert sizes(whole, "--rows", 3) == [("4", "3", "4")]
+
+
+@pytest.mark.parametrize("task", ["search", "all"])
+def test_other_papers_do_not_replace_encoded_ones(model: Path, folder: Path, task: str) -> None:
+    """With the name of a complete folder by mistake, all that was in it was lost."""
+    write_jsonl(folder / "others.jsonl", [{"id": f"other{n}", "title": "Trees"} for n in range(4)])
+    options = ("--model", model, "--task", task, "--out", folder / "e", "--rows", 2)
+    completed("encode", folder / "papers.jsonl", *options)
+    kept = {path: path.read_bytes() for path in (folder / "e").rglob("*.*")}
+    for part in ((), ("--part", "1/2")):
+        message = refused("encode", folder / "others.jsonl", *options, *part)
+        assert "holds embeddings of other texts. Fix: choose another folder, or --over" in message
+    assert kept == {path: path.read_bytes() for path in (folder / "e").rglob("*.*")}
+    # One known paper at the beginning is enough: an input may grow, and papers leave it.
+    write_jsonl(folder / "grown.jsonl", [{"id": "new", "title": "Trees"}, *PAPERS[1:]])
+    assert (
+        PAPERS[1]["id"] in read_embeddings(folder / "e" / ("search" if task == "all" else "")).ids
+    )
+    completed("encode", folder / "grown.jsonl", *options)
+    completed("encode", folder / "others.jsonl", *options, "--overwrite")
+
+
 def test_an_unknown_task_lists_the_known_ones(model: Path, folder: Path) -> None:
     assert "use one of classification, link_prediction, search (did you mean" in refused(
         "search", "x", "--model", model, "--papers", folder, "--task", "serach"

@@ -55,6 +55,12 @@ def test_prepared_data_is_shown_with_its_sizes(data: PreparedData) -> None:
         ("pairs", None, "pairs: Input should be a valid list"),
         ("label_rows", {"x": [1]}, "label_rows.x.1: Field required"),
         ("files", {"texts.arrow": 3}, "files.texts.arrow: Input should be"),
+        ("files", {}, "files lacks texts.arrow"),
+        (
+            "tasks",
+            ["\ud800"],
+            r"tasks.0: Value error, a task is a mapping, such as {name: '\ud800'",
+        ),
         ("tasks", [{"name": "t", "colour": "red"}], "tasks.0.colour: Extra inputs"),
     ],
 )
@@ -62,7 +68,7 @@ def test_a_damaged_manifest_names_the_key(
     data: PreparedData, key: str, value: object, named: str
 ) -> None:
     path = data.folder / "manifest.json"
-    write_json(path, {**read_json(path), key: value})
+    path.write_text(json.dumps({**read_json(path), key: value}))
     with pytest.raises(DataError) as caught:
         PreparedData.open(data.folder)
     message = str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.benchmark_sets import (
     write_links,
     write_search,
 )
+from tests.made_results import set_result, write_result
 
 Prepared = tuple[Suite, dict[str, LoadedSet], Path]
 
@@ -237,6 +239,32 @@ def test_a_damaged_result(tmp_path: Path) -> None:
         load_results(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("suite", {}, "suite.name is missing"),
+        ("suite", {"name": "own", "benchmarks": 3}, "suite.benchmarks is missing or of another"),
+        ("suite", {"name": "own", "benchmarks": {}, "description": 1}, "suite.description is"),
+        ("sets", {"own": {"scores": {}}}, "sets.own: Value error, scores lack recall@1"),
+        ("provenance", {"git": "abc"}, "provenance.git is missing or of another type"),
+        ("provenance", {"hardware": None}, "provenance.hardware is"),
+    ],
+)
+def test_a_damaged_part_of_a_result_is_named(
+    tmp_path: Path, key: str, value: dict[str, Any], named: str
+) -> None:
+    """It was a traceback, in the middle of a report."""
+    write_result(tmp_path, "x", {"own": set_result("recall@1", {"recall@1": 0.5})})
+    path = tmp_path / "x" / "result.json"
+    assert len(load_results(tmp_path)) == 1
+    tree = read_json(path)
+    changed = {"own": tree["sets"]["own"] | value["own"]} if key == "sets" else value
+    path.write_text(json.dumps(tree | {key: changed}))
+    with pytest.raises(DataError, match=re.escape(named)) as raised:
+        load_results(tmp_path)
+    assert f"{path}: not a result of scimult evaluate" in str(raised.value)
+
+
 def test_a_result_that_another_process_removes_is_left_out(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +280,7 @@ def test_a_result_that_another_process_removes_is_left_out(
 
 def test_names_of_systems_are_folders(tmp_path: Path) -> None:
     assert folder_of(tmp_path, "mha_expert-2.1") == tmp_path / "mha_expert-2.1"
-    for name in ("../mine", "my model", "", ".hidden"):
+    for name in ("../mine", "my model", "", ".hidden", "x" * 256, "é" * 128):
         with pytest.raises(ConfigError, match="not a valid system name"):
             folder_of(tmp_path, name)
 

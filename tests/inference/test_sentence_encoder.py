@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from scimult.errors import CheckpointError
 from scimult.inference import SciMult
@@ -257,6 +257,11 @@ def test_adapters_by_side(minilm: Path, tmp_path: Path) -> None:
         assert np.allclose(query, wanted, atol=1e-6)
         assert not np.allclose(document, wanted, atol=1e-3)
     assert adapted.fingerprint != plain.fingerprint
+    weights = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    lacking = {name: weight for name, weight in weights.items() if ".layer.0." not in name}
+    save_file(lacking, tmp_path / "adapter/adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match=r"adapter: the files lack 2 weights.*or merge the"):
+        SentenceEncoder(spec, name="a", device="cpu")
 
 
 @pytest.mark.long

@@ -40,10 +40,16 @@ def theirs(model: SciMult, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"segments": [{"name": "../0", "rows": 1, "bytes": 1, "sha256": ""}]}, "not a name"),
         ({"segments": [{"name": "000000", "rows": "x", "bytes": 1, "sha256": ""}]}, "number"),
         ({"segments": [{"name": "000000", "rows": -1, "bytes": 1, "sha256": ""}]}, "number"),
+        ({"segments": [{"name": "000000", "rows": True, "bytes": 1, "sha256": ""}]}, "number"),
+        ({"vectors": "x" * 400}, "not a name"),
+        ({"longest": 3}, "damaged"),
+        ({"longest": {"search": "3"}}, "not lengths"),
+        ({"adapter": {"file": "a.npz"}}, "its adapter has no spaces"),
         ({"format": "scimult-tagger"}, "not a library manifest"),
         ({"version": 99}, "library of another version.*99"),
         ({"model": {}}, "its model has no dtype, name, path, settings"),
         ({"model": []}, "damaged"),
+        ({"model": {**_MODEL, "path": 3, "settings": {}}}, "its model's path is not a text"),
         ({"model": {**_MODEL, "settings": 1}}, "settings: Input should be a mapping"),
         ({"model": {**_MODEL, "settings": {"poling": "cls"}}}, "settings.poling: unknown key"),
     ],
@@ -56,6 +62,20 @@ def test_a_manifest_names_no_other_files(
     manifest = json.loads((folder / "library.json").read_text())
     (folder / "library.json").write_text(json.dumps(manifest | changes))
     with pytest.raises(DataError, match=named):
+        Library.open(folder)
+
+
+@pytest.mark.parametrize("rows", [0, 11, 1 << 33, 10**20])
+def test_a_manifest_of_other_rows_than_its_vectors_is_damaged(
+    theirs: Path, tmp_path: Path, rows: int
+) -> None:
+    """Arrays of other lengths met in a search; those of 2^33 rows took its memory."""
+    folder = Path(shutil.copytree(theirs, tmp_path / "library"))
+    manifest = json.loads((folder / "library.json").read_text())
+    assert manifest["segments"][0].pop("rows") not in (0, 11)
+    manifest["segments"][0]["rows"] = rows
+    (folder / "library.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="papers and vectors differ in rows. Fix: restore"):
         Library.open(folder)
 
 

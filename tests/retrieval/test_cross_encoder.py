@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from huggingface_hub import HfApi, constants, is_offline_mode
 from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder
 from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
     BertForSequenceClassification,
     PreTrainedTokenizerFast,
     RobertaConfig,
@@ -123,6 +129,54 @@ def test_no_weight_is_random(cross: Path, missing: str) -> None:
         save_file(kept, cross / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"lack \d+ weights, which would be random.*Fix: "):
         load_cross_encoder(str(cross))
+
+
+def _adapted(base: Path, folder: Path, **settings: Any) -> tuple[Path, Any]:
+    """Save an adapter as sentence-transformers does; return its folder and PEFT's own model."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    config = peft.LoraConfig(r=2, target_modules=["query"], init_lora_weights=False, **settings)
+    adapted = peft.get_peft_model(model, config).eval()
+    CrossEncoder(str(base), device="cpu").save_pretrained(str(folder))
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).unlink()
+    adapted.save_pretrained(folder)
+    return folder, adapted
+
+
+def test_an_adapter_scores_as_in_peft_itself(cross: Path, tmp_path: Path) -> None:
+    folder, adapted = _adapted(cross, tmp_path / "adapter", task_type="SEQ_CLS")
+    scores = load_cross_encoder(str(folder), "cpu")(PAIRS)
+    queries, documents = zip(*PAIRS, strict=True)
+    read = AutoTokenizer.from_pretrained(cross)(
+        list(queries), list(documents), padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        wanted = adapted(**read).logits[:, 0].numpy()
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)  # float32, in other batches
+    assert np.abs(scores - load_cross_encoder(str(cross), "cpu")(PAIRS)).max() > 0.01
+    # PEFT alone writes no list of modules, without which the library finds no base.
+    (folder / "modules.json").unlink()
+    with pytest.raises(ConfigError, match="cannot load cross-encoder.*Fix: merge the adapter into"):
+        load_cross_encoder(str(folder))
+
+
+@pytest.mark.parametrize("missing", ["the base's head", "a saved head", "a block's update"])
+def test_no_weight_of_an_adapter_is_random(cross: Path, tmp_path: Path, missing: str) -> None:
+    """Scores of an adapter without a head over an encoder differed at each start."""
+    base, settings = cross, {"task_type": "SEQ_CLS"}
+    if missing == "the base's head":
+        base, settings = tmp_path / "encoder", {}
+        AutoModel.from_pretrained(cross).save_pretrained(base)
+        tiny_tokenizer().save(base)
+    folder, _ = _adapted(base, tmp_path / "adapter", **settings)
+    part = {"a saved head": "classifier", "a block's update": "lora_B"}.get(missing, "nothing")
+    weights = load_file(folder / "adapter_model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if part not in name}
+    save_file(kept, folder / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match=r"lack [12] weights, which would be random.*Fix: "):
+        load_cross_encoder(str(folder))
 
 
 def test_a_cpu_scores_in_float32_whatever_was_saved(cross: Path, tmp_path: Path) -> None:

@@ -256,6 +256,8 @@ def test_a_foreign_manifest_is_refused(tmp_path: Path, content: str, message: st
         ("shards", {"name": "../000000"}),
         ("shards", {"rows": -1}),
         ("shards", {"rows": None}),
+        ("shards", {"rows": 1 << 40}),
+        ("shards", {"rows": 10**20}),
         ("shards", {"more": 1}),
     ],
 )

@@ -250,11 +250,11 @@ def two_seeds(tmp_path: Path) -> Plan:
     trials = [
         _trial(tmp_path, "a", 0, _stage(tmp_path / "a-seed0", (4, 4))),
         _trial(tmp_path, "a", 1, _stage(tmp_path / "a-seed1", (2, 4))),
-        _trial(tmp_path, "b", 0, _stage(tmp_path / "b-seed0", (1, 4))),
+        _trial(tmp_path, "_b", 0, _stage(tmp_path / "b-seed0", (1, 4))),
         _trial(tmp_path, "c", 0, _stage(tmp_path / "c-seed0", (0, 4))),
         _trial(tmp_path, "base", None),
     ]
-    runs = {name: RunConfig() for name in "abc"} | {"base": RunConfig(model="base")}
+    runs = {name: RunConfig() for name in ("a", "_b", "c")} | {"base": RunConfig(model="base")}
     return _plan(tmp_path, runs, trials)
 
 
@@ -273,7 +273,7 @@ def test_curves_have_a_colour_per_run_and_a_line_per_seed(
     assert colours[0] == colours[1] != colours[2]
     assert losses[0].get_linestyle() != losses[1].get_linestyle()
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["a", "_b"]
     untrained = _plan(two_seeds.out, two_seeds.runs, list(two_seeds.trials.values())[3:])
     assert draw_curves(untrained) is None
 
@@ -284,15 +284,15 @@ def test_findings_are_written_in_every_form(
     monkeypatch.setattr("scimult.studies.page.draw_curves", lambda plan: b"a picture")
     for key in ("a-seed0", "base"):
         _write_scores(two_seeds, key, ["cisi", "cacm"], 30)
-    (scores,) = write_findings(two_seeds, {"b-seed0.train": "<b>no</b> memory"})
+    (scores,) = write_findings(two_seeds, {"_b-seed0.train": "<b>no</b> memory"})
     assert [[cell.text for cell in row[:3]] for row in scores.rows] == [
-        ["a", "1", "50.00"], ["b", "0", "–"], ["c", "0", "–"], ["base", "–", "50.00"],
+        ["a", "1", "50.00"], ["_b", "0", "–"], ["c", "0", "–"], ["base", "–", "50.00"],
     ]  # fmt: skip
     found = json.loads((two_seeds.out / "study.json").read_text(encoding="utf-8"))
     assert {trial["key"]: trial["cost"]["steps"] for trial in found["trials"]} == {
-        "a-seed0": 4, "a-seed1": 2, "b-seed0": 1, "c-seed0": 0, "base": 0,
+        "a-seed0": 4, "a-seed1": 2, "_b-seed0": 1, "c-seed0": 0, "base": 0,
     }  # fmt: skip
-    assert found["failed"] == {"b-seed0.train": "<b>no</b> memory"}
+    assert found["failed"] == {"_b-seed0.train": "<b>no</b> memory"}
     assert [suite["suite"] for suite in found["suites"]] == ["own"]
     # A study that was interrupted has the same scores, but other times.
     assert "training h" not in (two_seeds.out / "table.md").read_text(encoding="utf-8")

@@ -136,6 +136,22 @@ def test_runs_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mon
     assert labels == ["x.search, seed0/vanilla", "x.search, seed1/vanilla"]
 
 
+def test_a_source_of_any_name_is_in_the_legend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import pyplot
+
+    run = tmp_path / "run"
+    run.mkdir()
+    scores = {"dev/_x.search/mrr": 0.5, "dev/y.search/mrr": 0.4}
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 0, "metrics": scores}) + "\n")
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    plot_curves([run], tmp_path / "c.png")
+    legend = pyplot.gcf().axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_x.search", "y.search"]
+
+
 @pytest.mark.long
 def test_only_our_own_plot_is_replaced(tmp_path: Path) -> None:
     from matplotlib import pyplot

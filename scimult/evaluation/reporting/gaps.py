@@ -9,12 +9,13 @@ from scimult.evaluation.mteb_suite import NAME as MTEB
 from scimult.evaluation.per_query import has_per_query
 from scimult.evaluation.reporting.costs import missing_costs
 from scimult.evaluation.reporting.leaderboard import Tested
-from scimult.evaluation.reporting.maps import can_map
+from scimult.evaluation.reporting.maps import FEWEST, can_map
 from scimult.evaluation.reporting.parts import Options, SetPart
 from scimult.evaluation.reporting.sources import Missing
 from scimult.evaluation.results import Result
 
 NEEDS_QUERIES = "Intervals, tests, wins and losses, recall curves, label frequency, maps"
+TEXTS = "Texts of won and lost queries"
 GIVE_DATA = "pass --data FOLDER, the folder that scimult evaluate read"
 SAVE_RUNS = "evaluate with --save-runs"
 
@@ -56,6 +57,8 @@ def missing_sections(
         fix = "evaluate another system into the same folder"
         why = "no other system shares a data set with the baseline"
         missing.append(Missing("Significance marks, wins and losses", why, fix))
+    if not options.examples and any(part.wins for part in parts):
+        missing.append(Missing(TEXTS, "--examples 0 asks for none", "leave out --examples"))
     textless = [part for part in parts if not part.has_texts and not part.is_fitted]
     listless = [part for part in parts if not part.has_lists and part.is_ranked]
     flat = [part for part in parts if part.curves is None and part.is_ranked]
@@ -66,8 +69,8 @@ def missing_sections(
     ranked = "none: only sets with candidates are shown with texts"
     gaps = [
         ("Wins and losses", "papers have no score of their own", shared, whole),
-        ("Texts of won and lost queries", "no texts", textless, GIVE_DATA),
-        ("Texts of won and lost queries", "linear models", fitted, ranked),
+        (TEXTS, "no texts", textless, GIVE_DATA),
+        (TEXTS, "linear models", fitted, ranked),
         ("Label frequency", "no labels of the papers", fine, GIVE_DATA),
     ]
     # Lists may be there: they are read with the data.
@@ -94,6 +97,7 @@ def _without_map(
         fix = "encode the papers of a set with one field each, and pass --map NAME=FOLDER"
         return [Missing(section, "no embeddings were passed", fix)]
     mapped = {entry.system for part in parts for entry in part.maps}
-    why = "the embeddings of {} do not cover all papers of a set with one field each"
+    kind = f"a set of at least {FEWEST} papers with one field each"
+    why = f"the embeddings of {{}} do not cover all papers of {kind}"
     fix = "run scimult encode on the papers.jsonl of such a set"
     return [Missing(section, why.format(name), fix) for name in given if name not in mapped]

@@ -70,8 +70,9 @@ def check_layout(layout: Layout) -> None:
 
 
 def takes(scored: ScoredSet, stored: StoredEmbeddings) -> bool:
-    """Return whether the set's papers have one field each and all have embeddings."""
-    return scored.has_one_label and set(scored.query_ids) <= set(stored.ids)
+    """Return whether there are enough papers, with one field each, and all have embeddings."""
+    enough = len(scored.query_ids) >= FEWEST and scored.has_one_label
+    return enough and set(scored.query_ids) <= set(stored.ids)
 
 
 def paper_map(
@@ -79,19 +80,16 @@ def paper_map(
 ) -> PaperMap:
     """Lay out a sample of papers in the plane, similar embeddings close together.
 
-    The gold labels of ``scored``, a set of coarse classification, are the fields; ``stored`` are
+    The gold labels of ``scored``, a set with such a map (`takes`), are the fields; ``stored`` are
     the system's embeddings of all its papers. Layouts are t-SNE (van der Maaten and Hinton 2008)
     and UMAP (McInnes et al. 2018).
 
     Raises
     ------
     DataError
-        If there are too few papers, or embeddings are not finite or all in one direction.
+        If embeddings are not finite or all in one direction.
     """
     gold = next(iter(scored.tables.values())).column("gold")
-    if len(gold) < FEWEST:
-        problem = f"a map needs at least {FEWEST} papers"
-        raise DataError(problem, path=stored.path, value=len(gold))
     rng = np.random.default_rng(seed)
     papers = min(len(gold), MOST_PAPERS)
     rows = np.sort(rng.choice(len(gold), papers, replace=False)).tolist()

@@ -100,7 +100,7 @@ def make_suite_report(out: Path, options: Options, tell: Callable[[str], None]) 
     groups = _groups(results, order)
     return SuiteReport(
         suite=results[-1].suite["name"],
-        description=results[-1].suite["description"],
+        description=results[-1].suite.get("description", ""),
         folder=out.name,
         systems=names,
         baseline=baseline,

@@ -24,6 +24,7 @@ from scimult.preparation.hygiene.statistics import (
     text_statistics,
 )
 from scimult.preparation.metadata import NONE, read_years
+from scimult.table import in_legend
 from scimult.types import IntArray, Kind, Text
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def _plot_labels(axes: Axes, labels: Mapping[str, IntArray]) -> None:
     """Plot how many papers carry each label, most frequent first."""
     for name, counts in labels.items():
         ordered = np.sort(counts[counts > 0])[::-1]
-        axes.plot(np.arange(1, len(ordered) + 1), ordered, label=name)
+        axes.plot(np.arange(1, len(ordered) + 1), ordered, label=in_legend(name))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("rank of the label")

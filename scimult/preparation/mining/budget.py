@@ -23,7 +23,7 @@ from scimult.preparation.mining.hashing import ALL_KEYS, key
 FOLDER = "whole"
 # Keys computed at a time.
 _BLOCK = 1 << 20
-_PARTS = ("citations", "links", "labels", "queries")
+_PARTS = ("citations", "links", "labels", "queries", "neighbours")
 
 
 def keys_below(entries: Sequence[PairEntry], limit: int | None) -> dict[str, int]:

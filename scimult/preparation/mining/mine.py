@@ -162,10 +162,13 @@ def _replace_mined(
     data: PreparedData, entry: PairEntry, mined: Path, counts: MinedCounts, is_part: bool
 ) -> PairEntry:
     """Replace a pair file by the mined one; return its manifest entry."""
-    if is_part:
+    if is_part and entry.part != "neighbours":  # which the next mining makes anew
         keep_whole(data, entry)
     _replace(data.folder / entry.file, mined)
-    return (PairEntry.of(data.open_pairs(entry)) if is_part else entry).mined(counts)
+    if is_part:
+        part = PairEntry.of(data.open_pairs(entry))
+        entry = part.model_copy(update={"neighbours_of": entry.neighbours_of})
+    return entry.mined(counts)
 
 
 def _warn_of_shares(entry: PairEntry, rules: list[RuleConfig]) -> None:

@@ -74,12 +74,13 @@ class MiningSteps:
     ) -> None:
         self._data, self._config = data, config
         self._builder, self._steps = builder, steps
-        self._below = keys_below(data.manifest.pairs, config.max_groups)
         self._inputs = {"version": VERSION, "data": data_state(data), "seed": config.seed}
 
     def below(self, entry: PairEntry) -> int:
         """Return the bound below which the keys of a file's mined queries are."""
-        return self._below.get(entry.file, ALL_KEYS)
+        # Neighbours join the manifest after this object was made.
+        below = keys_below(self._data.manifest.pairs, self._config.max_groups)
+        return below.get(entry.file, ALL_KEYS)
 
     def neighbours(self, entry: PairEntry, config: NeighbourConfig) -> Path:
         """Return a pair file with the neighbours of another file's queries (SciNCL)."""

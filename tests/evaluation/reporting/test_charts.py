@@ -206,7 +206,8 @@ def test_a_report_maps_the_set_whose_papers_have_embeddings_and_one_field(
         ("words", "coarse", len(papers))
     ]
     assert [gap.why for gap in report.missing if gap.section == "Map of papers"] == [
-        "the embeddings of BM25 do not cover all papers of a set with one field each"
+        "the embeddings of BM25 do not cover all papers of a set of at least 10 papers with one "
+        "field each"
     ]
     # With texts, titles stand for ids.
     titles = {point.title for point in report.maps[0].points}

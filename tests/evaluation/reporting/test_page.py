@@ -347,6 +347,15 @@ def test_queries_without_examples_say_why(suite_report: SuiteReport) -> None:
         assert [tied in text, told in text] == [said == tied, said == told]
 
 
+def test_a_page_without_examples_says_who_asked_for_none(tmp_path: Path) -> None:
+    """It named "Not shown", which had nothing on them."""
+    out, data = write_results(tmp_path)
+    report = make_suite_report(out, Options(data=[data], examples=0, resamples=100), print)
+    text = _read(to_html([report], provenance())).text
+    assert "No texts to show; see “Not shown”" in text
+    assert "Texts of won and lost queries--examples 0 asks for none" in text
+
+
 def test_two_suites_are_on_one_page(tmp_path: Path) -> None:
     write_results(tmp_path)
     suite_report = _with_texts(tmp_path)

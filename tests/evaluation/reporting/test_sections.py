@@ -25,8 +25,10 @@ from scimult.evaluation.reporting.leaderboard import (
     relative_changes,
     significance,
 )
-from scimult.evaluation.reporting.maps import Layout, paper_map, project, takes
+from scimult.evaluation.reporting.maps import Layout, project, takes
+from scimult.evaluation.reporting.parts import Options
 from scimult.evaluation.reporting.sources import read_scored_set
+from scimult.evaluation.reporting.suite_report import make_suite_report
 from scimult.evaluation.reporting.wins import pairwise_wins, shortened
 from scimult.evaluation.results import load_results
 from scimult.retrieval.embeddings import read_embeddings, unit_rows, write_embeddings
@@ -269,16 +271,23 @@ def test_a_layout_that_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch
     maps.check_layout("tsne")
 
 
-def test_a_map_needs_all_papers_and_enough_of_them(written: Written, tmp_path: Path) -> None:
+def test_a_map_needs_all_papers_and_enough_of_them(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set of fewer than ten stopped the whole report after its tests."""
     out, data = written
     scored = read_scored_set(out, load_results(out), "coarse", [data])
     write_embeddings(tmp_path / "part", ["p1", "p2"], np.eye(2, dtype=np.float32), {})
     assert not takes(scored, read_embeddings(tmp_path / "part"))
     write_embeddings(tmp_path / "all", scored.query_ids, np.eye(4, dtype=np.float32), {})
     stored = read_embeddings(tmp_path / "all")
+    options = Options(data=[data], maps={"words": stored}, resamples=100)
+    report = make_suite_report(out, options, lambda message: None)
+    assert report.maps == []
+    why = "words do not cover all papers of a set of at least 10 papers with one field each"
+    assert why in next(gap.why for gap in report.missing if gap.section == "Map of papers")
+    monkeypatch.setattr(maps, "FEWEST", 4)
     assert takes(scored, stored)
-    with pytest.raises(DataError, match="a map needs at least 10 papers"):
-        paper_map(scored, "words", stored, seed=0)
 
 
 @given(st.text(max_size=60), st.integers(1, 40))

@@ -10,11 +10,12 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from matplotlib.figure import Figure
 
 from scimult.data.pairs import SPLITS
 from scimult.data.prepared import PreparedData
 from scimult.preparation.dataset import build_dataset
-from scimult.preparation.hygiene.card import write_card
+from scimult.preparation.hygiene.card import _plot_labels, write_card
 from scimult.preparation.hygiene.statistics import (
     draw_examples,
     label_frequencies,
@@ -47,6 +48,14 @@ def test_counts_are_those_of_the_raw_files(data: PreparedData) -> None:
 def test_quantiles_are_values_of_the_data() -> None:
     assert quantiles(np.arange(101)) == [5, 50, 95, 100]
     assert quantiles(np.array([], dtype=np.int64)) == [0, 0, 0, 0]
+
+
+def test_a_source_of_any_name_is_in_the_legend_of_its_labels() -> None:
+    axes = Figure().subplots()
+    _plot_labels(axes, {"_a": np.array([3, 1]), "b": np.array([2])})
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "b"]
 
 
 @pytest.mark.long

@@ -177,6 +177,7 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     out, steps = tmp_path / "out", Steps(tmp_path / "steps")
     build_dataset(raw_config(write_raw(tmp_path / "raw")), out)
     rules = {"citations": ["co_cited", "bm25", "random"], "labels": ["random"], "max_negatives": 5}
+    rules.update({"neighbours": RULES["neighbours"], "embedding": RULES["embedding"]})
     mine_again(out, validate(MiningConfig, rules), steps=steps)
     whole, content = PreparedData.open(out), contents(out)
     files = {(pairs.name, pairs.split): pairs for s in SPLITS for pairs in whole.pairs(s)}
@@ -186,19 +187,23 @@ def test_a_budget_leaves_whole_queries_and_what_they_would_get_without_it(
     for pairs in [pairs for split in SPLITS for pairs in part.pairs(split)]:
         all_of_them = files[pairs.name, pairs.split]
         stay = np.isin(all_of_them.queries, pairs.queries)
-        share = min(1.0, limit / len(all_of_them)) if pairs.split == "train" else 1.0
+        most = max(len(f) for f in files.values() if (f.task, f.split) == (pairs.task, "train"))
+        share = min(1.0, limit / most) if pairs.split == "train" else 1.0
         chosen = key(0, all_of_them.queries) < round(share * ALL_KEYS)
         assert stay.tolist() == chosen.tolist()
         for name in ("positives", "negatives"):
             expected = getattr(all_of_them, name).take(np.flatnonzero(stay))
             assert getattr(pairs, name).values.tolist() == expected.values.tolist()
             assert getattr(pairs, name).offsets.tolist() == expected.offsets.tolist()
-    (entry,) = [e for e in part.manifest.pairs if e.file.endswith("link_prediction.train.arrow")]
+    name = "pairs/toy.link_prediction.train.arrow"
+    (entry,) = [e for e in part.manifest.pairs if e.file == name]
     assert entry.groups == len(part.open_pairs(entry)) <= len(CITATIONS)
     assert (out / "whole").exists() == (limit < 10_000)
+    near = [e for e in part.manifest.pairs if e.part == "neighbours"]
+    assert [e.neighbours_of for e in near] == ["toy", "toy"]
     if limit < 10_000:
         with pytest.raises(DataError, match="holds only a part of its groups"):
-            mine_shard(out, config, Shard(0, 2), steps)
+            mine_shard(out, config.model_copy(update={"neighbours": []}), Shard(0, 2), steps)
     mine_again(out, validate(MiningConfig, rules), steps=steps)
     assert contents(out) == content, "the other groups come back"
 
