@@ -213,10 +213,14 @@ def in_threads(work: Callable[[_In], _Out], items: Sequence[_In], workers: int) 
     )
     try:
         yield from pool.map(torch.no_grad()(work), items)
+    except BaseException:
+        # Not waiting for what others have begun: the caller may have been interrupted.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)
         # MKL has one number for all threads.
         torch.set_num_threads(threads)
+    pool.shutdown()
 
 
 def send(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:

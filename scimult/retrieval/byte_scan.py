@@ -98,9 +98,7 @@ class ByteScan:
         """Whether lists rarely need another search: not where one number exceeds all others."""
         return self._misses < _MOST_MISSES
 
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking | None:
+    def search(self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None) -> Ranking | None:
         """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at least 1.
 
         None if more candidates are too close to the last result to tell apart than are kept.

@@ -17,8 +17,10 @@ W candidates of a query that are multiplied in float32, P listed (query, candida
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from functools import cached_property
+from threading import Event
 from typing import Literal, get_args
 
 import numpy as np
@@ -28,7 +30,7 @@ from torch import Tensor
 from scimult.data.ragged import Ragged
 from scimult.errors import ConfigError, DataError, one_of
 from scimult.forks import survive_forks
-from scimult.hardware import multiplies_bfloat16, without_autocast
+from scimult.hardware import in_threads, multiplies_bfloat16, without_autocast
 from scimult.heap import keep_freed_memory
 from scimult.listed_products import may_use_faiss
 from scimult.products import FEW, multiplies_bytes
@@ -43,7 +45,7 @@ from scimult.retrieval.few_candidates import (
 )
 from scimult.retrieval.few_on_device import FewOnDevice
 from scimult.retrieval.nearest import MOST_QUERIES, Nearest
-from scimult.retrieval.passes import Passes, Work
+from scimult.retrieval.passes import Passes, Work, query_shares
 from scimult.retrieval.rounded import ByteVectors, HalfVectors, Rounded
 from scimult.retrieval.runs import Ranking, id_order, places_of, ranking_of_pairs
 from scimult.retrieval.selection import (
@@ -61,8 +63,6 @@ FirstPass = Literal["auto", "int8", "bfloat16", "float32"]
 FEW_SEARCHES = 32
 """Queries, a few at a time, after which a copy in bytes is made; as many more make up for it."""
 
-# Queries searched together in one pass over the candidates.
-_QUERIES = 1 << 14
 # Two passes pay off with this many numbers per result, and more than few candidates; on a CPU also
 # with so many candidates per result that rounding leaves few of them.
 _NUMBERS = {"int8": 1 << 18, "bfloat16": 1 << 16}
@@ -176,21 +176,55 @@ class ExactIndex:
         """
         check_array(queries_QD, "query embeddings")
         k = min(check_length(k), len(self.ids))
+        check_excluded(exclude_Q, len(queries_QD))
+        parts, workers = query_shares(len(queries_QD), self._vectors.shape, self.device)
+        ranking, over = Ranking.empty(len(queries_QD), k), Event()
+        total = len(parts) * len(self.ids)
+        with bar("search", total=total, unit="candidate", show=show_progress) as meter:
+
+            def advance(candidates: int) -> None:
+                if over.is_set():
+                    raise CancelledError
+                meter.update(candidates)
+
+            def search(some: slice) -> Ranking:
+                excluded = None if exclude_Q is None else exclude_Q[some]
+                return self._search(queries_QD[some], k, excluded, advance)
+
+            try:
+                for some, found in zip(parts, in_threads(search, parts, workers), strict=True):
+                    if len(parts) == 1:
+                        return found
+                    ranking.fill(some, found)
+            finally:
+                over.set()
+        return ranking
+
+    def _search(
+        self,
+        queries_QD: FloatArray,
+        k: int,
+        exclude_Q: IntArray | None,
+        advance: Callable[[int], object],
+    ) -> Ranking:
+        """Search for some queries by what is fastest for their number."""
         scan = self._scan_for(len(queries_QD), k)
         if scan is None and exclude_Q is None and k:
             ranking = self._by_faiss(queries_QD, k)
             if ranking is not None:
                 return ranking
         queries = self._vectors.queries(queries_QD)
-        check_excluded(exclude_Q, len(queries))
+        if not len(queries):
+            return Ranking.empty(0, k)
         with without_autocast(self.device):
             at_once = scan or self._at_once(len(queries), k)
             if at_once is not None:
-                ranking = at_once.search(queries, k, exclude_Q, show_progress=show_progress)
+                ranking = at_once.search(queries, k, exclude_Q)
                 if ranking is not None:
+                    advance(len(self.ids))
                     return ranking
             excluded_Q = np.full(len(queries), -1) if exclude_Q is None else exclude_Q
-            return self._in_passes(queries, k, excluded_Q, show_progress=show_progress)
+            return self._in_passes(queries, k, excluded_Q, advance)
 
     def _scan_for(self, queries: int, k: int) -> ByteScan | None:
         """Return the candidates in bytes for few queries, once there were some such searches."""
@@ -233,25 +267,20 @@ class ExactIndex:
         return self._built_nearest
 
     def _in_passes(
-        self, queries: Tensor, k: int, excluded_Q: IntArray, *, show_progress: bool
+        self, queries: Tensor, k: int, excluded_Q: IntArray, advance: Callable[[int], object]
     ) -> Ranking:
         # One pass for few queries: memory bandwidth is the limit, and the numbers are the same.
         few = len(queries) <= FEW and self.device.type == "cpu"
         rounded = None if few else self._rounded(k)
         ranking = Ranking.empty(len(queries), k)
-        starts = range(0, len(queries), _QUERIES)
-        total = len(starts) * len(self.ids)
-        with bar("search", total=total, unit="candidate", show=show_progress) as meter:
-            for start in starts:
-                some = slice(start, start + _QUERIES)
-                work = Work(queries[some], excluded_Q[some], k)
-                for lists in self._passes.lists(work, rounded, meter.update):
-                    # Products of few queries are equal for copies, too.
-                    if not (few or lists.by_pairs) and self._copies is not None:
-                        excluded_P = work.excluded_Q[lists.queries_P]
-                        self._copies.level(lists.rows_PK, lists.scores_PK, excluded_P)
-                    ranking.scores_QK[start + lists.queries_P] = lists.scores_PK
-                    ranking.rows_QK[start + lists.queries_P] = lists.rows_PK
+        work = Work(queries, excluded_Q, k)
+        for lists in self._passes.lists(work, rounded, advance):
+            # Products of few queries are equal for copies, too.
+            if not (few or lists.by_pairs) and self._copies is not None:
+                excluded_P = excluded_Q[lists.queries_P]
+                self._copies.level(lists.rows_PK, lists.scores_PK, excluded_P)
+            ranking.scores_QK[lists.queries_P] = lists.scores_PK
+            ranking.rows_QK[lists.queries_P] = lists.rows_PK
         check_listed(ranking.rows_QK, len(self.ids), excluded_Q)
         return ranking
 

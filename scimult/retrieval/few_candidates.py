@@ -25,7 +25,6 @@ from scimult.products import (
     packs_for_few,
     products,
 )
-from scimult.progress import progress
 from scimult.retrieval.block_scores import BlockScores
 from scimult.retrieval.copies import equal_rows
 from scimult.retrieval.runs import Ranking
@@ -54,16 +53,12 @@ class OneProduct(ABC):
     def __init__(self, order_C: IntArray, place_C: IntArray) -> None:
         self._order_C, self._place_C = order_C, place_C
 
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking:
+    def search(self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None) -> Ranking:
         """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C."""
         ranking = Ranking.empty(len(queries_QD), k)
         rows_QK, scores_QK = ranking.rows_QK, ranking.scores_QK
         step = max(FEW, _SCORES // len(self._order_C))
-        starts = range(0, len(queries_QD) if k else 0, step)
-        show = show_progress and len(starts) > 1
-        for first in progress(starts, "search", unit="block", show=show):
+        for first in range(0, len(queries_QD) if k else 0, step):
             some = slice(first, first + step)
             with np.errstate(all="ignore"):
                 scores_QC = self._scores(queries_QD[some])

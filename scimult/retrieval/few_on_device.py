@@ -47,9 +47,7 @@ class FewOnDevice:
     def __init__(self, vectors: Vectors, place_C: IntArray) -> None:
         self._vectors, self._place_C = vectors, place_C
 
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking | None:
+    def search(self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None) -> Ranking | None:
         """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C.
 
         None if there are too many queries, results or scores, or if more candidates are too close

@@ -60,9 +60,7 @@ class SeveralQueries:
         """Return whether this is the fastest search for as many queries."""
         return FEW < queries <= _QUERIES and queries * candidates <= _SCORES
 
-    def search(
-        self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None, *, show_progress: bool
-    ) -> Ranking | None:
+    def search(self, queries_QD: Tensor, k: int, exclude_Q: IntArray | None) -> Ranking | None:
         """Search like `ExactIndex.search`; queries are `Vectors.queries`, ``k`` is at most C.
 
         None if more candidates are too close to the last result to tell apart than are kept.

@@ -58,7 +58,7 @@ def test_scores_too_close_to_tell_are_left_to_a_search_that_can() -> None:
     several = index._several
     assert several is not None
     queries = index._vectors.queries(queries_QD)
-    assert several.search(queries, 10, None, show_progress=False) is None
+    assert several.search(queries, 10, None) is None
     found = index.search(queries_QD, 10)
     assert found.rows_QK.tolist() == [index.order_C[:10].tolist()] * 6
     whole = index.search(queries_QD, _COUNT)
