@@ -264,6 +264,6 @@ def test_qdrant_gets_no_folder_of_something_else(library: Library, tmp_path: Pat
     pytest.importorskip("qdrant_client")
     (tmp_path / "notes.txt").write_text("mine")
     for where, problem in ((tmp_path, "not a database"), (tmp_path / "notes.txt", "not a folder")):
-        with pytest.raises(StorageError, match=f"exists and is {problem}.*Fix: choose a new folder"):
+        with pytest.raises(StorageError, match=f"exists and is {problem}.*Fix: choose a new"):
             feed_qdrant(library.feed(), str(where))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
