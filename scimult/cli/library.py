@@ -226,8 +226,9 @@ def tune(
         {"BM25's share": str(share), "nDCG@10": f"{100 * score:.2f}"}
         for share, score in tuned.scores.items()
     ]
-    others = f"left out, without words or a paper of the library: {tuned.left_out:,}"
-    print_records(rows, f"{tuned.queries:,} queries" + (f"; {others}" if tuned.left_out else ""))
+    if tuned.left_out:
+        echo(f"left out {tuned.left_out:,}: no words, or no paper of the library", err=True)
+    print_records(rows, f"{tuned.queries:,} queries")
     echo(f"{folder}: --words tuned is {tuned.share} for {task}")
 
 

@@ -243,7 +243,7 @@ def test_the_share_of_words_is_tuned(library: Path, tmp_path: Path) -> None:
     assert "left out" not in output
     write_jsonl(queries, [*rows * 5, {"query": "enzymes", "ids": ["gone"]}])
     output = invoke("library", "tune", library, "--queries", queries).output
-    assert "10 queries; left out, without words or a paper of the library: 1" in output
+    assert "left out 1: no words, or no paper of the library\n" in output
     assert "--words tuned is " in output
     hits = _rows("search", "protein folding", "--library", library, "--words", "tuned")
     assert {hit["id"] for hit in hits} == {"a1", "a2", "a3"}
