@@ -213,7 +213,8 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, separator, raw = override.partition("=")
     if not separator or not key.strip():
-        raise ConfigError("override is not key=value", value=override, fix="write dotted.key=value")
+        fix = "write dotted.key=value, all of it in quotes if the value has spaces"
+        raise ConfigError("override is not key=value", value=override, fix=fix)
     node, last = tree, key.strip()
     while (parent := _first_of(last, node)) != last:
         last = last[len(parent) + 1 :]

@@ -177,7 +177,7 @@ def test_bad_files_give_one_clear_message(tmp_path: Path, text: str, message: st
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed", "not key=value"),
+        ("seed", "not key=value.*Fix: write dotted.key=value, all of it in quotes if"),
         ("=3", "not key=value"),
         ("seed.deep=3", "goes below 'seed', which is a value"),
         ("optimizer.lr.max=3", r"goes below 'lr'.*Fix: .*value: optimizer\.lr=\.\.\."),
